@@ -144,7 +144,7 @@ def _affinity(values: Mapping[str, Any], max_draws: int, max_inputs: int) -> np.
         mean, scale = chosen("mean").T, chosen("scale").T
         affinity = np.zeros((mean.shape[1], mean.shape[1]))
         for row in np.stack([mean, scale], axis=1):
-            # The overlap does not depend on the unit, and squares of draws may overflow or vanish.
+            # The overlap does not depend on the unit; squares of very large or small numbers are lost.
             m, s = np.ldexp(row, -powers_of(row, (0, 1)))
             total = np.square(s[:, None]) + np.square(s)
             # Two laws without spread (whether a predicted event is seen) are the same value, or another.

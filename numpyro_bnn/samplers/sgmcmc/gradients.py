@@ -10,6 +10,7 @@ likelihood of the B rows I counts N/B times and the prior once:
 - :func:`svrg`: a control variate whose anchor is moved to the position of the chain at fixed intervals.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.potential.flat_position import flat_like
+from numpyro_bnn.potential.flat_position import by_site, flat_like
 from numpyro_bnn.potential.rows import Rows, in_chunks
 from numpyro_bnn.samplers.sgmcmc.branches import where_needed
 from numpyro_bnn.samplers.sgmcmc.minibatch_rows import ORDERS, BatchState, Order, next_rows
@@ -247,7 +248,7 @@ class _ControlVariate:
         return AnchorState(batches, anchor, exact.value, exact.gradient)
 
     def init(self, potential: Rows, position: PyTree, key: jax.Array) -> AnchorState:
-        anchor = position if self.anchor is None else flat_like(position, self.anchor)
+        anchor = position if self.anchor is None else _anchor_like(position, self.anchor)
         batches = self.batches.init(potential, position, key)
         if self.follows_chain:
             # The first estimate moves the anchor and computes its gradient.
@@ -282,6 +283,37 @@ class _ControlVariate:
         return Estimate(value, gradient, state._replace(batches=batches))
 
 
+def _anchor_like(position: PyTree, anchor: PyTree) -> PyTree:
+    """A given anchor in the form of the position of one chain.
+
+    :raises TypeError: for anything but values by site.
+    :raises ValueError: for other sites or shapes than those of the position.
+    """
+    owner = "gradients.control_variate"
+    if not isinstance(anchor, Mapping):
+        raise TypeError(
+            f"{owner}: anchor must be a mapping of unconstrained values by site, got "
+            f"{type(anchor).__name__}. Give {{site: value}}, such as one result of bnn.optimize."
+        )
+    if set(anchor) != set(position):
+        missing, unknown = sorted(set(position) - set(anchor)), sorted(set(anchor) - set(position))
+        raise ValueError(
+            f"{owner}: anchor must hold a value for every site of the model, {sorted(position)}; "
+            f"missing: {missing}, not of the model: {unknown}."
+        )
+    values = {}
+    for name, value in by_site(position).items():
+        given, expected = jnp.asarray(anchor[name]), jnp.shape(value)
+        if given.shape not in (expected, (1, *expected)):
+            raise ValueError(
+                f"{owner}: anchor has shape {given.shape} at the site {name!r}, expected {expected}. Give "
+                "the values of one chain: of several starts take one, such as the best."
+            )
+        # `optimize` gives an axis of chains to a single one too.
+        values[name] = given.reshape(expected)
+    return flat_like(position, values)
+
+
 def _anchored(
     owner: str, batch_size: int, order: Order, chunk_size: int | None, **own: Any
 ) -> Estimator:
@@ -303,9 +335,11 @@ def control_variate(
     chain stays near the anchor: start at an optimum (:func:`numpyro_bnn.optimize`).
 
     :param batch_size: rows a step.
-    :param anchor: unconstrained values by site; the start of each chain where None.
+    :param anchor: unconstrained values by site, with or without an axis of one chain; the start of each
+        chain where None.
     :param order: see :func:`minibatch`.
     :param chunk_size: rows at a time for the full gradient.
+    :raises ValueError: when run, for an anchor of other sites or shapes than the model has.
 
     Source: Baker, Fearnhead, Fox and Nemeth, *Control variates for stochastic gradient MCMC*
     (2019), eq. (7).

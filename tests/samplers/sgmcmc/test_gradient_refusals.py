@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 
+from numpyro_bnn.potential.flat_position import by_site, flattened
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc import gradients
@@ -93,6 +94,61 @@ def test_sizes_that_do_not_fit_the_data_are_refused():
         init(gradients.minibatch(11), plain, jnp.asarray(Y))
     with pytest.raises(ValueError, match=r"blocks of batch_size=4 .*10 rows.*batch_size=2"):
         init(gradients.minibatch(4, "blocks"), plain, jnp.asarray(Y))
+
+
+def two_sites(y):
+    mean = numpyro.sample("mean", dist.Normal(0, 1).expand([2]).to_event(1))
+    shift = numpyro.sample("shift", dist.Normal(0, 1))
+    with numpyro.plate("data", y.shape[0]):
+        rows = numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Normal(mean.sum() + shift, 1), obs=rows)
+
+
+ANCHOR = {"mean": np.array([0.5, -1.0]), "shift": np.array(2.0)}
+FORMS = {"by site": dict, "one vector": flattened}
+
+
+def anchored(form, anchor):
+    potential = Potential(two_sites, (jnp.asarray(Y),))
+    rows = Rows(potential, *potential.data_plate(None))
+    position = FORMS[form]({"mean": jnp.zeros(2), "shift": jnp.zeros(())})
+    estimator = gradients.control_variate(4, anchor=anchor)
+    return by_site(estimator.init(rows, position, jax.random.key(0)).gradient)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("anchor", "error", "message"),
+    [
+        ({"mean": ANCHOR["mean"]}, ValueError, r"missing: \['shift'\], not of the model: \[\]"),
+        (ANCHOR | {"other": 1.0}, ValueError, r"missing: \[\], not of the model: \['other'\]"),
+        (
+            ANCHOR | {"mean": np.zeros((3, 2))},
+            ValueError,
+            r"\(3, 2\) at the site 'mean', expected \(2,\)",
+        ),
+        (
+            ANCHOR | {"mean": np.zeros(3)},
+            ValueError,
+            r"shape \(3,\) at the site 'mean', expected \(2,\)",
+        ),
+        (np.zeros(3), TypeError, "mapping of unconstrained values by site, got ndarray"),
+    ],
+)
+def test_anchors_of_other_sites_or_shapes_are_refused(form, anchor, error, message):
+    with pytest.raises(error, match=message):
+        anchored(form, anchor)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_anchor_may_have_the_axis_of_one_chain(form):
+    one = anchored(form, {name: value[None] for name, value in ANCHOR.items()})
+    plain = anchored(form, ANCHOR)
+    # The energy is (θ'θ + Σ (y - m)²)/2, and m = 1.5 at the anchor.
+    slope = -(Y - 1.5).sum()
+    for name in ANCHOR:
+        np.testing.assert_allclose(one[name], ANCHOR[name] + slope, rtol=1e-5)
+        np.testing.assert_array_equal(one[name], plain[name])
 
 
 @pytest.mark.parametrize(

@@ -130,9 +130,9 @@ ROWS = {
         convergence predictive sampling schedules scores
     """,
     "posterior": """
-        fitted row_axis target_parameters
+        fitted target_parameters
         draws
-        leave_one_out mixture_quantiles other_laws prediction_sites training_data
+        leave_one_out mixture_quantiles other_laws prediction_sites row_axis training_data
         observed_targets predictive_draws
         predictions
         exported known_model log_prior stacking thinning

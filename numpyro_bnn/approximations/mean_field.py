@@ -27,6 +27,7 @@ from numpyro_bnn.approximations.keywords import check_keywords, keyword_options
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.training_data import rows_of_call
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.rows import Rows
@@ -168,6 +169,7 @@ def mean_field(
     info |= {"approximation": True, "elbo": -float(loss), "gradients": member_optimizer.gradients}
     values = {name: value[None] for name, value in values.items()}
     info |= about_call(model, args, kwargs, values)
+    info |= rows_of_call(model, args, kwargs)
     return Draws(values, model, info=info)
 
 

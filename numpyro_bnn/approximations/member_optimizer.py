@@ -34,6 +34,7 @@ from numpyro_bnn.approximations.stopping import BLOCK, HeldOut, Settling, held_o
 from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.training_data import rows_of_call
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
@@ -325,5 +326,6 @@ class MemberOptimizer:
         facts["gradients"] = self.gradients
         values = program(kept, keys, self.arrays)
         facts |= about_call(self.model, *self.given, values) | info
+        facts |= rows_of_call(self.model, *self.given)
         stats = {} if energy is None else {"potential_energy": energy[good, None]}
         return Draws(values, self.model, stats, facts)

@@ -228,7 +228,7 @@ def randomized_map(
     member_optimizer = MemberOptimizer("randomized_map", model, args, kwargs, options.batch_size)
     known, counts = known_noise(member_optimizer.whole.centered)
     inputs = inputs_of_call(model, member_optimizer.args, member_optimizer.kwargs)
-    rows = {leaf.shape[0] for leaf in jax.tree.leaves(inputs) if getattr(leaf, "shape", ())} - {1}
+    rows = {leaf.shape[0] for leaf in jax.tree.leaves(inputs) if getattr(leaf, "shape", ())}
     refuse_common_weights(member_optimizer.whole.centered.structure, known, rows)
     anchored = gaussian_priors(member_optimizer.whole)
     member_optimizer.programs.perturb = partial(perturbed, known=known)

@@ -11,6 +11,7 @@ from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, Trainin
 from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.training_data import rows_of_call
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.storage.shared_programs import Traced, compiled
@@ -106,4 +107,5 @@ def ensemble_of(model: Callable, starts: Values, *args: object, **kwargs: object
     stats = {"potential_energy": np.asarray(energy)[:, None]}
     values = {name: value[:, None] for name, value in values.items()}
     info = {"approximation": True} | about_call(model, args, kwargs, values)
+    info |= rows_of_call(model, args, kwargs)
     return Draws(values, model, stats, info)

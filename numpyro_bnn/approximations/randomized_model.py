@@ -143,6 +143,10 @@ def refuse_common_weights(structure: Structure, known: frozenset[str], rows: set
     :param rows: how many rows the inputs have, where that is known.
     :raises ValueError: naming the site.
     """
+    if rows == {1}:
+        return
+    # An input of one entry may be no row.
+    rows = rows - {1}
     batches = {name: _batch_of(structure.sites[name]) for name in structure.evidence}
     for name in structure.evidence:
         site, batch = structure.sites[name], batches[name]

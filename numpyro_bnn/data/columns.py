@@ -15,7 +15,6 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, inputs_of_call
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.made_up_inputs import noted_inputs
-from numpyro_bnn.data.row_digests import noted_rows
 
 # Names of the columns of a table; of several tables by their path in a pytree, such as "['images'][0]".
 Columns: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
@@ -114,7 +113,7 @@ def about_call(
     kwargs: Mapping[str, PyTree],
     draws: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What :func:`about_inputs` keeps of the inputs in a call of a model, and fingerprints of its rows.
+    """What :func:`about_inputs` keeps of the inputs in a call of a model.
 
     :param model: the model.
     :param args: its positional arguments, as they were given.
@@ -122,8 +121,7 @@ def about_call(
     :param draws: arrays (chain, draw, …) by site.
     """
     arrays = inputs_of_call(model, *as_arrays(model, args, kwargs))
-    about = about_inputs(arrays, column_names(inputs_of_call(model, args, kwargs)), draws)
-    return about | noted_rows(model, args, kwargs)
+    return about_inputs(arrays, column_names(inputs_of_call(model, args, kwargs)), draws)
 
 
 def fingerprint(values: PyTree) -> str:

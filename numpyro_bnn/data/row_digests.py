@@ -6,7 +6,7 @@ of them is enough to notice that predictions are about to be judged or calibrate
 
 import base64
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -69,16 +69,20 @@ def _of_rows(table: list[Any], kinds: list[np.dtype], size: int = 16) -> list[by
 
 
 def noted_rows(
-    model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]
+    model: Callable | None,
+    args: tuple,
+    kwargs: Mapping[str, PyTree],
+    targets: Callable[[], Collection[int | str]],
 ) -> dict[str, dict[str, Any]]:
     """What :func:`seen_rows` needs to know of the data of a fit: at most 1000 of its rows, chosen at random.
 
-    Inputs are noted together with every other argument that has a value for each row, since any of them may
-    be the target; by themselves where there is none.
+    Inputs are noted together with the target; by themselves where no other argument has a value for each row.
 
     :param model: the model.
     :param args: its positional arguments.
     :param kwargs: its keyword arguments.
+    :param targets: finds the places of the targets among several arguments with a value for each row. Where
+        it finds none, any of them may be the target.
     :return: numbers and text, under one name; nothing where the data are not arrays of numbers in memory.
     """
     given = by_place(model, *as_arrays(model, args, kwargs))
@@ -87,10 +91,12 @@ def noted_rows(
         return {}
     count = len(x[0])
     others = {place: jax.tree.leaves(value) for place, value in given.items()}
-    by_row = {p: v for p, v in others.items() if _are_rows(v) and len(v[0]) == count} or {"": []}
+    by_row = {p: v for p, v in others.items() if _are_rows(v) and len(v[0]) == count}
+    if len(by_row) > 1:
+        by_row = {p: by_row[p] for p in targets() if p in by_row} or by_row
     chosen = np.sort(np.random.default_rng(0).permutation(count)[:_MOST])
     texts = {}
-    for place, values in by_row.items():
+    for place, values in (by_row or {"": []}).items():
         rows = [np.asarray(leaf[chosen]) for leaf in (*x, *values)]
         texts[str(place)] = base64.b64encode(b"".join(_short(rows))).decode()
     return {KNOWN_ROWS: {"rows": count, "noted": texts}}
@@ -98,12 +104,16 @@ def noted_rows(
 
 def _are_rows(leaves: list[Any]) -> bool:
     """Whether all are arrays of numbers in the memory of this machine, with one number of rows."""
-    return bool(leaves) and all(
-        isinstance(leaf, (np.ndarray, jax.Array))
-        and getattr(leaf, "is_fully_addressable", True)
-        and (leaf.dtype.kind in "biuf" or leaf.dtype == jnp.bfloat16)
-        and leaf.shape[:1] == leaves[0].shape[:1] != ()
-        for leaf in leaves
+    return (
+        bool(leaves)
+        and all(
+            isinstance(leaf, (np.ndarray, jax.Array))
+            and getattr(leaf, "is_fully_addressable", True)
+            # Random keys have no kind.
+            and (getattr(leaf.dtype, "kind", "none") in "biuf" or leaf.dtype == jnp.bfloat16)
+            and leaf.shape[:1] == leaves[0].shape[:1] != ()
+            for leaf in leaves
+        )
     )
 
 

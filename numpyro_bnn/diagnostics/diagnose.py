@@ -18,7 +18,7 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.diagnostics.sampler_stats import LIMITS
 from numpyro_bnn.diagnostics.verdict_rules import with_suspects
-from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
+from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.prediction_sites import structure_at
@@ -145,13 +145,14 @@ def _labels_of_kept(superchains: int | ArrayLike | None, draws: Draws) -> np.nda
     """
     if superchains is None:
         return None
-    given, left_out = draws.num_chains, draws.left_out
+    given = draws.num_chains
+    # Chains of a file that were not read are nobody's.
+    failed = {chain for chain, why in draws.left_out.items() if why != NOT_READ}
     if np.shape(superchains) == (given,):
         return superchain_labels(superchains, given)
-    total = given + len(left_out)
-    kept = np.setdiff1d(np.arange(total), list(left_out))
-    labels = superchain_labels(superchains, total)
-    return labels_of_rest(labels, kept) if left_out else labels
+    run = np.setdiff1d(np.arange(given + len(draws.left_out)), list(draws.left_out.keys() - failed))
+    labels = superchain_labels(superchains, len(run))
+    return labels_of_rest(labels, np.flatnonzero(~np.isin(run, list(failed)))) if failed else labels
 
 
 def _refuse_another_temperature(draws: Draws, second: Draws) -> None:

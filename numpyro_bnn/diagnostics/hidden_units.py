@@ -153,8 +153,8 @@ def find_hidden_layers(
     :param x: inputs at which predictions are compared; some rows are enough.
     :param model: the model, where the draws carry none.
     :param site: a site that is predicted beside all targets, such as a deterministic one.
-    :return: hidden layers; empty where the network has none that is found, or where a target has a law
-        without a mean or a variance.
+    :return: hidden layers; empty where the network has none that is found, or where a target cannot be
+        predicted, such as one whose law has no mean or variance, or that is not by row.
     """
     base = {name: value[None] for name, value in one_draw(draws, 0, -1).items()}
     # Sites beside a weight (its precision, its standardised value) do not affect predictions.
@@ -195,8 +195,16 @@ def _all_predictions(
     sites = dict.fromkeys(
         [*targets_without_draws(structure, draws), *([] if site is None else [site])]
     )
-    predicted = [predict(model, draws, x, site=name) for name in sites]
-    return [values for each in predicted for values in each.values.values()]
+    found: list[np.ndarray] = []
+    for name in sites:
+        try:
+            found += predict(model, draws, x, site=name).values.values()
+        except (TypeError, ValueError) as error:
+            if name == site or len(sites) == 1:
+                raise
+            # Whether a change of units changes another target, such as one that is not by row, is not known.
+            raise NotImplementedError from error
+    return found
 
 
 def _unchanged(values: np.ndarray, trials: int) -> np.ndarray:

@@ -10,8 +10,8 @@ import numpy as np
 
 from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import known_rows
 from numpyro_bnn.posterior.known_model import known_predictions, refuse_other_model
+from numpyro_bnn.posterior.training_data import known_rows
 from numpyro_bnn.samplers.failed_chains import warn_of_failed
 from numpyro_bnn.samplers.suspects import suspect_chains
 from numpyro_bnn.storage.draw_store import DrawStore

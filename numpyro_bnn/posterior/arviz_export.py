@@ -22,12 +22,17 @@ from numpyro.util import find_stack_level
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups
-from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.fitted import known_rows, targets_of
+from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
+from numpyro_bnn.posterior.fitted import targets_of
 from numpyro_bnn.posterior.known_model import refuse_other_model
 from numpyro_bnn.posterior.other_laws import why_not_the_posterior, why_rows_count_otherwise
 from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.posterior.training_data import TrainingData, refuse_moving, training_data
+from numpyro_bnn.posterior.training_data import (
+    TrainingData,
+    known_rows,
+    refuse_moving,
+    training_data,
+)
 from numpyro_bnn.samplers.suspects import warn_of_use
 
 # Names of statistics in this package by their names in ArviZ.
@@ -310,7 +315,7 @@ def _about_chains(
     absent = sorted(set(numbers.values()) - kept)
     facts = {
         "suspect": {n: why for n, why in info.get("suspect", {}).items() if int(n) in kept},
-        "left_out": {**info.get("left_out", {}), **{str(n): "not read" for n in absent}},
+        "left_out": {**info.get("left_out", {}), **{str(n): NOT_READ for n in absent}},
         "joined": sorted(kept) if len(kept) > count else [],
     }
     return {name: fact for name, fact in facts.items() if fact or name in info}

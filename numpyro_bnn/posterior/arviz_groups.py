@@ -170,8 +170,14 @@ class ArvizGroups:
                 value = made[target].log_likelihood(y)
             else:
                 model: Any = self.draws.model
-                at_all = partial(Predictor, model, training.x, others=training.others)
-                check_blocks_of_rows(self.draws, training.others, at_all, batch_size, target)
+                check_blocks_of_rows(
+                    self.draws,
+                    training.x,
+                    training.others,
+                    partial(Predictor, model),
+                    batch_size,
+                    target,
+                )
                 pieces = []
                 for begin in range(0, len(y), rows):
                     block = slice(begin, begin + rows)

@@ -16,6 +16,9 @@ from numpyro_bnn.data.number_types import native
 from numpyro_bnn.posterior.fitted import held_by, inputs_of
 from numpyro_bnn.samplers.suspects import suspects_in
 
+# Why chains of a file are left out that were not chosen from it.
+NOT_READ = "not read"
+
 
 class Draws(Mapping[str, Any]):
     """Values of every site, shaped like ``mcmc.get_samples(group_by_chain=True)``.

@@ -16,7 +16,6 @@ from numpyro.infer import MCMC as NumPyroMCMC
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_array, inputs_of_call
-from numpyro_bnn.data.row_digests import noted_rows
 
 
 def held_by(fitted: object, part: str) -> Any:
@@ -62,16 +61,6 @@ def inputs_of(fitted: object, model: Callable | None = None) -> PyTree:
     own = getattr(getattr(run, "sampler", None), "model", None)
     found = inputs_of_call(model, *arguments_of(fitted))
     return inputs_of_call(own, *arguments_of(fitted)) if found is None else found
-
-
-def known_rows(fitted: object) -> dict[str, Any]:
-    """What draws keep of the training rows, by which they are known later; nothing where there are none.
-
-    :param fitted: a run, or a fitted object.
-    """
-    run = held_by(fitted, "mcmc") or fitted
-    model = getattr(getattr(run, "sampler", None), "model", None)
-    return noted_rows(model, *arguments_of(fitted))
 
 
 def targets_of(fitted: object, y: ArrayLike, owner: str) -> np.ndarray:

@@ -50,20 +50,39 @@ def as_observed(
     if model is None or hasattr(innermost(model), "standardization"):
         # A ready model predicts in the units of its user.
         return y
-    data = _at_rows(fitted, model, x, y)
-    names = [name for name in data.observed if site in (None, name)]
+    place, data = _at_rows(fitted, model, x, y)
+    # Another site may be observed whatever the arguments are.
+    names = [n for n in data.observed if site in (None, n) and place in data.targets[n]]
     if len(names) != 1:
         return y
     refuse_moving(owner, data, names[0])
     made = data.observed[names[0]]
+    if made.shape[:1] != y.shape[:1]:
+        return y
+    made = _with_gaps(made, y)
     same = made.shape == y.shape and np.array_equal(
         made, y.astype(made.dtype), equal_nan=made.dtype.kind == "f"
     )
     return y if same else made
 
 
-def _at_rows(fitted: object, model: Callable, x: PyTree, y: np.ndarray) -> TrainingData:
-    """What the model observes at some rows; nothing where it cannot be called in this way."""
+def _with_gaps(made: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """What is observed, unknown where the target is: a model that masks missing targets fills them."""
+    if y.dtype.kind != "f" or not y.ndim:
+        return made
+    gaps = np.isnan(y)
+    if made.shape != y.shape:
+        gaps = gaps.reshape(len(y), -1).any(1).reshape(-1, *(1,) * (made.ndim - 1))
+    return np.where(gaps, np.nan, made) if gaps.any() else made
+
+
+def _at_rows(
+    fitted: object, model: Callable, x: PyTree, y: np.ndarray
+) -> tuple[Place | None, TrainingData]:
+    """Where the target is in the call, and what the model observes at some rows.
+
+    Nothing where it cannot be called in this way.
+    """
     run = held_by(fitted, "mcmc") or fitted
     own = getattr(getattr(run, "sampler", None), "model", None)
     given = by_place(own, *arguments_of(run))
@@ -71,9 +90,9 @@ def _at_rows(fitted: object, model: Callable, x: PyTree, y: np.ndarray) -> Train
         places = target_places(own, given) if given and own is not None else frozenset()
         place = next(iter(places)) if len(places) == 1 else _place_by_name(model)
         arguments = _not_by_row(given, places) | {0: x, place: y}
-        return data_of(model, arguments)
+        return place, data_of(model, arguments)
     except Exception:  # a model may need more than these, and fail in any way there is
-        return TrainingData()
+        return None, TrainingData()
 
 
 def _not_by_row(given: Mapping[Place, PyTree], places: frozenset[Place]) -> dict[Place, PyTree]:

@@ -115,11 +115,11 @@ def predict_with(
     :raises ValueError: for other columns than the fit had, for arguments as long as `x` that are not by row,
         and as :func:`predict`.
     """
-    checked_inputs("predict", draws, x)
+    inputs = checked_inputs("predict", draws, x)
     model: Any = draws.model
-    predictor = partial(Predictor, model, x, fitted=draws.info.get("fitted_rows"), others=others)
-    check_blocks_of_rows(draws, others, predictor, **options)
-    return predictor(**options)(draws)
+    check_blocks_of_rows(draws, inputs, others, partial(Predictor, model), **options)
+    fitted = draws.info.get("fitted_rows")
+    return Predictor(model, x, fitted=fitted, others=others, **options)(draws)
 
 
 class Predictor:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.value_sources import Place
@@ -66,6 +67,7 @@ def check_values_of_rows(
 
 def check_blocks_of_rows(
     draws: Draws,
+    x: PyTree,
     others: Mapping[Place, PyTree],
     predictor: Callable[..., Any],
     batch_size: int = 1000,
@@ -73,43 +75,50 @@ def check_blocks_of_rows(
 ) -> None:
     """Refuse arguments that are cut with the rows, as long as these are, and are not by row.
 
-    A table that the model looks rows up in may have as many entries as there are rows. The first draw
-    predicts all rows at once and in blocks.
+    A table that the model looks rows up in may have as many entries as there are rows. Rows of one block in
+    another order must have the same predictions.
 
-    :param draws: draws with their model.
+    :param draws: draws with their model, of which the first is looked at.
+    :param x: inputs, arrays.
     :param others: further arguments of the model by place in its call.
-    :param predictor: makes what predicts at the inputs, for some `batch_size` and `site`.
+    :param predictor: makes what predicts at some inputs and further arguments, for some `site`.
     :param batch_size: rows of a block.
     :param site: the site that is predicted.
     :raises ValueError: where predictions are not the same.
     """
-    if not others:
-        return
-    blocks = predictor(batch_size=batch_size, site=site)
+    count = np.shape(jax.tree.leaves(x)[0])[0]
     by_row = [
         place
         for place, value in others.items()
-        if any(np.shape(leaf)[:1] == (blocks.size,) for leaf in jax.tree.leaves(value))
+        if any(np.shape(leaf)[:1] == (count,) for leaf in jax.tree.leaves(value))
     ]
-    structure = blocks.structure
-    target = blocks.target_of(draws)
-    latent = [name for name in structure.latent if name != target and name not in draws]
-    # What is drawn anew in every block differs anyway.
-    is_random = structure.takes_keys or any(structure.sites[name].plates for name in latent)
-    if not by_row or blocks.size <= batch_size or is_random:
+    if not by_row or count <= batch_size:
         return
     first = Draws({n: np.asarray(v[:1, :1]) for n, v in draws.items()}, draws.model)
-    whole = predictor(batch_size=blocks.size, site=site)(first).values
-    parts = blocks(first).values
-    for name, values in whole.items():
+    order = np.random.default_rng(0).permutation(batch_size)
+    found = []
+    for rows in (np.arange(batch_size), order):
+        at_rows = predictor(
+            taken(x, rows, count),
+            others={p: taken(v, rows, count) for p, v in others.items()},
+            site=site,
+        )
+        structure, target = at_rows.structure, at_rows.target_of(first)
+        latent = [name for name in structure.latent if name != target and name not in draws]
+        if structure.takes_keys or any(structure.sites[name].plates for name in latent):
+            # What is drawn anew for each row differs anyway.
+            return
+        found.append(at_rows(first).values)
+    for name, moved in found[1].items():
+        values = found[0][name][:, :, order]
         off = 1e-3 * (np.nanstd(values) + np.abs(values))
-        if not np.all((np.abs(parts[name] - values) <= off) | ~np.isfinite(values)):
+        if not np.all((np.abs(moved - values) <= off) | ~np.isfinite(values)):
             named = ", ".join(f"'{p}'" if isinstance(p, str) else f"number {p + 1}" for p in by_row)
             raise ValueError(
-                f"predict: {blocks.size} rows at once have other predictions than {batch_size} at a time. "
-                f"The argument {named} of the model is cut with the rows, since it has as many entries, and "
-                "is not by row, but for example a table in which rows are looked up. Give it another length "
-                f"(an entry more), or batch_size={blocks.size}."
+                f"predict: rows are taken {batch_size} at a time, and in another order they have other "
+                f"predictions. The argument {named} of the model is cut with the rows, since it has as many "
+                "entries, and is not by row, but for example a table in which rows are looked up. Give it "
+                f"another length (an entry more), or batch_size={count}."
             )
 
 

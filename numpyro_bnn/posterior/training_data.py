@@ -16,8 +16,9 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_array, by_place, innermost, prepared
 from numpyro_bnn.data.host_rows import OnHost
+from numpyro_bnn.data.row_digests import noted_rows
 from numpyro_bnn.posterior.draws import Run
-from numpyro_bnn.posterior.fitted import arguments_of
+from numpyro_bnn.posterior.fitted import arguments_of, held_by
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.sites import counted
 from numpyro_bnn.potential.structure import blanks, structure_of
@@ -166,6 +167,39 @@ def target_places(model: Callable, given: dict[Place, PyTree]) -> frozenset[Plac
     targets = structure_of(model, args, kwargs).targets
     found = _targets(sources_of(_shaped(model), args, kwargs, []), targets)
     return frozenset[Place]().union(*found.values())
+
+
+def rows_of_call(
+    model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]
+) -> dict[str, Any]:
+    """What draws keep of the rows in a call of a model, by which these are known later.
+
+    :param model: the model.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    """
+
+    def targets() -> frozenset[Place]:
+        try:
+            return (
+                frozenset()
+                if model is None
+                else target_places(model, by_place(model, args, kwargs))
+            )
+        except Exception:  # a model may fail in any way there is: then it is not known
+            return frozenset()
+
+    return noted_rows(model, args, kwargs, targets)
+
+
+def known_rows(fitted: object) -> dict[str, Any]:
+    """What draws keep of the training rows of a run; nothing where there are none.
+
+    :param fitted: a run, or a fitted object.
+    """
+    run = held_by(fitted, "mcmc") or fitted
+    model = getattr(getattr(run, "sampler", None), "model", None)
+    return rows_of_call(model, *arguments_of(fitted))
 
 
 def _shaped(model: Callable) -> Callable[[jax.Array], Callable]:

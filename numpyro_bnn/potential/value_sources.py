@@ -18,6 +18,16 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 
 # Where an argument stands in a call: its number, or its name where it was given by name.
 Place = int | str
+# Primitives that call another program, by name.
+_CALLS = (
+    "jit",
+    "pjit",
+    "closed_call",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "checkpoint",
+    "remat2",
+)
 # A number for each of some observed sites, which whatever is computed from their values is computed from.
 _Marks = Mapping[str, jax.Array | float]
 
@@ -138,15 +148,39 @@ def _sources_of_results(function: Callable, given: tuple, own: Sequence[Sources]
     :param own: the sources of each of their leaves.
     """
     program, shapes = jax.make_jaxpr(function, return_shape=True)(*given)
-    known: dict[Any, Sources] = dict(zip(program.jaxpr.invars, own))
+    return jax.tree.unflatten(jax.tree.structure(shapes), _followed(program.jaxpr, own))
+
+
+def _followed(program: Any, own: Sequence[Sources]) -> list[Sources]:
+    """Sources of the results of a traced program.
+
+    :param own: the sources of each of its arguments.
+    """
+    known: dict[Any, Sources] = dict(zip(program.invars, own))
 
     def of(variable: Any) -> Sources:
         # Literals have a value, and cannot be looked up.
         return Sources() if hasattr(variable, "val") else known.get(variable, Sources())
 
-    for equation in program.jaxpr.eqns:
-        known.update(dict.fromkeys(equation.outvars, Sources.joined(map(of, equation.invars))))
-    return jax.tree.unflatten(jax.tree.structure(shapes), [of(v) for v in program.jaxpr.outvars])
+    for equation in program.eqns:
+        given = [of(variable) for variable in equation.invars]
+        inner = _called(equation)
+        found = [Sources.joined(given)] * len(equation.outvars)
+        known.update(zip(equation.outvars, found if inner is None else _followed(inner, given)))
+    return [of(variable) for variable in program.outvars]
+
+
+def _called(equation: Any) -> Any:
+    """The program that an equation calls once with its own arguments, as ``jax.jit`` does; None of others."""
+    if equation.primitive.name not in _CALLS:
+        return None
+    programs = [getattr(p, "jaxpr", p) for p in equation.params.values() if hasattr(p, "eqns")]
+    same = [
+        p
+        for p in programs
+        if (len(p.invars), len(p.outvars)) == (len(equation.invars), len(equation.outvars))
+    ]
+    return same[0] if same else None
 
 
 def _in_memory(leaf: Any) -> Any:

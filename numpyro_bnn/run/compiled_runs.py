@@ -21,8 +21,9 @@ from numpyro_bnn.data.arguments import inputs_of_call
 from numpyro_bnn.data.columns import Columns, about_inputs, column_names
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import draws_of
-from numpyro_bnn.posterior.fitted import inputs_of, known_rows
+from numpyro_bnn.posterior.fitted import inputs_of
 from numpyro_bnn.posterior.known_model import known_predictions
+from numpyro_bnn.posterior.training_data import known_rows
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import explain_tracing

@@ -25,10 +25,10 @@ from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import Draws, draws_of
-from numpyro_bnn.posterior.fitted import known_rows
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.stacking import stack
+from numpyro_bnn.posterior.training_data import known_rows
 from numpyro_bnn.potential.structure import begin_fit
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.run.until import check_until

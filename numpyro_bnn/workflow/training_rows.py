@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import binom
+from scipy.stats import betabinom, binom
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
@@ -34,13 +34,28 @@ def refuse_training_rows(owner: str, fitted: Any, x: PyTree, y: ArrayLike) -> No
     for rows in _compared(owner, fitted, x, y):
         distinct, counts = np.unique(np.array(rows.fitted), return_counts=True)
         seen = int(np.isin(np.array(rows.given), distinct).sum())
-        by_chance = (counts[counts > 1].sum() + 1) / (len(rows.fitted) + 1)
-        if binom.sf(seen - 1, len(rows.given), by_chance) < _CHANCE:
+        if _chance_of(seen, len(rows.given), counts) < _CHANCE:
             few = "" if rows.share == 1 else f", of which {rows.share:.2g} are known"
             raise ValueError(
                 f"{owner}: {seen} of {len(rows.given)} calibration rows are training rows of this run{few}, "
                 "which fits them better than it fits new rows. Give rows that were held out before the fit."
             )
+
+
+def _chance_of(seen: int, given: int, counts: np.ndarray) -> float:
+    """Probability that so many new rows equal a training row, or more, where rows repeat as training rows do.
+
+    The share of rows that repeat is itself known from the training rows alone, as the share of those that
+    equal another one: a beta distribution, and pairs, of which both rows count, tell half as much.
+
+    :param seen: how many of the new rows equal a training row.
+    :param given: number of new rows.
+    :param counts: how often each distinct training row is there.
+    """
+    alone = counts[counts == 1].sum()
+    repeated, in_pairs = counts[counts > 1].sum(), counts[counts == 2].sum()
+    weight = (alone + 1) / (alone + in_pairs + 1)
+    return float(betabinom.sf(seen - 1, given, (repeated + 1) * weight, (alone + 1) * weight))
 
 
 def refuse_new_rows(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) -> None:

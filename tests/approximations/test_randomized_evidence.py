@@ -219,3 +219,16 @@ def test_it_stays_no_row_of_data():
     z = {"b": jnp.array(0.2)}
     parts = [potential.minibatch(z, jnp.arange(i, i + 5), "data") for i in (0, 5)]
     np.testing.assert_allclose(np.mean(parts), potential(z), rtol=1e-5)
+
+
+def outputs_of_rows(x, y=None):
+    b, s = (numpyro.sample(name, dist.LogNormal(0.0, 1.0)) for name in "bs")
+    with numpyro.plate("data", len(x)):
+        law = dist.Normal(b * x[:, None] * jnp.ones(3), s).to_event(1)
+        numpyro.sample("y", law, obs=jnp.stack([y, -y, y], -1))
+
+
+def test_outputs_of_a_single_row_are_its_own():
+    options = {"num_steps": 0, "progress_bar": False}
+    draws = bnn.randomized_map(outputs_of_rows, jax.random.key(0), X[:1], Y[:1], **options)
+    assert draws.num_chains == 5

@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from flax import linen as nn
 from flax import nnx
@@ -312,3 +314,15 @@ def test_a_reference_can_be_given():
     for name, value in reference.items():
         np.testing.assert_allclose(aligned[name][0, 0], value, atol=1e-6)
     assert jax.tree.all(jax.tree.map(lambda a, b: a.shape == b.shape, dict(aligned), dict(draws)))
+
+
+def a_group_beside(f, y, df=None):
+    with numpyro.plate("groups", 5):
+        numpyro.sample("z", dist.Normal(0.0, 1.0), obs=None if y is None else jnp.zeros(5))
+    likelihoods.gaussian(f[:, 0], y, noise=0.5, name="one")
+
+
+def test_a_target_that_is_not_by_row_is_no_error():
+    draws = by_heads(bnn.MLP([3], 2), a_group_beside)
+    assert find_hidden_layers(draws, X, site="one") == ()
+    assert bnn.diagnose(draws, X, site="one").num_chains == 2

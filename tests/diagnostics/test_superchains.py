@@ -9,6 +9,7 @@ import pytest
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest
+from numpyro_bnn.posterior.draws import NOT_READ
 
 LABELS = np.repeat(["a", "b", "c", "d"], 3)
 X = jnp.arange(1.0, 5.0)
@@ -113,3 +114,13 @@ def test_the_rest_keeps_its_labels():
     assert labels_of_rest(LABELS, [0, 1, 4]) is None
     assert labels_of_rest(LABELS, [0, 1, 2]) is None
     assert labels_of_rest(LABELS, [0, 3, 6]) is None
+
+
+def test_superchains_of_chains_that_were_chosen_from_a_file_are_of_these(draws):
+    """Two chains failed in the run of twelve, of which the first six were read."""
+    rest = {"w": draws[[1, 2, 4, 5], :, 0]}
+    info = {"left_out": {0: "not finite", 3: "not finite"} | dict.fromkeys(range(6, 12), NOT_READ)}
+    expected = bnn.diagnose(bnn.Draws(rest, model), X, superchains=[0, 0, 1, 1])
+    check_equal(bnn.diagnose(bnn.Draws(rest, model, info=info), X, superchains=2), expected)
+    all_read = bnn.Draws(rest, model, info={"left_out": dict.fromkeys(range(4, 9), NOT_READ)})
+    check_equal(bnn.diagnose(all_read, X, superchains=2), expected)

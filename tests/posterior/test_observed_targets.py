@@ -156,3 +156,55 @@ def test_targets_stay_as_they_are_where_the_model_needs_more():
     np.testing.assert_allclose(
         observed_targets("test", run, needs_more, X, MEAN, None), MEAN - 2.0, rtol=1e-5
     )
+
+
+def filled(x, y=None):
+    """Missing targets are masked, and their place is filled."""
+    slope = numpyro.sample("slope", dist.Normal(0.0, 3.0))
+    with numpyro.plate("data", len(x)):
+        seen = True if y is None else ~jnp.isnan(y)
+        with numpyro.handlers.mask(mask=seen):
+            observed = None if y is None else jnp.where(seen, y, 0.0)
+            numpyro.sample("y", dist.Normal(slope * x[:, 0], 0.3), obs=observed)
+
+
+def test_missing_targets_stay_missing_where_the_model_fills_them():
+    missing = np.where(np.arange(60) % 2, MEAN, np.nan)
+    draws = bnn.Draws(DRAWS, filled)
+    np.testing.assert_allclose(
+        observed_targets("test", draws, filled, X, missing, None), missing, rtol=1e-5
+    )
+    for call in (bnn.calibrate, lambda *given: bnn.stack(*given, key=KEY)):
+        with pytest.raises(ValueError, match="30 of 60 rows are NaN"):
+            call(draws, X, missing)
+
+
+def anchored(x, exposure=1.0, counts=None):
+    slope = numpyro.sample("slope", dist.Normal())
+    numpyro.sample("anchor", dist.Normal(slope, 0.1), obs=0.0)
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("counts", dist.Poisson(exposure * jnp.exp(slope * x[:, 0])), obs=counts)
+
+
+def test_a_site_that_is_always_observed_is_not_the_target():
+    y, draws = RNG.poisson(1.0, 60), bnn.Draws(DRAWS, anchored)
+    np.testing.assert_array_equal(observed_targets("test", draws, anchored, X, y, None), y)
+
+
+@jax.jit
+def both(x, slope, y):
+    return slope * x[:, 0], jnp.log(y)
+
+
+def in_one_program(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0.0, 3.0))
+    mean, observed = (slope * x[:, 0], None) if y is None else both(x, slope, y)
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(mean, 0.3), obs=observed)
+
+
+def test_targets_that_pass_through_a_program_with_weights_are_data():
+    draws = bnn.Draws(DRAWS, in_one_program)
+    np.testing.assert_allclose(
+        observed_targets("test", draws, in_one_program, X, np.exp(MEAN), None), MEAN, rtol=1e-4
+    )

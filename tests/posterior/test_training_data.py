@@ -126,3 +126,18 @@ def test_a_table_with_as_many_entries_as_rows_is_not_cut_with_them():
     longer = fitted(looked_up, x, y, table=np.append(table, 0.0))
     found = bnn.to_inference_data(longer, batch_size=5, posterior_predictive=False)
     np.testing.assert_allclose(found["log_likelihood"]["y"].values, exact, rtol=1e-4)
+
+
+def centred(x, y=None, group=None):
+    """Rows of a block are centred together: no argument is to blame."""
+    b = numpyro.sample("b", dist.Normal(0.0, 3.0))
+    shift = 0.0 if group is None else 0.1 * group
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(b * (x - x.mean()) + shift, 1.0), obs=y)
+
+
+def test_an_argument_by_row_is_not_refused_for_what_the_model_does_with_its_inputs():
+    x = np.linspace(0.0, 1.0, 12)
+    run = fitted(centred, x, 2 * x, np.arange(12) % 3)
+    found = bnn.to_inference_data(run, batch_size=6, posterior_predictive=False)
+    assert np.isfinite(found["log_likelihood"]["y"].values).all()

@@ -105,4 +105,6 @@ def test_fit_takes_weights():
         *(model, X, Y), weights=WEIGHTS, kernel="baoab", progress_bar=False, **settings
     )
     np.testing.assert_allclose(model.standardization.y_mean, Y[ROWS].mean())
-    assert bnn.to_inference_data(fitted.mcmc)["posterior"].sizes["draw"] == 6
+    with pytest.warns(UserWarning, match="rows of this run have weights"):
+        exported = bnn.to_inference_data(fitted.mcmc)
+    assert exported["posterior"].sizes["draw"] == 6

@@ -169,15 +169,12 @@ class ArvizGroups:
             if target in made:
                 value = made[target].log_likelihood(y)
             else:
-                model: Any = self.draws.model
-                check_blocks_of_rows(
-                    self.draws,
-                    training.x,
-                    training.others,
-                    partial(Predictor, model),
-                    batch_size,
-                    target,
-                )
+                if rows < len(y):
+                    # A block is checked where it is predicted, and may be no longer than a batch.
+                    model: Any = self.draws.model
+                    predictor = partial(Predictor, model)
+                    given = (self.draws, training.x, training.others)
+                    check_blocks_of_rows(*given, predictor, batch_size, target)
                 pieces = []
                 for begin in range(0, len(y), rows):
                     block = slice(begin, begin + rows)

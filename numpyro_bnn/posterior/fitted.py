@@ -50,6 +50,12 @@ def arguments_of(fitted: object) -> tuple[tuple, dict[str, PyTree]]:
     return getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
 
 
+def model_of(fitted: object) -> Any:
+    """The model that a run samples; None where it is not known."""
+    run = held_by(fitted, "mcmc") or fitted
+    return getattr(getattr(run, "sampler", None), "model", None)
+
+
 def inputs_of(fitted: object, model: Callable | None = None) -> PyTree:
     """The inputs that a run was fitted to, given by position or by name; None where they are not kept.
 
@@ -57,10 +63,8 @@ def inputs_of(fitted: object, model: Callable | None = None) -> PyTree:
     :param model: the model that is called with inputs now, where it is not that of the run: what it calls its
         inputs are they, where the run's own has another argument first.
     """
-    run = held_by(fitted, "mcmc") or fitted
-    own = getattr(getattr(run, "sampler", None), "model", None)
     found = inputs_of_call(model, *arguments_of(fitted))
-    return inputs_of_call(own, *arguments_of(fitted)) if found is None else found
+    return inputs_of_call(model_of(fitted), *arguments_of(fitted)) if found is None else found
 
 
 def targets_of(fitted: object, y: ArrayLike, owner: str) -> np.ndarray:

@@ -3,7 +3,6 @@
 Predictions are about what the model observes, and so are densities and errors of targets beside them.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,10 +12,11 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_array, by_place, innermost
-from numpyro_bnn.posterior.fitted import arguments_of, held_by, targets_of
+from numpyro_bnn.posterior.fitted import arguments_of, model_of, targets_of
 from numpyro_bnn.posterior.training_data import (
     TrainingData,
     data_of,
+    place_by_name,
     refuse_moving,
     target_places,
 )
@@ -83,12 +83,11 @@ def _at_rows(
 
     Nothing where it cannot be called in this way.
     """
-    run = held_by(fitted, "mcmc") or fitted
-    own = getattr(getattr(run, "sampler", None), "model", None)
-    given = by_place(own, *arguments_of(run))
+    own = model_of(fitted)
+    given = by_place(own, *arguments_of(fitted))
     try:
         places = target_places(own, given) if given and own is not None else frozenset()
-        place = next(iter(places)) if len(places) == 1 else _place_by_name(model)
+        place = next(iter(places)) if len(places) == 1 else place_by_name(model)
         arguments = _not_by_row(given, places) | {0: x, place: y}
         return place, data_of(model, arguments)
     except Exception:  # a model may need more than these, and fail in any way there is
@@ -105,9 +104,3 @@ def _not_by_row(given: Mapping[Place, PyTree], places: frozenset[Place]) -> dict
         and place not in places
         and not any(np.shape(leaf)[:1] == size != () for leaf in jax.tree.leaves(value))
     }
-
-
-def _place_by_name(model: Callable) -> Place:
-    """Where a model takes its target: as `y`, or second."""
-    parameters = list(inspect.signature(innermost(model)).parameters)
-    return "y" if "y" in parameters[1:] else 1

@@ -6,6 +6,7 @@ is. Predictions at the rows of a fit need all others, such as an offset. Values 
 weights are no data (:func:`~numpyro_bnn.potential.value_sources.given_sites`).
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from numpyro_bnn.data.arguments import as_array, by_place, innermost, prepared
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.row_digests import noted_rows
 from numpyro_bnn.posterior.draws import Run
-from numpyro_bnn.posterior.fitted import arguments_of, held_by
+from numpyro_bnn.posterior.fitted import arguments_of, model_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.sites import counted
 from numpyro_bnn.potential.structure import blanks, structure_of
@@ -94,7 +95,7 @@ def training_data(
         _refuse_unknown_rows(owner, known, x)
     arguments = {0: x, **known.others}
     if y is not None:
-        arguments[_place_of_target(owner, known, site) if given else 1] = y
+        arguments[_place_of_target(owner, known, site) if given else place_by_name(model)] = y
     return TrainingData(x) if model is None else data_of(model, arguments)
 
 
@@ -116,6 +117,15 @@ def _place_of_target(owner: str, known: TrainingData, site: str | None) -> Place
             f"{len(places)} arguments. Leave x and y out, to take the data of the run."
         )
     return next(iter(places))
+
+
+def place_by_name(model: Callable | None) -> Place:
+    """Where a model takes its target, as far as its signature says: as `y`, or second."""
+    try:
+        parameters = list(inspect.signature(innermost(model)).parameters)
+    except (TypeError, ValueError):  # a callable that does not say what it takes
+        return 1
+    return "y" if "y" in parameters[1:] else 1
 
 
 def _refuse_unknown_rows(owner: str, known: TrainingData, x: PyTree) -> None:
@@ -197,9 +207,7 @@ def known_rows(fitted: object) -> dict[str, Any]:
 
     :param fitted: a run, or a fitted object.
     """
-    run = held_by(fitted, "mcmc") or fitted
-    model = getattr(getattr(run, "sampler", None), "model", None)
-    return rows_of_call(model, *arguments_of(fitted))
+    return rows_of_call(model_of(fitted), *arguments_of(fitted))
 
 
 def _shaped(model: Callable) -> Callable[[jax.Array], Callable]:

@@ -21,7 +21,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, refuse_text_columns
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import held_by, targets_of
-from numpyro_bnn.posterior.observed_targets import observed_targets
+from numpyro_bnn.posterior.observed_targets import as_observed
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average, mean_over_draws
 from numpyro_bnn.scores.against_targets import standard_error
@@ -166,18 +166,17 @@ class Calibrated:
         :param y_test: their targets, (N,).
         :return: the two, before and after.
         """
+        predictions = predictions_of(self._source, x_test)
+        y = targets_of(self._source, y_test, "evaluate")
+        y = _observed("evaluate", self._source, x_test, y)
+        _check_targets(predictions, y)
         if self.temperature is None:
-            predictions = predictions_of(self._source, x_test)
-            y = _observed("evaluate", self._source, x_test, y_test)
-            _check_targets(predictions, y)
             own = _intervals(predictions, "cqr", self.coverage, 0.0)
             made = _intervals(predictions, self.method, self.coverage, self.threshold)
             return Evaluation(*(_of_intervals(ends, y) for ends in (own, made)))
-        labels = _observed("evaluate", self._source, x_test, y_test)
-        _check_targets(predictions_of(self._source, x_test), labels)
         made = self._class_scores(x_test) <= self.threshold
         own = nominal_sets(self._source, x_test, self.coverage)
-        return Evaluation(*(_of_sets(inside, labels) for inside in (own, made)))
+        return Evaluation(*(_of_sets(inside, y) for inside in (own, made)))
 
     def _class_scores(self, x: PyTree) -> np.ndarray:
         return class_scores(self._source, x, PENALTY if self.method == "raps" else 0.0)
@@ -243,7 +242,7 @@ def calibrate(
     labels = targets_of(source, y_cal, "calibrate")
     refuse_training_rows("calibrate", fitted, _inputs(source, x_cal), labels)
     predictions = predictions_of(source, x_cal)
-    labels = _observed("calibrate", source, x_cal, y_cal)
+    labels = _observed("calibrate", source, x_cal, labels)
     kind = "probs" if "probs" in predictions.values else "mean"
     chosen = METHODS[kind][0] if method is None else method
     if chosen not in METHODS[kind]:
@@ -307,9 +306,9 @@ def probabilities(predictions: Predictions) -> np.ndarray:
 
 
 def _observed(owner: str, source: Draws | FittedEstimator, x: PyTree, y: ArrayLike) -> np.ndarray:
-    """Targets as the model observes them."""
+    """Targets as the model observes them, from those with numbers of classes."""
     model = source.model if isinstance(source, Draws) else None
-    return observed_targets(owner, source, model, x, y, None)
+    return as_observed(owner, source, model, x, y, None)
 
 
 def _inputs(source: Draws | FittedEstimator, x: PyTree) -> Any:

@@ -11,7 +11,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.row_digests import KNOWN_ROWS, SeenRows, digests, seen_rows
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.posterior.fitted import held_by
+from numpyro_bnn.posterior.fitted import held_by, model_of
 from numpyro_bnn.posterior.observed_targets import as_observed
 from numpyro_bnn.posterior.training_data import training_data
 
@@ -91,14 +91,13 @@ def refuse_new_rows(owner: str, fitted: Any, x: Any, y: Any, site: str | None = 
 
 def _compared(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) -> list[SeenRows]:
     """Fingerprints of training rows and of the rows given; none where they cannot be compared."""
-    run = held_by(fitted, "mcmc") or fitted
-    model = getattr(getattr(run, "sampler", None), "model", None)
-    data = training_data(owner, model, run)
+    model = model_of(fitted)
+    data = training_data(owner, model, fitted)
     if data.x is None:
         return _noted_with_draws(held_by(fitted, "draws") or fitted, x, y)
     targets = [value for name, value in data.observed.items() if site in (None, name)]
     if len(targets) == 1:
-        y = as_observed(owner, run, model, x, y, site)
+        y = as_observed(owner, fitted, model, x, y, site)
     # Where it is not known which of several targets was given, inputs are compared by themselves.
     known = (data.x, *targets) if len(targets) == 1 else (data.x,)
     leaves = [

@@ -123,6 +123,13 @@ def test_a_comparison_and_a_stopping_rule_use_what_is_observed():
     assert scored[0] == pytest.approx(scored[1], rel=1e-2)
 
 
+def test_given_rows_of_draws_are_checked_by_the_target_of_that_name():
+    model, y = MODELS["by keyword"]
+    found = bnn.check_fit(bnn.Draws(DRAWS, model, info={"kernel": "NUTS"}), X, y)
+    exact = bnn.check_fit(bnn.Draws(DRAWS, plain, info={"kernel": "NUTS"}), X, MEAN)
+    np.testing.assert_allclose(found.loo.by_row, exact.loo.by_row, atol=1e-3)
+
+
 def moving(x, y=None):
     """The same posterior as with the shift in the mean."""
     shift = numpyro.sample("shift", dist.Normal(0.0, 3.0))

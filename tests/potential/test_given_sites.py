@@ -41,7 +41,7 @@ def test_a_given_weight_is_not_among_the_targets():
         assert structure.given == {"intercept"}
     data = training_data("test", GIVEN, None, X, Y)
     assert list(data.observed) == ["y"]
-    assert data.targets == {"y": {1}}
+    assert data.targets == {"y": {"y"}}
 
 
 def both(x, y=None, z=None):

@@ -28,7 +28,13 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.chain_states import ChainStates
-from numpyro_bnn.run.continued import check_chains, is_stale, origin_of, remember
+from numpyro_bnn.run.continued import (
+    check_chains,
+    is_stale,
+    origin_of,
+    remember,
+    steps_of_warmup,
+)
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.identity import Identity, identity_of
 from numpyro_bnn.run.kernel_protocol import after_pilot, is_cold
@@ -272,7 +278,8 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     ) -> Programs:
         fields = (self._sample_field, *fields_of(self.sampler), *extra_fields)
         collected, removed = split_fields(fields)
-        key = (static, collected, removed, size)
+        num_warmup = steps_of_warmup(self._warmup_state, self.num_warmup)
+        key = (static, collected, removed, size, num_warmup)
         try:
             programs = self._programs.get(key)
         except TypeError as error:
@@ -284,7 +291,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
             num_chains = 1 if one_by_one else self.num_chains
             programs = self._programs[key] = Programs(
                 self._kernel,
-                self.num_warmup,
+                num_warmup,
                 static,
                 collected,
                 removed,

@@ -11,6 +11,7 @@ import weakref
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import find_stack_level
 
@@ -155,3 +156,22 @@ def check_chains(state: PyTree | None, num_chains: int) -> None:
             f"chain{'s' if given != 1 else ''}, and this run has num_chains={num_chains}. Take "
             f"num_chains={given}, or call `run` without a state."
         )
+
+
+def steps_of_warmup(state: PyTree | None, num_warmup: int) -> int:
+    """The steps at which a kernel adapts, no later than those that a given state has behind it.
+
+    A run that continues has no warm-up of its own. Kernels adapt while they count fewer steps than their
+    warm-up has, and would go on with a state from a shorter one while draws are kept.
+
+    :param state: the state that was given; None for a run that starts anew.
+    :param num_warmup: warm-up steps of the run.
+    """
+    if state is None:
+        return num_warmup
+    counts = [
+        int(jnp.min(leaf))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+        if getattr(path[-1], "name", None) == "i"
+    ]
+    return min([num_warmup, *counts])

@@ -159,3 +159,28 @@ def test_states_of_another_number_of_chains_are_refused(chain_method, before, no
 def test_a_run_with_other_data_has_their_posterior(kernel):
     mcmc = continued(kernel, num_warmup=50, num_samples=300)
     assert abs(np.mean(mcmc.get_samples()["m"][100:]) - SECOND.mean()) < 0.2
+
+
+ADAPTING = {
+    "HMC": (lambda: HMC(model), lambda state: state.adapt_state.step_size),
+    "MALA": (lambda: bnn.MALA(model, step_size="auto"), lambda state: state.adaptation.step_size),
+    "tempering": (
+        lambda: bnn.ParallelTempering(model, num_rungs=3),
+        lambda state: state.adaptation.step_size,
+    ),
+    "interleaved": (
+        lambda: Interleaved(HMC(model), []),
+        lambda state: state.adapt_state.step_size,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTING)
+def test_a_longer_warmup_does_not_adapt_what_continues(name):
+    make, step_size = ADAPTING[name]
+    short = bnn.MCMC(make(), num_warmup=20, num_samples=2, progress_bar=False)
+    short.run(jax.random.key(0), FIRST)
+    then = bnn.MCMC(make(), num_warmup=400, num_samples=30, progress_bar=False)
+    then.post_warmup_state = short.last_state
+    then.run(jax.random.key(1), FIRST)
+    assert np.array_equal(step_size(then.last_state), step_size(short.last_state))

@@ -26,6 +26,7 @@ import numpyro_bnn as bnn
 from benchmarks.cifar10.data import Data, standardized
 from benchmarks.cifar10.methods import SAMPLERS, kernel_of
 from benchmarks.cifar10.network import PRIOR_VARIANCE, ResNet, posterior_of
+from numpyro_bnn.potential.convolutions import fast_convolutions
 
 HEAD = (
     *("contender", "chains", "batch_size", "seconds_a_step", "images_a_second", "ratio"),
@@ -117,6 +118,7 @@ def _gradient(data: Data, network: ResNet, batch_size: int, steps: int) -> Conte
     gradient = jax.grad(energy_by_hand(network, size))
 
     @jax.jit
+    @fast_convolutions
     def program(params: Any, steps: jax.Array, x: jax.Array, y: jax.Array) -> Any:
         def step(i: jax.Array, params: Any) -> Any:
             begin = (i * batch_size) % (size - batch_size + 1)
@@ -143,6 +145,7 @@ def _sampler(
         return jax.vmap(lambda key: kernel.init(key, 0, start, args))(keys)
 
     @jax.jit
+    @fast_convolutions
     def program(state: Any, steps: jax.Array, *args: jax.Array) -> Any:
         # A kernel keeps what it learns of the data in the trace where it began.
         kernel.init(keys[0], 0, start, args)

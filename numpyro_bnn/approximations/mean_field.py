@@ -29,6 +29,7 @@ from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.training_data import rows_of_call
 from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.starts import complete, gentle_start
@@ -191,7 +192,7 @@ class _Programs:
         # Computed here, since a trace inside the model would be seen by NumPyro's handlers.
         self.own, self.static = member_optimizer.whole.original, member_optimizer.programs.static
         self.start = jax.jit(self._start)
-        self.advance = jax.jit(self._advance)
+        self.advance = jax.jit(fast_convolutions(self._advance))
         self.draw = jax.jit(self._draw)
 
     def on_rows(self, rows: jax.Array | None, arrays: list[Any]) -> Any:

@@ -14,6 +14,7 @@ from jax import lax
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.marginal_energy import marginal_of
+from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
@@ -68,7 +69,8 @@ class MemberPrograms:
         :param parts: what else its trace depends on.
         """
         own = {name: value for name, value in vars(self).items() if name not in ("model", "static")}
-        return compiled(function, Traced(self.model, self.static, **own, **parts))
+        traced = Traced(self.model, self.static, **own, **parts)
+        return compiled(fast_convolutions(function), traced)
 
     def rows(self, arrays: list[jax.Array], noise: PyTree = None) -> Rows:
         """The potential of one member, inside a compiled function."""

@@ -21,6 +21,7 @@ from numpyro.util import nested_attrgetter
 from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.run.devices import DeviceRows, Placement
 from numpyro_bnn.run.kernel_protocol import state_for_data, take_num_warmup
 from numpyro_bnn.samplers.fields import uncorrected_block
@@ -97,7 +98,7 @@ class Programs:
     def _map_chains(self, function: Callable, chained: PyTree, arrays: Sequence[DeviceRows]) -> Any:
         """Apply ``function(chain, arrays)`` to every chain."""
         return self.placement.map_chains(
-            function, chained, arrays, self.num_chains, self.chain_method
+            fast_convolutions(function), chained, arrays, self.num_chains, self.chain_method
         )
 
     def spread(self, chained: PyTree) -> PyTree:

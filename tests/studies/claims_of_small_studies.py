@@ -1,7 +1,8 @@
 """What pages say of the studies of a single question, and the rows that say it."""
 
 from claims import Claim
-from pages_of_studies import EVIDENCE, MIXING, PREDICTIONS, PRIORS
+from pages_of_studies import DIAGNOSTICS, EVIDENCE, MIXING, PREDICTIONS, PRIORS, SPEED
+from sentences_of_judgements import steps_by_order, told_of_known_laws, told_of_real_posteriors
 from sentences_of_small_studies import (
     averaged_boundaries,
     bands_in_a_sentence,
@@ -22,6 +23,27 @@ from sentences_of_small_studies import (
 )
 
 CLAIMS = {
+    "verdict_calibration": Claim(
+        "diagnostics/verdict_calibration",
+        (DIAGNOSTICS,),
+        told_of_known_laws,
+        {"part": "power", "case": "drift from scattered starts", "draws": 5000},
+        "disagree",
+    ),
+    "against_references": Claim(
+        "diagnostics/against_references",
+        (DIAGNOSTICS,),
+        told_of_real_posteriors,
+        {"case": "rdata, tempered", "seed": 0, "draws": 600},
+        "covered",
+    ),
+    "sgmcmc_steps: default order": Claim(
+        "speed/sgmcmc_steps",
+        (SPEED,),
+        steps_by_order,
+        {"method": "SGHMC", "batch_size": 1000, "contender": "ours, permutation"},
+        "ratio_of_ours",
+    ),
     "cold_posteriors": Claim(
         "priors/cold_posteriors",
         (PRIORS,),

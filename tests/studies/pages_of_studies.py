@@ -6,7 +6,7 @@ FOLDER = ROOT / "benchmarks"
 NEAL, EVIDENCE = "benchmarks/neal/README.md", "notebooks/pages/evidence.md"
 MIXING, GUIDE = "benchmarks/mixing/README.md", "notebooks/pages/samplers_and_priors.md"
 PREDICTIONS, PRIORS = "benchmarks/predictions/README.md", "benchmarks/priors/README.md"
-SPEED = "benchmarks/speed/README.md"
+SPEED, DIAGNOSTICS = "benchmarks/speed/README.md", "benchmarks/diagnostics/README.md"
 
 
 def rows_of(name, **wanted):

@@ -118,15 +118,14 @@ def as_many_networks(rows):
         for setting in SETTINGS
         for kind in words.kinds_of(rows)
     }
-    assert all(ten[MANY, 0.3, kind].is_sure for kind in MOVED)
-    yield f"ahead by {span([ten[MANY, 0.3, kind].value for kind in MOVED])} nats"
-    yield "{}, {} and {} with 3000".format(*(ten[FEW, 0.3, kind] for kind in MOVED))
+    # With many rows errors are over images alone, so that nothing is said to be sure.
+    yield f"{span([ten[MANY, 0.3, kind].value for kind in MOVED])} nats above the ensemble"
+    yield "at {}, {} and {}".format(*(ten[FEW, 0.3, kind] for kind in MOVED))
     for count, name in ((FEW, "3000"), (MANY, "10,000")):
         yield "{}, {} and {} with {}".format(*(ten[count, 1, kind] for kind in MOVED), name)
-    behind = [-ten[count, 1, kind].value for count in (FEW, MANY) for kind in MOVED[:2]]
-    assert all(ten[count, 1, kind].is_sure for count in (FEW, MANY) for kind in MOVED[:2])
-    assert [ten[count, 1, "occlusion"].is_sure for count in (FEW, MANY)] == [True, False]
-    yield f"behind by {span(behind, 2)} nats under rotation and shift"
+    assert all(ten[FEW, 1, kind].is_sure for kind in MOVED)
+    behind = [-ten[FEW, 1, kind].value for kind in MOVED[:2]]
+    yield "behind by {:.2f} and {:.2f} nats under rotation and shift".format(*behind)
     everywhere = ("none", "noise", "dead pixels", "as many live pixels")
     for setting in SETTINGS:
         for kind in (*everywhere, "null components", "first components"):
@@ -301,7 +300,7 @@ def networks_of_foreign_images(rows):
     count = {method: row["networks averaged"] for method, row in own.items()}
     yield (
         f"mutual information of {count[best]} draws of the {best} under N(0, 0.1²) tells {told} best; "
-        f"an ensemble of {count[known['rotation']]} with a tuned decay tells turned digits best"
+        f"an ensemble of {count[known['rotation']]} with a tuned decay tells turned digits as well or better"
     )
 
 

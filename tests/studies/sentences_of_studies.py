@@ -229,7 +229,8 @@ def noise_by_spread(rows):
     """What noise costs the posterior beyond MAP, by how much the images say of the weights there."""
     found = select(rows, method=shift_by_width.POSTERIOR)
     dead, live, bright = (select(found, pixels=p) for p in ("dead", "live", "bright"))
-    yield "of {:.2f} to {:.2f}, in all {}".format(*_range(dead, "spread"), len(dead))
+    yield "of {:.2f} to {:.2f} (1 is exact there".format(*_range(dead, "spread"))
+    yield f"in all {len(dead)} settings"
     assert all(shift_by_width.beyond_map(row).is_sure for row in dead)
     narrow, middle, wide = ([r for r in live if r["units"] == count] for count in (4, 12, 50))
     for own in (narrow, middle, wide):

@@ -1,0 +1,237 @@
+"""What do convolutions cost inside the loop of a sampler on a CPU?
+
+On a CPU XLA has fast code for the convolutions of a gradient outside of loops alone, so the package rewrites
+its programs (``numpyro_bnn.potential.convolutions``). Here steps of BAOAB with minibatches, as they are and
+not rewritten, take turns with the gradient of a minibatch by hand, in a program of its own and in a loop: CPU
+seconds of a step, medians over repeats, and of the first call, which are mostly compilation. One chain, one
+core.
+
+    python -m benchmarks.speed.convolutions [--quick | --toy]
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+from jax import lax
+
+import numpyro_bnn as bnn
+from benchmarks._shared.study import Study, parser
+from numpyro_bnn.run import programs
+from numpyro_bnn.storage.shared_programs import separate_programs
+
+ROWS, BATCH, CLASSES = 1000, 100, 10
+SINGLE, LOOP, PLAIN, OURS = (
+    "gradient, its own program",
+    "gradient, in a loop",
+    "BAOAB, not rewritten",
+    "BAOAB",
+)
+
+
+class Network(nn.Module):
+    """Convolutions of 3 × 3, each but the first after halving the image, and a dense layer.
+
+    - **filters** - of each convolution
+    """
+
+    filters: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for i, count in enumerate(self.filters):
+            if i:
+                x = nn.avg_pool(x, (2, 2), strides=(2, 2))
+            x = nn.relu(nn.Conv(count, (3, 3))(x))
+        return nn.Dense(CLASSES)(x.mean((1, 2)))
+
+
+class Problem(NamedTuple):
+    """Sides of an image, its channels, and filters of each convolution."""
+
+    side: int
+    channels: int
+    filters: tuple[int, ...]
+
+
+PROBLEMS = {
+    "28 × 28, 8 and 16 filters": Problem(28, 1, (8, 16)),
+    "32 × 32 × 3, 16, 32 and 32 filters": Problem(32, 3, (16, 32, 32)),
+}
+
+
+class Size(NamedTuple):
+    """Problems; steps of a turn; turns."""
+
+    problems: tuple[str, ...]
+    steps: int
+    repeats: int
+
+
+SIZES = {
+    "full": Size(tuple(PROBLEMS), 20, 7),
+    "quick": Size(tuple(PROBLEMS)[:1], 10, 3),
+    "toy": Size(tuple(PROBLEMS)[:1], 2, 1),
+}
+
+
+class Contender:
+    """A program of some steps: CPU seconds of its first call, and of a step in later ones."""
+
+    def __init__(self, call: Callable[[], Any], steps: int) -> None:
+        self.call, self.steps = call, steps
+        self.first = self.steps * self.timed()
+        self.seconds: list[float] = []
+
+    def timed(self) -> float:
+        """CPU seconds of a step."""
+        begin = time.process_time()
+        jax.block_until_ready(self.call())
+        return (time.process_time() - begin) / self.steps
+
+    def again(self) -> None:
+        """One turn."""
+        self.seconds.append(self.timed())
+
+
+def by_hand(network: Network, x: jax.Array, y: jax.Array) -> tuple[Callable, Any]:
+    """The gradient of a minibatch by number, and weights."""
+    weights = network.init(jax.random.key(0), x[:1])
+
+    def energy(weights: Any, begin: jax.Array) -> jax.Array:
+        rows = (lax.dynamic_slice_in_dim(a, begin, BATCH) for a in (x, y))
+        images, labels = rows
+        logits = network.apply(weights, images)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return ROWS * losses.mean() + 0.5 * sum(jnp.sum(v**2) for v in jax.tree.leaves(weights))
+
+    return jax.grad(energy), weights
+
+
+def sampler(network: Network, x: jax.Array, y: jax.Array, steps: int) -> Callable[[], Any]:
+    """A run that goes on from its last state, each time it is called."""
+    model = bnn.classification(network, bnn.priors.Normal(1.0), x, y)
+    kernel = bnn.BAOAB(model, step_size=1e-5, batch_size=BATCH)
+    mcmc = bnn.MCMC(kernel, num_warmup=0, num_samples=steps, thinning=steps, progress_bar=False)
+
+    def run() -> Any:
+        with separate_programs():
+            mcmc.run(jax.random.key(0), x, y)
+        mcmc.post_warmup_state = mcmc.last_state
+        return mcmc.last_state
+
+    return run
+
+
+def contenders(problem: Problem, steps: int) -> dict[str, Contender]:
+    """All four, each called once."""
+    rng = np.random.default_rng(0)
+    shape = (ROWS, problem.side, problem.side, problem.channels)
+    x = jnp.asarray(rng.normal(size=shape), jnp.float32)
+    y = jnp.asarray(rng.integers(CLASSES, size=ROWS))
+    network = Network(problem.filters)
+    gradient, weights = by_hand(network, x, y)
+
+    @jax.jit
+    def loop(weights: Any) -> Any:
+        def step(i: int, weights: Any) -> Any:
+            slopes = gradient(weights, i * BATCH % ROWS)
+            return jax.tree.map(lambda v, g: v - 1e-6 * g, weights, slopes)
+
+        return lax.fori_loop(0, steps, step, weights)
+
+    single = jax.jit(gradient)
+    found = {
+        SINGLE: Contender(lambda: [single(weights, i * BATCH % ROWS) for i in range(steps)], steps),
+        LOOP: Contender(lambda: loop(weights), steps),
+    }
+    with patch.object(programs, "fast_convolutions", lambda function: function):
+        found[PLAIN] = Contender(sampler(network, x, y, steps), steps)
+        # The second call of a run, from its own last state, is another program.
+        found[PLAIN].timed()
+    found[OURS] = Contender(sampler(network, x, y, steps), steps)
+    found[OURS].timed()
+    return found
+
+
+def compare(problem: str, size: Size):
+    found = contenders(PROBLEMS[problem], size.steps)
+    for _ in range(size.repeats):
+        for contender in found.values():
+            contender.again()
+    single = found[SINGLE].seconds
+    for name, contender in found.items():
+        ratios = [a / b for a, b in zip(contender.seconds, single)]
+        yield {
+            "contender": name,
+            "step": statistics.median(contender.seconds),
+            "ratio": statistics.median(ratios),
+            "least_ratio": min(ratios),
+            "largest_ratio": max(ratios),
+            "first": contender.first,
+        }
+
+
+TABLE = {
+    "problem": "network",
+    "contender": "what is timed",
+    "step": "CPU seconds of a step",
+    "ratio": "over the gradient's own program",
+    "first": "CPU seconds of the first call",
+}
+
+
+def draw(rows):
+    import matplotlib.pyplot as plt
+
+    from numpyro_bnn.plots.style import color_at, label_axes
+
+    figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
+    names = [SINGLE, LOOP, PLAIN, OURS]
+    problems = list(dict.fromkeys(row["problem"] for row in rows))
+    for i, problem in enumerate(problems):
+        here = {row["contender"]: row for row in rows if row["problem"] == problem}
+        places = np.arange(len(names)) + 0.35 * (i - 0.5 * (len(problems) - 1))
+        ax.barh(
+            places, [here[n]["ratio"] for n in names], 0.3, color=color_at(ax, i), label=problem
+        )
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.axvline(1, color="0.5", linewidth=1)
+    label_axes(ax, "CPU seconds of a step, over the gradient in a program of its own", "")
+    ax.legend(frameon=False)
+    return figure
+
+
+def findings(rows):
+    for row in rows:
+        yield (
+            f"{row['problem']}, {row['contender']}: {row['ratio']:.2f} times the gradient in its own program "
+            f"({row['least_ratio']:.2f} to {row['largest_ratio']:.2f}); first call {row['first']:.1f} s."
+        )
+
+
+def main(argv=None) -> None:
+    asked = parser(__doc__).parse_args(argv)
+    size = SIZES[asked.size]
+    study = Study(__file__, ["problem"], asked)
+    study.run(
+        [{"problem": problem} for problem in size.problems],
+        lambda problem: compare(problem, size),
+    )
+    study.publish(
+        [{title: row[name] for name, title in TABLE.items()} for row in study.rows],
+        findings(study.rows),
+        draw(study.rows),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -151,7 +151,8 @@ ROWS = {
         coordinates outer_handlers pytree_paths
         paths
         base layer_patterns
-        integrated_weights precision_conditionals
+        precision_conditionals
+        integrated_weights
         hierarchical horseshoe independent
     """,
     "run": """

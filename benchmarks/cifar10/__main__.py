@@ -71,7 +71,7 @@ def setup_of(given: argparse.Namespace) -> Setup:
 
 
 def timing_of(given: argparse.Namespace) -> Timing:
-    """What `speed` times: on a CPU little, for there a gradient of 80 images takes a second."""
+    """What `speed` times: on a CPU little, for there a gradient of 80 images takes half a second."""
     cpu = jax.default_backend() == "cpu"
     sizes = given.batch_sizes or ((20, 80) if cpu else (20, 80, 320, 1280))
     return Timing(

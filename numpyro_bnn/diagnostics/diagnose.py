@@ -111,15 +111,14 @@ def diagnose(
     if y is not None:
         scored = predictions.log_prob(observed_targets("diagnose", run, draws.model, x, y, site))
     energy = draws.stats.get("potential_energy")
-    exact = "num_steps" in draws.stats
     report = diagnose_draws(
         weights,
         predictions.values,
         log_likelihood=scored,
         tolerance=tolerance,
         aligned=aligned,
-        # With minibatches the energy is an estimate, whose noise would look like mixing.
-        log_joint=-np.asarray(energy) if exact and energy is not None else None,
+        # An estimate by minibatches has noise that would look like mixing.
+        log_joint=-np.asarray(energy) if draws.has_exact_energy and energy is not None else None,
         sample_stats=draws.stats | {name: draws.info.get(name) for name in LIMITS},
         second=other,
         superchains=labels,

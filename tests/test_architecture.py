@@ -60,7 +60,7 @@ ROWS = {
         distribution_functions generalized_inverse_gaussian
     """,
     "data": """
-        entered_plates number_types units
+        entered_plates fingerprints number_types units
         host_rows
         arguments made_up_inputs
         not_finite row_digests
@@ -140,7 +140,7 @@ ROWS = {
         arviz_export
     """,
     "potential": """
-        compiled_arguments flat_position shared_rows sites tempered_likelihood
+        compiled_arguments convolutions flat_position shared_rows sites tempered_likelihood
         rows value_sources
         targets without_subsampling
         structure
@@ -148,9 +148,11 @@ ROWS = {
         chunked_likelihood starts
     """,
     "priors": """
-        coordinates outer_handlers precision_conditionals pytree_paths
+        coordinates outer_handlers pytree_paths
         paths
-        base integrated_weights layer_patterns
+        base layer_patterns
+        precision_conditionals
+        integrated_weights
         hierarchical horseshoe independent
     """,
     "run": """

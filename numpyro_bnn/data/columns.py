@@ -5,7 +5,6 @@ compared by name. Arrays have no names, and their number of columns is compared.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
 from typing import Any, NoReturn, TypeAlias
 
 import jax
@@ -13,6 +12,7 @@ import numpy as np
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, inputs_of_call
+from numpyro_bnn.data.fingerprints import fingerprint
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.made_up_inputs import noted_inputs
 
@@ -122,20 +122,6 @@ def about_call(
     """
     arrays = inputs_of_call(model, *as_arrays(model, args, kwargs))
     return about_inputs(arrays, column_names(inputs_of_call(model, args, kwargs)), draws)
-
-
-def fingerprint(values: PyTree) -> str:
-    """A short text that is the same for the same rows in the same order, and another for others.
-
-    :param values: inputs, an array or a pytree of arrays.
-    """
-    found = blake2b(digest_size=16)
-    for leaf in map(np.asarray, jax.tree.leaves(values)):
-        # In one precision, so that NumPy and JAX copies of the same data have the same text.
-        kind = np.int64 if leaf.dtype.kind in "biu" else np.float32
-        # Zero has two signs.
-        found.update(repr(leaf.shape).encode() + (leaf.astype(kind) + 0).tobytes())
-    return found.hexdigest()
 
 
 def check_row_shapes(owner: str, label: str, about: Mapping[str, list], values: PyTree) -> None:

@@ -23,6 +23,7 @@ from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree, Values
 from numpyro_bnn.data.arguments import as_array
 from numpyro_bnn.data.columns import check_columns, column_names, refuse_row_shape
+from numpyro_bnn.data.fingerprints import checksum_of, is_same_checksum
 from numpyro_bnn.data.units import Column, Prepared, check_resolution, moments, standardized
 from numpyro_bnn.likelihoods.families import (
     Noise,
@@ -41,7 +42,6 @@ from numpyro_bnn.models.standardization import (
     Standardization,
     check_target,
     check_units,
-    checksum_of,
     is_given,
     number_or_array,
     prepared_rows,
@@ -130,7 +130,7 @@ class ReadyModel:
             check_weights(self.kind, weights, len(x))
         checksum = checksum_of([y, x] if weights is None else [y, x, weights])
         if self.standardization is not None:
-            if checksum != self.standardization.checksum:
+            if not is_same_checksum(checksum, self.standardization.checksum):
                 raise ValueError(
                     f"{self.kind}: this model keeps the units of the data it was first fitted to, "
                     f"and these are others. Make a new one with `{self.kind}(module, prior, …)`."
@@ -161,7 +161,8 @@ class ReadyModel:
         :raises ValueError: if the model already keeps those of other data.
         """
         saved = Standardization(**units)
-        if self.standardization is not None and saved.checksum != self.standardization.checksum:
+        known = self.standardization
+        if known is not None and not is_same_checksum(saved.checksum, known.checksum):
             raise ValueError(
                 f"{self.kind}: this model keeps the units of other data than the saved draws. "
                 f"Make a new one with `{self.kind}(module, prior)`."

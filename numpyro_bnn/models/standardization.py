@@ -1,7 +1,5 @@
 """Means and scales of the training data, data that are standardised with them, and checks of their shapes."""
 
-import zlib
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -33,15 +31,6 @@ class Standardization(NamedTuple):
 def is_given(values: Any) -> bool:
     """Whether values come from the user: not None, traced, or standardised before."""
     return values is not None and not isinstance(values, Prepared) and bool(not_jax_tracer(values))
-
-
-def checksum_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """In one precision, so that NumPy and JAX copies of the same data have the same checksum."""
-    found = 0
-    with np.errstate(over="ignore"):
-        for values in arrays:
-            found = zlib.crc32(values.astype(np.float32).tobytes(), found)
-    return np.asarray(found, np.uint32)
 
 
 def prepared_rows(rows: np.ndarray, units: Standardization) -> Prepared:

@@ -13,7 +13,7 @@ import numpy as np
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import innermost
-from numpyro_bnn.data.columns import fingerprint
+from numpyro_bnn.data.fingerprints import fingerprint, is_same
 from numpyro_bnn.posterior.draws import group_by_chain
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.structure import as_jax, structure_of
@@ -236,7 +236,7 @@ def check_same_rows(
     ]
     if not local:
         return
-    if fingerprint(x) != (fitted if isinstance(fitted, str) else fingerprint(fitted)):
+    if not is_same(fingerprint(x), fitted if isinstance(fitted, str) else fingerprint(fitted)):
         raise ValueError(
             f"predict: the latent sites {local} have a value for every row of the fit, and x holds "
             "other rows. Predict at the rows of the fit, or leave these sites out of the draws and "

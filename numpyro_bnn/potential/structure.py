@@ -98,15 +98,17 @@ def structure_of(
     :param args: its positional arguments.
     :param kwargs: its keyword arguments.
     :param indices: row numbers to take, by name of the plate.
+    :raises ValueError: if a handler inside of the model sets latent sites, which samplers would override.
     """
     found: list[Structure] = []
+    preset: set[str] = set()
     args, kwargs = as_jax(prepared(model, args, kwargs))
     # Sites that NumPyro's Gibbs holds fixed for this block are neither latent nor data.
     held = set(kwargs.get(GIBBS_SITES_KWARG, ()))
 
     def shaped(blank: jax.Array, key: jax.Array) -> Callable:
         bound = substitute(with_stand_ins(model), data=dict(indices or {}))
-        return seed(substitute(bound, substitute_fn=blanks(blank)), key)
+        return seed(substitute(bound, substitute_fn=blanks(blank, preset)), key)
 
     def visit(key: jax.Array, blank: jax.Array) -> jax.Array:
         keys = _Keys(shaped(blank, key))
@@ -121,7 +123,7 @@ def structure_of(
             Structure(
                 {name: _site(site) for name, site in samples.items()},
                 _plates(sites),
-                _levels(samples),
+                _levels(samples, computed),
                 {n: jnp.shape(site["value"]) for n, site in computed.items()},
                 frozenset(n for n, site in computed.items() if is_parameter(site)),
                 keys.taken,
@@ -130,6 +132,12 @@ def structure_of(
         return key
 
     jax.eval_shape(visit, jax.random.key(0), 0.0)
+    if preset:
+        raise ValueError(
+            f"`handlers.substitute` in the model sets the latent sites {sorted(preset)}, and samplers and "
+            "optimisers would put their own values in place of these. To hold a site at a value use "
+            "`handlers.condition(model, {…})`."
+        )
     structure = found[0]
     if len(structure.observed) < 2:
         return structure
@@ -139,12 +147,12 @@ def structure_of(
     return structure._replace(given=given, informative=given & informative_sites(sources))
 
 
-def _levels(samples: Mapping[str, dict]) -> dict[str, Level]:
+def _levels(samples: Mapping[str, dict], computed: Mapping[str, dict]) -> dict[str, Level]:
     """The hierarchical precisions of weights whose conditional law no handler changes."""
     changed = {name for name, site in samples.items() if altered(site) is not None}
     return {
         name: level
-        for name, level in levels_of(samples).items()
+        for name, level in levels_of({**samples, **computed}).items()
         if not level.of_noise and changed.isdisjoint((name, *level.beside))
     }
 
@@ -158,16 +166,23 @@ class _Keys(Messenger):
         self.taken |= msg["type"] == "prng_key"
 
 
-def blanks(blank: jax.Array) -> Callable[[dict[str, Any]], jax.Array | None]:
+def blanks(
+    blank: jax.Array, preset: set[str] | None = None
+) -> Callable[[dict[str, Any]], jax.Array | None]:
     """A substitution for abstract traces: values of continuous latent sites that have no more than a shape.
 
     Tracing a random draw of each site takes longer than tracing the rest of a model.
 
     :param blank: a number, traced, so that no model can branch on it.
+    :param preset: gets the names of latent sites that have a value already.
     """
 
     def value(site: dict[str, Any]) -> jax.Array | None:
-        if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
+        if site["type"] != "sample" or site["is_observed"]:
+            return None
+        if site["value"] is not None:
+            if preset is not None:
+                preset.add(site["name"])
             return None
         if site["fn"].support.is_discrete:
             return None

@@ -25,6 +25,7 @@ from scipy.special import gammaincinv
 from numpyro_bnn._types import Number
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.generalized_inverse_gaussian import mode_of_log, sample_log
+from numpyro_bnn.priors.base import is_parameter
 
 Values = Mapping[str, jax.Array]
 # Suffix of the name of the site with the precisions of an array's source units.
@@ -220,9 +221,11 @@ class Level(NamedTuple):
 def levels_of(model_trace: Mapping[str, dict], held: Container[str] = ()) -> dict[str, Level]:
     """The hierarchical precisions sampled in a trace, the lowest levels first.
 
-    Where one of a group of weights and precisions has a given value (``numpyro.handlers.condition``), all
-    precisions of the group are left out, and are sampled as sites of their own.
+    Where one of a group of weights and precisions has a given value (``numpyro.handlers.condition``), or is
+    computed from sites of other names (``numpyro.handlers.reparam``), all precisions of the group are left
+    out, and are sampled as sites of their own.
 
+    :param model_trace: sample sites, and those that are computed from them.
     :param held: sites that are observed in the trace because NumPyro's ``Gibbs`` holds them for a while.
     """
     levels = {}
@@ -231,7 +234,12 @@ def levels_of(model_trace: Mapping[str, dict], held: Container[str] = ()) -> dic
             level = site["infer"]["hierarchy"]
             prefix = name.removesuffix(level.site)
             levels[name] = level.renamed(lambda own, prefix=prefix: prefix + own)
-    given = {n for n, site in model_trace.items() if site.get("is_observed") and n not in held}
+    given = {
+        name
+        for name, site in model_trace.items()
+        if (site.get("is_observed") and name not in held)
+        or (site["type"] == "deterministic" and not is_parameter(site))
+    }
     while lost := [n for n, level in levels.items() if given.intersection((n, *level.beside))]:
         given.update(lost)
         levels = {name: level for name, level in levels.items() if name not in given}

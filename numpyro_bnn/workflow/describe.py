@@ -205,7 +205,7 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[Row]:
         if (site["type"] == "sample" and not site["is_observed"] and not site["cond_indep_stack"])
         or (site["type"] == "deterministic" and is_parameter(site))
     }
-    levels = levels_of({n: s for n, s in latent.items() if s["type"] == "sample"})
+    levels = levels_of(sites)
     rows: list[Row] = []
     told: set[str] = set()
     for network, (apply, values, inputs, keywords) in calls.seen.items():

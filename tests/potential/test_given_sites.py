@@ -7,7 +7,8 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from jax import random
-from numpyro.handlers import condition
+from numpyro.handlers import condition, substitute
+from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.training_data import training_data
@@ -122,3 +123,12 @@ def test_a_run_is_exported_checked_and_judged_by_its_target():
     assert list(exported["log_prior"].data_vars) == ["slope"]
     assert bnn.check_fit(mcmc).loo.pareto_k.shape == (12,)
     assert bnn.diagnose(mcmc, X).verdict
+
+
+def test_a_latent_site_that_substitute_sets_is_refused_and_condition_is_named():
+    held = substitute(line, {"intercept": jnp.array(0.4)})
+    with pytest.raises(ValueError, match=r"sets the latent sites \['intercept'\].*condition"):
+        bnn.map_estimate(held, random.key(0), X, Y, progress_bar=False)
+    mcmc = bnn.MCMC(NUTS(held), num_warmup=1, num_samples=1, progress_bar=False)
+    with pytest.raises(ValueError, match="sets the latent sites"):
+        mcmc.run(random.key(0), X, Y)

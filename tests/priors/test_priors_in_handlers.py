@@ -6,14 +6,16 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.handlers import condition, do, mask, scale, seed, trace
+from numpyro.handlers import condition, do, mask, reparam, scale, seed, trace
 from numpyro.infer import Predictive
+from numpyro.infer.reparam import LocScaleReparam
 from scipy import stats
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.moves import Bound, PrecisionRedraw
+from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_sites
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -179,3 +181,15 @@ def test_given_weights_predict():
     sites = {f"{KERNEL}.precision": np.ones((1, 2)), BIAS: np.full((1, 2, 1), 0.5)}
     average = bnn.average(bnn.predict(None, bnn.Draws(sites, given), X))
     np.testing.assert_allclose(average.mean, 2.5)
+
+
+def test_precisions_of_weights_in_other_coordinates_are_sites_of_their_own():
+    own = model(WIDTH(1.0, group=2.0, parameterization="centered"))
+    moved = reparam(own, config={SITE: LocScaleReparam(0.0)})
+    assert list(structure_of(own, (), {}).levels) == [PRECISION]
+    assert not structure_of(moved, (), {}).levels
+    start = bnn.optimize(moved, jax.random.key(0), num_chains=1, progress_bar=False)
+    assert set(start) == {PRECISION, f"{SITE}_decentered"}
+    run = bnn.MCMC(bnn.neal(moved), num_warmup=1, num_samples=1, progress_bar=False)
+    with pytest.raises(ValueError, match=r"computed \(`reparam`\)"):
+        run.run(jax.random.key(0))

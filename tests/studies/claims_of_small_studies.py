@@ -2,7 +2,7 @@
 
 from claims import Claim
 from pages_of_studies import DIAGNOSTICS, EVIDENCE, MIXING, PREDICTIONS, PRIORS, SPEED
-from sentences_of_judgements import steps_by_order, told_of_known_laws, told_of_real_posteriors
+from sentences_of_judgements import told_of_known_laws, told_of_real_posteriors
 from sentences_of_small_studies import (
     averaged_boundaries,
     bands_in_a_sentence,
@@ -21,6 +21,7 @@ from sentences_of_small_studies import (
     steps_in_a_sentence,
     widths_of_bands,
 )
+from sentences_of_speed import steps_by_order, steps_with_convolutions
 
 CLAIMS = {
     "verdict_calibration": Claim(
@@ -36,6 +37,13 @@ CLAIMS = {
         told_of_real_posteriors,
         {"case": "rdata, tempered", "seed": 0, "draws": 600},
         "covered",
+    ),
+    "convolutions": Claim(
+        "speed/convolutions",
+        (SPEED,),
+        steps_with_convolutions,
+        {"problem": "28 × 28, 8 and 16 filters", "contender": "BAOAB"},
+        "ratio",
     ),
     "sgmcmc_steps: default order": Claim(
         "speed/sgmcmc_steps",

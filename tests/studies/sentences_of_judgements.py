@@ -1,7 +1,6 @@
 """What the page of diagnostics says of the judge of a run, in parts of sentences."""
 
 import numpy as np
-from sentences_of_small_studies import one
 
 from benchmarks._shared.sampled_runs import select
 
@@ -80,21 +79,3 @@ def told_of_real_posteriors(rows):
     digits, *both = missed.values()
     yield f"digits {digits:.1f} times, rdata by MCLMC and by the ladder {both[0]:.2f} times"
     assert f"{both[0]:.2f}" == f"{both[1]:.2f}"
-
-
-def steps_by_order(rows):
-    """Steps in the default order of rows, which gathers, beside the order of the table and other software."""
-    settings = [(m, b) for m in ("SGLD", "SGHMC") for b in (100, 1000)]
-    ours = [ratio(rows, *at, "ours, permutation") for at in settings]
-    yield "| ours, by the default order | {:.2f} | {:.2f} | {:.2f} | {:.2f} |".format(*ours)
-    for contender, said in (
-        ("by hand", "the hand-written scan's"),
-        ("BlackJAX in a scan", "BlackJAX's"),
-    ):
-        times = [ratio(rows, *at, contender) / own for at, own in zip(settings, ours)]
-        yield "{:.2f}, {:.2f}, {:.2f} and {:.2f} times ".format(*times) + said
-
-
-def ratio(rows, method, batch, contender):
-    """A step on blocks over a step of another contender."""
-    return one(rows, method=method, batch_size=batch, contender=contender)["ratio_of_ours"]

@@ -47,8 +47,9 @@ def precision_sites(model_trace: Mapping[str, dict]) -> list[str]:
         raise ValueError(
             "PrecisionGibbs: the model has no hierarchical precision to draw. Give the network the "
             "prior `bnn.priors.Hierarchical(…)`, or the likelihood `noise=likelihoods.Precision(…)`. "
-            "Precisions beside weights or precisions whose values are given (`condition`) are left to the "
-            "gradient kernel; where there are no others, use one alone, such as `NUTS(model)`."
+            "Precisions beside weights or precisions whose values are given (`condition`) or computed "
+            "(`reparam`) are left to the gradient kernel; where there are no others, use one alone, such as "
+            "`NUTS(model)`."
         )
     return names
 

@@ -1,0 +1,56 @@
+"""Data are told apart by all their digits, and known again after a way through single precision."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import numpyro_bnn as bnn
+from numpyro_bnn.data.fingerprints import (
+    checksum_of,
+    fingerprint,
+    is_same,
+    is_same_checksum,
+)
+
+# Seconds since 1970: numbers that differ by less than single precision tells apart.
+DAY = 1.7e9 + np.arange(6.0)
+LATER = DAY + 3.0
+PAIRS = {
+    "the same": (DAY, DAY.copy(), True),
+    "on a device": (DAY, jnp.asarray(DAY, jnp.float32), True),
+    "other digits": (DAY, LATER, False),
+    "other digits of single numbers": (np.float32(DAY), np.float32(LATER + 500), False),
+    "another number": (np.arange(3.0), np.array([0.0, 1.0, 2.5]), False),
+    "whole and real": (np.arange(3.0), np.arange(3.0, dtype=np.float32), True),
+    "zeros of two signs": (np.array([0.0, 1.0]), np.array([-0.0, 1.0]), True),
+    "with a missing one": (np.array([np.nan, 1.0]), np.array([np.nan, 1.0]), True),
+    "beyond single numbers": (np.array([1e300]), np.array([1e301]), False),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_texts_say_whether_data_are_the_same(name):
+    one, other, same = PAIRS[name]
+    assert is_same(fingerprint(one), fingerprint(other)) == same
+
+
+def test_texts_of_older_files_are_known():
+    assert is_same(fingerprint(DAY), fingerprint(np.float32(DAY)).split()[0])
+
+
+@pytest.mark.parametrize("name", [n for n in PAIRS if n not in ("zeros of two signs",)])
+def test_checksums_say_whether_data_are_the_same(name):
+    one, other, same = PAIRS[name]
+    given = checksum_of([np.asarray(one)]), checksum_of([np.asarray(other)])
+    assert is_same_checksum(*given) == same
+    # In files of earlier versions there is one number, of single precision.
+    assert is_same_checksum(checksum_of([np.asarray(one)])[0], given[0])
+
+
+def test_a_model_refuses_targets_that_differ_in_late_digits():
+    x = np.arange(6.0)[:, None]
+    model = bnn.regression(bnn.MLP([], 1), bnn.priors.Normal(1.0))
+    model.learn(x, DAY)
+    assert not model.learn(x, DAY)
+    with pytest.raises(ValueError, match="keeps the units of the data"):
+        model.learn(x, LATER)

@@ -132,10 +132,10 @@ ROWS = {
     "posterior": """
         fitted target_parameters
         draws
-        leave_one_out mixture_quantiles other_laws prediction_sites row_axis training_data
+        leave_one_out mixture_quantiles prediction_sites row_axis training_data
         observed_targets predictive_draws
         predictions
-        exported known_model log_prior stacking thinning
+        exported known_model log_prior other_laws stacking thinning
         archive arviz_groups
         arviz_export
     """,

@@ -49,14 +49,13 @@ def drawings(outcome: Outcome) -> list[Drawing]:
                 lambda figure: plots.plot_rhat(*spaces, ax=figure.subplots()),
             )
         )
-    energy = outcome.mcmc.get_extra_fields(group_by_chain=True)["potential_energy"]
     found.append(
         Drawing(
             "Log joint density of each chain",
             "trace.png",
             "Chains that have arrived look alike, and do not climb.",
             (7, 3.2),
-            lambda figure: plots.plot_trace(-np.asarray(energy), ax=figure.subplots()),
+            lambda figure: plots.plot_trace(outcome.mcmc, ax=figure.subplots()),
         )
     )
     return found

@@ -21,6 +21,7 @@ from numpyro_bnn.diagnostics.verdict_rules import with_suspects
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.observed_targets import observed_targets
+from numpyro_bnn.posterior.other_laws import sites_from_priors
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -111,15 +112,14 @@ def diagnose(
     if y is not None:
         scored = predictions.log_prob(observed_targets("diagnose", run, draws.model, x, y, site))
     energy = draws.stats.get("potential_energy")
-    exact = "num_steps" in draws.stats
     report = diagnose_draws(
         weights,
         predictions.values,
         log_likelihood=scored,
         tolerance=tolerance,
         aligned=aligned,
-        # With minibatches the energy is an estimate, whose noise would look like mixing.
-        log_joint=-np.asarray(energy) if exact and energy is not None else None,
+        # An estimate by minibatches has noise that would look like mixing.
+        log_joint=-np.asarray(energy) if draws.has_exact_energy and energy is not None else None,
         sample_stats=draws.stats | {name: draws.info.get(name) for name in LIMITS},
         second=other,
         superchains=labels,
@@ -128,14 +128,18 @@ def diagnose(
         # A stacked mixture, and some draws of a file, are one chain made of several.
         several = (len(draws.info.get(name, ())) for name in ("weights", "joined"))
         report = with_suspects(report, draws.suspect, max(draws.num_chains, *several))
-    left_out = draws.left_out
-    if not left_out:
-        return report
-    names = ", ".join(f"chain {chain} ({why})" for chain, why in left_out.items())
-    note = f"What follows is about the chains that are among the draws; left out: {names}."
-    if superchains is not None and labels is None:
-        note = f"{note} {UNEQUAL}"
-    return replace(report, sentences=(note, *report.sentences))
+    notes = []
+    if left_out := draws.left_out:
+        names = ", ".join(f"chain {chain} ({why})" for chain, why in left_out.items())
+        note = f"What follows is about the chains that are among the draws; left out: {names}."
+        notes.append(f"{note} {UNEQUAL}" if superchains is not None and labels is None else note)
+    if drawn := sites_from_priors(draws, x, {}, batch_size=batch_size, site=site):
+        notes.append(
+            f"There are no draws of {', '.join(drawn)}: each draw takes values of them from their priors. "
+            "Averages of predictions, and their errors, allow for that; R-hat of predictions is nearer to 1 "
+            "than that of the sites that were sampled."
+        )
+    return replace(report, sentences=(*notes, *report.sentences)) if notes else report
 
 
 def _labels_of_kept(superchains: int | ArrayLike | None, draws: Draws) -> np.ndarray | None:

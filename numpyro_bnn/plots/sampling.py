@@ -23,7 +23,7 @@ from numpyro_bnn.plots.style import (
     legend_above,
     line_style,
 )
-from numpyro_bnn.posterior.draws import draws_of
+from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.potential.potential import Potential
 
@@ -92,34 +92,39 @@ def plot_rhat(
 def plot_trace(
     log_joint: ArrayLike,
     *,
-    label: str = "log joint density (nats)",
+    label: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """The log joint density of each draw, one line a chain.
 
     :param log_joint: ``(chain, draw)``: the negative of the field `potential_energy`; or a run, what
         :func:`numpyro_bnn.fit` returned, or an estimator, whose recorded energy is then used.
-    :param label: label of the vertical axis, for traces of other quantities.
+    :param label: label of the vertical axis, for traces of other quantities; by default it also says where
+        the recorded energy is not that of the draws (SGLD, BAOAB, …; minibatches).
     :param ax: axes to draw on.
     :return: the axes.
     :raises ValueError: for another shape, or a run that did not collect its energy.
     """
+    label_of_values = "log joint density (nats)"
     if is_finished(log_joint):
-        log_joint = _log_joint_of(log_joint)
+        draws = draws_of(log_joint, owner="plot_trace")
+        log_joint = _log_joint_of(draws)
+        if not draws.has_exact_energy:
+            label_of_values = "log joint density at the last gradient (nats)"
     values = chains_by_draws("plot_trace", "log_joint", log_joint)
     ax = axes_or_new(ax, (7.0, 3.2))
     for chain, line in enumerate(values):
         ax.plot(line, linewidth=0.9, alpha=0.85, label=f"chain {chain}", **line_style(ax, chain))
     ax.set_xlim(0, max(1, values.shape[1] - 1))
-    label_axes(ax, "draw after warm-up", label)
+    label_axes(ax, "draw after warm-up", label_of_values if label is None else label)
     if len(values) <= 8:
         legend_above(ax, columns=4)
     return ax
 
 
-def _log_joint_of(run: Any) -> np.ndarray:
-    """The log joint density of each draw of a run, up to the constant that its kernel leaves out."""
-    stats = draws_of(run, owner="plot_trace").stats
+def _log_joint_of(draws: Draws) -> np.ndarray:
+    """The log joint density that the kernel recorded with each draw, up to a constant that it leaves out."""
+    stats = draws.stats
     if "potential_energy" not in stats:
         raise ValueError(
             f"plot_trace: this run did not collect its energy, only {sorted(stats)}. Run it with "

@@ -25,7 +25,11 @@ from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import targets_of
 from numpyro_bnn.posterior.known_model import refuse_other_model
-from numpyro_bnn.posterior.other_laws import why_not_the_posterior, why_rows_count_otherwise
+from numpyro_bnn.posterior.other_laws import (
+    why_densities_are_of_priors,
+    why_not_the_posterior,
+    why_rows_count_otherwise,
+)
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import (
     TrainingData,
@@ -69,7 +73,9 @@ def to_inference_data(
       ``net.Dense_0.unit_in``, ``net.Dense_0.unit_out``, and ``class`` for the outputs of a layer
       that gives the logits of classes.
     - ``sample_stats``: ``diverging``, ``lp``, ``energy``, ``acceptance_rate``, ``step_size``,
-      ``n_steps``, ``tree_depth``, ``reached_max_treedepth``, and whatever else the run collected.
+      ``n_steps``, ``tree_depth``, ``reached_max_treedepth``, and whatever else the run collected. ``lp`` is
+      the log joint density of the draw. A kernel that knows it for the draw before alone, as SGLD and BAOAB
+      do, or for a minibatch, has ``potential_energy`` in its place.
     - ``log_likelihood``: of each row, by observed site (nats), counted once whatever the weight of the row.
     - ``log_prior``: of each random site, given those above it (nats), for ``az.psense``: of a weight or a
       precision its density in the coordinates in which the prior is written, whatever coordinates were
@@ -111,7 +117,8 @@ def to_inference_data(
         if `dims` or `coords` do not fit.
     :raises TypeError: if `run`, `predict` or `report` is something else, or for two keys.
     :warns UserWarning: of a log likelihood that ``az.loo`` would misread: of rows with weights, of draws at
-        another temperature than 1, of a stacked mixture, and of draws that `thin` chose.
+        another temperature than 1, of a stacked mixture, and of draws that `thin` chose; and of one that is
+        left out, since latent sites that the target is computed from have no draws.
     """
     if report is not None and not callable(getattr(report, "numbers", None)):
         raise TypeError(
@@ -159,7 +166,7 @@ def to_inference_data(
                 "posterior_predictive", "", training.x, training.others, targets, key, batch_size
             )
         groups.add_inputs("constant_data", "", training.x)
-    if log_likelihood:
+    if log_likelihood and _has_densities(draws, training, batch_size):
         _warn_of_other_laws(draws, training)
         groups.add_log_likelihood(training, made, batch_size)
     if log_prior and training.observed:
@@ -176,6 +183,19 @@ def to_inference_data(
     # ArviZ 1 answers to the old name with a warning and the tree of xarray.
     own = vars(az).get("InferenceData")
     return xr.DataTree.from_dict(datasets) if own is None else own(**datasets)
+
+
+def _has_densities(draws: Draws, training: TrainingData, batch_size: int) -> bool:
+    """Whether the densities of all rows are known under each draw; if not, warn that they are left out."""
+    for name in training.observed:
+        if why := why_densities_are_of_priors(draws, training, name, batch_size):
+            warnings.warn(
+                f"to_inference_data: left out the group `log_likelihood`, since {why} Or pass "
+                "`log_likelihood=False`.",
+                stacklevel=find_stack_level(),
+            )
+            return False
+    return True
 
 
 def _warn_of_other_laws(draws: Draws, training: TrainingData) -> None:

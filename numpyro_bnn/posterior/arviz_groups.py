@@ -140,11 +140,17 @@ class ArvizGroups:
             self.attrs["posterior"]["numpyro_bnn_units"] = json.dumps(listed)
 
     def add_sample_stats(self) -> None:
-        """Add statistics of the sampler under ArviZ's names."""
+        """Add statistics of the sampler under ArviZ's names.
+
+        An energy that is not that of its draw keeps the name of its field: it is no log density of a draw.
+        """
+        names = dict(STATS)
+        if not self.draws.has_exact_energy:
+            del names["potential_energy"]
         for name, value in self.draws.stats.items():
             for suffix, leaf in _leaves(value).items():
                 own = f"{name}.{suffix}" if suffix else name
-                own = variable_name(STATS.get(own, own))
+                own = variable_name(names.get(own, own))
                 leaf = -np.asarray(leaf) if own == "lp" else np.asarray(leaf)
                 axes = [f"{own}.axis_{i}" for i in range(leaf.ndim - 2)]
                 self.add("sample_stats", own, ["chain", "draw", *axes], leaf)

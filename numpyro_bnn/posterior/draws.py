@@ -14,6 +14,7 @@ from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.columns import about_inputs, check_columns, check_row_shapes
 from numpyro_bnn.data.number_types import native
 from numpyro_bnn.posterior.fitted import held_by, inputs_of
+from numpyro_bnn.samplers.fields import has_exact_energy
 from numpyro_bnn.samplers.suspects import suspects_in
 
 # Why chains of a file are left out that were not chosen from it.
@@ -74,6 +75,15 @@ class Draws(Mapping[str, Any]):
         return suspects_in(self.info)
 
     @property
+    def has_exact_energy(self) -> bool:
+        """Whether ``stats["potential_energy"]`` is the energy on all rows at each of these draws.
+
+        Of steps without a Metropolis decision most have it at the draw before, and minibatches estimate it.
+        Draws of older versions do not say it; if their steps have a temperature, it is not relied on.
+        """
+        return bool(self.info.get("exact_energy", "temperature" not in self.stats))
+
+    @property
     def num_chains(self) -> int:
         """Number of chains, or of members of an ensemble."""
         return np.shape(next(iter(self.values())))[0]
@@ -125,6 +135,7 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
             "kernel": type(run.sampler).__name__,
             "num_warmup": run.num_warmup,
             "thinning": run.thinning,
+            "exact_energy": has_exact_energy(run.sampler),
             **limits_of(run.sampler),
         }
         # An MCMC of NumPyro itself records neither.

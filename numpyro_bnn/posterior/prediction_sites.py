@@ -104,17 +104,18 @@ def target_of(
         known = [name for name in sites if not sites[name].factor] + computed
         if site not in known:
             raise ValueError(f"predict: no sample site named {site!r}; there are {known}.")
-        missing = [name for name in without if name != site and not sites[name].plates]
-        needed = _needed(model, structure, arguments, samples, site, missing) if missing else []
-        if needed:
+        without = [site]
+    if len(without) == 1:
+        (target,) = without
+        missing = [name for name in _missing(structure, samples, target) if not sites[name].plates]
+        # Through sites under a plate too, which are drawn.
+        if needed := _needed(model, structure, arguments, samples, target, missing):
             raise ValueError(
-                f"predict: no draws for the latent sites {needed}, from which '{site}' is computed. Give "
+                f"predict: no draws for the latent sites {needed}, from which '{target}' is computed. Give "
                 "draws with these sites. Where the fit observed them, predict with their values: "
                 f"`numpyro.handlers.condition(model, {{{needed[0]!r}: …}})` as the model."
             )
-        return site
-    if len(without) == 1:
-        return without[0]
+        return target
     if not without:
         there = f" The model has {computed} to choose from." if computed else ""
         raise ValueError(
@@ -129,6 +130,31 @@ def target_of(
     )
 
 
+def sites_without_draws(
+    model: Callable,
+    structure: Structure,
+    arguments: tuple[tuple, dict[str, PyTree]],
+    samples: Collection[str],
+    target: str,
+) -> list[str]:
+    """Latent sites without draws that a target is computed from: predictions draw them from their priors.
+
+    Others do not matter, such as the precision above a weight with draws, or a second target.
+
+    :param structure: sites and plates of the model at some arguments.
+    :param arguments: these, positional and keyword.
+    :param samples: names of the sites that have draws.
+    :param target: the site that is predicted.
+    """
+    missing = _missing(structure, samples, target)
+    return _needed(model, structure, arguments, samples, target, missing)
+
+
+def _missing(structure: Structure, samples: Collection[str], target: str) -> list[str]:
+    """Latent sites without draws but the target."""
+    return [name for name in structure.latent if name != target and name not in samples]
+
+
 def _needed(
     model: Callable,
     structure: Structure,
@@ -137,7 +163,9 @@ def _needed(
     target: str,
     missing: list[str],
 ) -> list[str]:
-    """Sites without draws that the target is computed from; a second target, for one, does not matter."""
+    """Those of some sites without draws that the target is computed from."""
+    if not missing:
+        return []
     discrete = {name for name, site in structure.sites.items() if site.discrete}
     values = {
         name: jnp.zeros(shape, int if name in discrete else float)

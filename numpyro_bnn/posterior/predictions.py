@@ -24,6 +24,7 @@ from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
     draws_for,
+    sites_without_draws,
     structure_at,
     target_of,
 )
@@ -81,7 +82,10 @@ def predict(
     :param batch_size: rows at a time.
     :param site: the target, where the model has several sites without draws; or a deterministic
         site with a value for every row, of which there is only the mean.
-    :return: predictions with leading axes (chain, draw, row).
+    :return: predictions with leading axes (chain, draw, row). Latent sites under a plate that have no draws,
+        such as values of single rows at new rows, are drawn from their prior, one value for each draw:
+        averages over draws are those of the posterior predictive distribution, while densities and noise of a
+        single draw are those given this value.
     :raises ValueError: if it is not clear which site to predict, draws are missing or are latent values
         of other rows, inputs have no rows or other columns than the fit had, or the first axis of the site is
         not that of the rows.
@@ -197,6 +201,15 @@ class Predictor:
             check_rows_first(target, count, self.structure, self._structure_at)
             self._with_rows.add(target)
         return target
+
+    def sites_from_priors(self, samples: Collection[str]) -> list[str]:
+        """Latent sites that the target is computed from and that have no draws, so that their priors give
+        a value for each draw.
+
+        :param samples: draws, or names of the sites that have some.
+        """
+        known = self.model, self.structure, self._first_rows(self.batch_size)
+        return sites_without_draws(*known, samples, self.target_of(samples))
 
     def _structure_at(self, count: int) -> Structure:
         """Sites and plates of the model at the first rows."""

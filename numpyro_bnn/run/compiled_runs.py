@@ -48,7 +48,7 @@ from numpyro_bnn.run.refusals import seen_by
 from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.run.starts import starts_for
 from numpyro_bnn.samplers.failed_chains import failed_chains, warn_of_failed
-from numpyro_bnn.samplers.fields import fields_of
+from numpyro_bnn.samplers.fields import fields_of, has_exact_energy
 from numpyro_bnn.samplers.momenta import warn_of_momenta
 from numpyro_bnn.samplers.suspects import warn_of_run
 from numpyro_bnn.storage.checkpoints import Start
@@ -252,6 +252,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         # A kernel may have a potential energy in place of a model.
         draws = None if self.model is None else draws_of(self)
         inputs = about_inputs(inputs_of(self), self.columns, draws) | known_rows(self)
+        inputs["exact_energy"] = has_exact_energy(self.sampler)
         known = None if draws is None else known_predictions(draws)
         disk.store.note(inputs=inputs, predictions=known, **facts)
 

@@ -15,6 +15,14 @@ def fields_of(kernel: MCMCKernel) -> tuple[str, ...]:
     return (*kernel.default_fields, *(_HMC_FIELDS if isinstance(kernel, HMC) else ()))
 
 
+def has_exact_energy(kernel: MCMCKernel) -> bool:
+    """Whether the field ``potential_energy`` of a kernel is the energy on all rows at each draw.
+
+    :param kernel: a kernel; those of NumPyro keep the energy at their position.
+    """
+    return bool(getattr(kernel, "has_exact_energy", True))
+
+
 def uncorrected_block(kernel: MCMCKernel) -> int | None:
     """Number of the one block of a Gibbs sampler whose steps are not corrected; None where not one is.
 

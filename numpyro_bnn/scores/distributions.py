@@ -209,6 +209,9 @@ def uncertainty(predictions: Scored, scale: ArrayLike | None = None) -> Uncertai
     `Var y = E scale^2 + Var mean`, the law of total variance over the draws, with S in the
     denominator so that the parts sum exactly. Both in Depeweg et al. 2018 (arXiv:1710.07283).
 
+    What predictions draw from a prior, such as latent values of single rows without draws, differs from draw
+    to draw, and is counted as epistemic.
+
     :param predictions: probabilities `(..., n, classes)`; with `scale`, means
         `(..., n)`; or predictions of either kind.
     :param scale: standard deviations: one number, or an array with the axes of the means.

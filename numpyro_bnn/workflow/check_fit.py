@@ -19,7 +19,11 @@ from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, held_by, targets_of
-from numpyro_bnn.posterior.other_laws import why_not_the_posterior, why_rows_count_otherwise
+from numpyro_bnn.posterior.other_laws import (
+    why_densities_are_of_priors,
+    why_not_the_posterior,
+    why_rows_count_otherwise,
+)
 from numpyro_bnn.posterior.predictions import predict_with
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import (
@@ -76,7 +80,8 @@ def check_fit(
     :param batch_size: rows predicted at a time.
     :return: numbers, words and pictures; print it.
     :raises ValueError: for rows that were not trained on; for draws that are too few, of another temperature
-        than 1, or of a mixture; for weights of rows; and where data or a model are not known.
+        than 1, of a mixture, or without latent sites that the target is computed from; for weights of rows;
+        and where data or a model are not known.
     :raises TypeError: if `run` is something else, or `key` is no random key.
 
     >>> check = bnn.check_fit(mcmc)                                         # doctest: +SKIP
@@ -97,6 +102,8 @@ def check_fit(
         raise ValueError(
             f"check_fit: got {len(names)} names for {len(y)} rows. Give a name for each row."
         )
+    if why := why_densities_are_of_priors(draws, data, target, batch_size):
+        raise ValueError(f"check_fit: {why}")
     with named_elsewhere():
         predictions = predict_with(draws, data.x, data.others, batch_size=batch_size, site=site)
     loo = leave_one_out(predictions.log_likelihood(y)[..., rows].astype(np.float64))

@@ -12,6 +12,7 @@ import jax
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, trace
 from numpyro.infer.gibbs import CustomGibbs, DiscreteGibbs, Gibbs, with_conditioning
+from numpyro.infer.hmc import HMCState
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._text import Told
@@ -21,7 +22,7 @@ from numpyro_bnn.potential.flat_position import flat_like
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.starts import own_coordinates
 from numpyro_bnn.priors.integrated_weights import GammaScaleMixture
-from numpyro_bnn.samplers.fields import fields_of
+from numpyro_bnn.samplers.fields import fields_of, has_exact_energy
 from numpyro_bnn.samplers.gibbs.moves import Bound, Move
 from numpyro_bnn.samplers.gibbs.precision_gibbs import PrecisionGibbs
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
@@ -62,6 +63,11 @@ class Interleaved(Told, MCMCKernel):
     def default_fields(self) -> tuple[str, ...]:
         """State fields that are collected of each draw: those of the inner kernel."""
         return fields_of(self.kernel)
+
+    @property
+    def has_exact_energy(self) -> bool:
+        """Whether ``potential_energy`` is exact at the draw: as the inner kernel has it, after moves too."""
+        return has_exact_energy(self.kernel)
 
     def get_diagnostics_str(self, state: PyTree) -> str:
         """Text for the progress bar, from the inner kernel."""
@@ -159,7 +165,12 @@ def state_at(kernel: MCMCKernel, state: PyTree, values: Values, bound: Bound) ->
     args, kwargs = bound.args, bound.kwargs
     if not isinstance(kernel, Gibbs):
         z = own_coordinates(Potential(kernel.model, args, kwargs), values)
-        return kernel.refresh(_at(z, state, kernel), args, kwargs)
+        after = kernel.refresh(_at(z, state, kernel), args, kwargs)
+        if not isinstance(state, HMCState):
+            return after
+        # The total energy of HMC is recorded of each draw: that of the new position, with the same momentum.
+        change = after.potential_energy - state.potential_energy
+        return after._replace(energy=state.energy + change)
     states: list[Any] = []
     merged: Values = {}
     for (part, _), own in zip(kernel.blocks, state.block_states):

@@ -196,6 +196,18 @@ class SGMCMC(MCMCKernel):
         """Steps of the dynamics in one call of `sample`, outside a cycle."""
         return 1 if self.metropolis is None else self.metropolis.num_steps
 
+    @property
+    def has_exact_energy(self) -> bool:
+        """Whether ``potential_energy`` of a state is the energy on all rows at its own position.
+
+        Other methods keep the energy where the last gradient was taken, which is the position before the
+        step, and under minibatches an estimate.
+        """
+        if self.metropolis is not None:
+            return self.metropolis.exact
+        # A step that ends with a kick has taken its gradient at its end.
+        return self.dynamics.reuses_gradient and self.gradient.batch_size is None
+
     def is_cold(self, num_steps: int) -> bool:
         """Whether the temperature is 0 in all of `num_steps` steps, so that the kernel only optimises."""
         # Most kernels are told apart by the first step, without compiling a program.

@@ -54,7 +54,7 @@ def to_inference_data(
     log_prior: bool = True,
     posterior_predictive: bool = True,
     key: jax.Array | None = None,
-    batch_size: int = 1000,
+    batch_size: int | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Sequence] | None = None,
     base_sites: bool = False,
@@ -99,7 +99,7 @@ def to_inference_data(
     :param log_prior: whether to compute it, where the training data are known.
     :param posterior_predictive: whether to predict at the training inputs, where they are known.
     :param key: random key for the draws of the target; by default ``jax.random.key(0)``.
-    :param batch_size: rows that are predicted at a time.
+    :param batch_size: rows that are predicted at a time, see :func:`~numpyro_bnn.predict`.
     :param dims: other names for the axes of a site, by site.
     :param coords: labels along an axis by its name, such as ``{"class": ["cat", "dog"]}``.
     :param base_sites: whether to keep the standardised values (``….base``) of non-centred

@@ -31,7 +31,8 @@ _HOME = {
     "posterior.arviz_export": ["from_inference_data", "to_inference_data"],
     "posterior.draws": ["Draws"],
     "posterior.exported": ["export"],
-    "posterior.predictions": ["predict", "prior_predictive"],
+    "posterior.predictions": ["predict"],
+    "posterior.prior_predictions": ["prior_predictive"],
     "posterior.predictive_draws": ["average"],
     "posterior.stacking": ["stack", "stacking_weights"],
     "posterior.thinning": ["thin"],
@@ -83,8 +84,9 @@ if TYPE_CHECKING:
     from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
     from numpyro_bnn.posterior.draws import Draws
     from numpyro_bnn.posterior.exported import export
-    from numpyro_bnn.posterior.predictions import predict, prior_predictive
+    from numpyro_bnn.posterior.predictions import predict
     from numpyro_bnn.posterior.predictive_draws import average
+    from numpyro_bnn.posterior.prior_predictions import prior_predictive
     from numpyro_bnn.posterior.stacking import stack, stacking_weights
     from numpyro_bnn.posterior.thinning import thin
     from numpyro_bnn.potential.potential import potential_of

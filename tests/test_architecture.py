@@ -132,8 +132,9 @@ ROWS = {
     "posterior": """
         fitted target_parameters
         draws
-        leave_one_out mixture_quantiles prediction_sites row_axis training_data
-        observed_targets predictive_draws
+        leave_one_out mixture_quantiles prediction_programs prediction_sites row_axis
+        separate_predictions training_data
+        observed_targets predictive_draws prior_predictions
         predictions
         exported known_model log_prior other_laws stacking thinning
         archive arviz_groups
@@ -141,9 +142,10 @@ ROWS = {
     """,
     "potential": """
         compiled_arguments convolutions flat_position shared_rows sites tempered_likelihood
-        rows value_sources
-        targets without_subsampling
-        structure
+        row_rules rows value_sources
+        separate_rows targets without_subsampling
+        rows_in_parts structure
+        rows_of_energies
         potential
         chunked_likelihood starts
     """,

@@ -50,7 +50,7 @@ def diagnose(
     second: Run | None = None,
     superchains: int | ArrayLike | None = None,
     align_units: bool | None = None,
-    batch_size: int = 1000,
+    batch_size: int | None = None,
     site: str | None = None,
 ) -> Report:
     """Judge a run by its predictions at given inputs: how precisely are averages known, do chains agree?
@@ -70,7 +70,7 @@ def diagnose(
         the same point, or a label for each chain; see :func:`diagnose_draws`.
     :param align_units: whether to match hidden units across draws, which tells how much of the
         non-convergence of weights is relabelling; default: for up to 20,000 weights.
-    :param batch_size: rows predicted at a time.
+    :param batch_size: rows predicted at a time, see :func:`~numpyro_bnn.predict`.
     :param site: the site that is predicted, see :func:`~numpyro_bnn.predict`; for a model whose
         likelihood is a factor, a deterministic one.
     :return: numbers, verdict and explanation; see :func:`diagnose_draws`.
@@ -183,7 +183,7 @@ def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays 
 
 
 def _spaces_of(
-    draws: Draws, x: Any, batch_size: int, site: str | None
+    draws: Draws, x: Any, batch_size: int | None, site: str | None
 ) -> tuple[Arrays, Predictions]:
     """Weights and precisions of a run, and its predictions; auxiliary sites of the prior are left out."""
     weights = {

@@ -58,7 +58,7 @@ def to_inference_data(
     log_prior: bool = True,
     posterior_predictive: bool = True,
     key: jax.Array | None = None,
-    batch_size: int = 1000,
+    batch_size: int | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Sequence] | None = None,
     base_sites: bool = False,
@@ -105,7 +105,7 @@ def to_inference_data(
     :param log_prior: whether to compute it, where the training data are known.
     :param posterior_predictive: whether to predict at the training inputs, where they are known.
     :param key: random key for the draws of the target; by default ``jax.random.key(0)``.
-    :param batch_size: rows that are predicted at a time.
+    :param batch_size: rows that are predicted at a time, see :func:`~numpyro_bnn.predict`.
     :param dims: other names for the axes of a site, by site.
     :param coords: labels along an axis by its name, such as ``{"class": ["cat", "dog"]}``.
     :param base_sites: whether to keep the standardised values (``….base``) of non-centred
@@ -185,7 +185,7 @@ def to_inference_data(
     return xr.DataTree.from_dict(datasets) if own is None else own(**datasets)
 
 
-def _has_densities(draws: Draws, training: TrainingData, batch_size: int) -> bool:
+def _has_densities(draws: Draws, training: TrainingData, batch_size: int | None) -> bool:
     """Whether the densities of all rows are known under each draw; if not, warn that they are left out."""
     for name in training.observed:
         if why := why_densities_are_of_priors(draws, training, name, batch_size):

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -17,9 +16,8 @@ from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, one_draw
 from numpyro_bnn.posterior.known_model import known_predictions
 from numpyro_bnn.posterior.log_prior import log_prior
-from numpyro_bnn.posterior.predictions import Predictor, predict_with
+from numpyro_bnn.posterior.predictions import predict_with, rows_at_a_time
 from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.posterior.row_axis import check_blocks_of_rows
 from numpyro_bnn.posterior.training_data import TrainingData, call_with
 from numpyro_bnn.potential.value_sources import Place
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
@@ -164,29 +162,25 @@ class ArvizGroups:
             self.add("sample_stats", "reached_max_treedepth", ["chain", "draw"], reached)
 
     def add_log_likelihood(
-        self, training: TrainingData, made: Mapping[str | None, Predictions], batch_size: int
+        self, training: TrainingData, made: Mapping[str | None, Predictions], batch_size: int | None
     ) -> None:
         """Add the log likelihood of every training row, in nats."""
         # Predictions hold their parameters too: where these are not exported, rows are taken in blocks so
         # small that they need little memory.
         total = self.draws.num_chains * self.draws.num_draws
-        rows = max(1, _BLOCK // (total * 16) // batch_size) * batch_size
         for target, y in training.observed.items():
             if target in made:
                 value = made[target].log_likelihood(y)
             else:
-                if rows < len(y):
-                    # A block is checked where it is predicted, and may be no longer than a batch.
-                    model: Any = self.draws.model
-                    predictor = partial(Predictor, model)
-                    given = (self.draws, training.x, training.others)
-                    check_blocks_of_rows(*given, predictor, batch_size, target)
+                given = self.draws, training.x, training.others
+                together = rows_at_a_time(*given, batch_size=batch_size, site=target)
+                rows = max(1, _BLOCK // (total * 16) // together) * together
                 pieces = []
                 for begin in range(0, len(y), rows):
                     block = slice(begin, begin + rows)
                     x = taken(training.x, block)
                     others = {p: taken(v, block, len(y)) for p, v in training.others.items()}
-                    part = predict_draws(self.draws, x, others, batch_size=batch_size, site=target)
+                    part = predict_draws(self.draws, x, others, batch_size=together, site=target)
                     pieces.append(part.log_likelihood(y[block]))
                 value = np.concatenate(pieces, axis=2)
             axes = _row_axes("", value.ndim, 2)
@@ -212,7 +206,7 @@ class ArvizGroups:
         others: Mapping[Place, PyTree],
         targets: Sequence[str | None],
         key: jax.Array,
-        batch_size: int,
+        batch_size: int | None,
     ) -> dict[str | None, Predictions]:
         """Add draws of the targets at some inputs, and the predictions of each draw, which are returned."""
         found = {}

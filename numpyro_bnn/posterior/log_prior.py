@@ -22,8 +22,9 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.prediction_programs import VECTOR, flat_draws
 from numpyro_bnn.posterior.prediction_sites import structure_at
-from numpyro_bnn.posterior.predictions import VECTOR, blocks_of_draws, flat_draws
+from numpyro_bnn.posterior.predictions import blocks_of_draws
 from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.value_sources import Place

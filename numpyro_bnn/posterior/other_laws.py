@@ -72,7 +72,7 @@ def sites_from_priors(
 
 
 def why_densities_are_of_priors(
-    draws: Draws, data: TrainingData, site: str, batch_size: int
+    draws: Draws, data: TrainingData, site: str, batch_size: int | None
 ) -> str | None:
     """Why the densities of rows under each draw are not those of what was sampled, and what to do; None where
     they are.

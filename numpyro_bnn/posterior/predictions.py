@@ -6,21 +6,16 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import Predictive
 
 from numpyro_bnn._calls import shows_call
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
 from numpyro_bnn.data.units import taken
-from numpyro_bnn.distributions.distribution_functions import distribution_function
-from numpyro_bnn.distributions.unwrap import unmasked
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
+from numpyro_bnn.posterior.prediction_programs import DRAWN, VECTOR, program_of
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
     draws_for,
@@ -29,20 +24,13 @@ from numpyro_bnn.posterior.prediction_sites import (
     target_of,
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
-from numpyro_bnn.posterior.row_axis import (
-    check_blocks_of_rows,
-    check_rows_first,
-    check_values_of_rows,
-)
-from numpyro_bnn.posterior.target_parameters import parameters_of
+from numpyro_bnn.posterior.row_axis import check_rows_first, check_values_of_rows
+from numpyro_bnn.posterior.separate_predictions import rows_are_separate, told_dependent_rows
 from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.sites import Structure
-from numpyro_bnn.potential.structure import as_jax
-from numpyro_bnn.potential.targets import check_arguments
 from numpyro_bnn.potential.value_sources import Place
 from numpyro_bnn.potential.without_subsampling import all_rows
-from numpyro_bnn.storage.shared_programs import Traced, compiled
 from numpyro_bnn.storage.stored_array import StoredArray
 
 # Numbers of draws on disk that are read at a time.
@@ -50,10 +38,8 @@ _BLOCK = 2**24
 # Numbers of draws in memory that are copied at a time. Freed arrays of 32 MB and more are returned to the
 # system, and the next one costs a page fault for each of its pages: a quarter of the time was spent there.
 _BLOCK_IN_MEMORY = 6 * 2**20
-# Draws in one vector.
-VECTOR = 32
-# What is drawn: a target under each draw, or several.
-_DRAWN = ("sample", "targets")
+# Rows at a time, where these can be predicted in blocks.
+_ROWS = 1000
 _CALL = (
     "`predict(model, samples, x)`: the model comes first, or None where the draws know theirs, then the "
     "run or its draws, then the inputs."
@@ -66,20 +52,21 @@ def predict(
     samples: Run,
     x: PyTree,
     *,
-    batch_size: int = 1000,
+    batch_size: int | None = None,
     site: str | None = None,
 ) -> Predictions:
     """The distribution of the target at new inputs under every draw.
 
     Rows are taken `batch_size` at a time and draws one after another in small vectors, so that
-    memory beyond the result does not grow with either. Draws on disk are read in blocks.
+    memory beyond the result does not grow with either. Draws on disk are read in blocks. A model whose
+    rows depend on one another, such as a recurrent network along them, predicts all rows of x together.
 
     :param model: the model, called as ``model(x)``; None where `samples` carries one.
     :param samples: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, a fitted estimator,
         :class:`Draws`, or a mapping of draws by site with leading axes (draw,) or (chain, draw).
     :param x: inputs, an array, a table or a pytree of them with rows first. Columns of tables are compared by
         name with those of the fit, however the run was given its inputs: by position, by name, in a pytree.
-    :param batch_size: rows at a time.
+    :param batch_size: rows at a time; default: 1000, or all rows where these depend on one another.
     :param site: the target, where the model has several sites without draws; or a deterministic
         site with a value for every row, of which there is only the mean.
     :return: predictions with leading axes (chain, draw, row). Latent sites under a plate that have no draws,
@@ -87,8 +74,8 @@ def predict(
         averages over draws are those of the posterior predictive distribution, while densities and noise of a
         single draw are those given this value.
     :raises ValueError: if it is not clear which site to predict, draws are missing or are latent values
-        of other rows, inputs have no rows or other columns than the fit had, or the first axis of the site is
-        not that of the rows.
+        of other rows, inputs have no rows or other columns than the fit had, the first axis of the site is
+        not that of the rows, or `batch_size` would part rows that depend on one another.
     :raises TypeError: if the model needs more than x, or for arguments in another order.
     """
     if is_finished(model) or not is_finished(samples):
@@ -116,14 +103,59 @@ def predict_with(
     :param x: inputs.
     :param others: further arguments by place in the call, see :class:`Predictor`.
     :param options: options of :class:`Predictor`.
-    :raises ValueError: for other columns than the fit had, for arguments as long as `x` that are not by row,
-        and as :func:`predict`.
+    :raises ValueError: for other columns than the fit had, and as :func:`predict`.
     """
-    inputs = checked_inputs("predict", draws, x)
+    return _predictor_of(draws, x, others, **options)(draws)
+
+
+def predict_some(draws: Draws, x: PyTree, rows: np.ndarray) -> Predictions:
+    """Predictions of some rows of inputs, as they are among all of these.
+
+    :param draws: draws with their model.
+    :param x: inputs.
+    :param rows: numbers of the rows.
+    :raises ValueError: as :func:`predict`.
+    """
+    predictor = _predictor_of(draws, x, {})
+    if len(rows) == predictor.size or not predictor.are_separate(draws):
+        return predictor(draws).at_rows(rows)
+    some = jax.tree.map(lambda v: v.iloc[rows] if hasattr(v, "iloc") else np.asarray(v)[rows], x)
+    return predict_with(draws, some, {})
+
+
+def rows_at_a_time(draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any) -> int:
+    """How many rows are predicted together: those of a block, or all where rows depend on one another.
+
+    :param draws: draws with their model.
+    :param x: inputs.
+    :param others: further arguments of the model.
+    :param options: options of :class:`Predictor`.
+    :raises ValueError: as :func:`predict`.
+    """
+    return _predictor_of(draws, x, others, **options).rows_at_a_time(draws)
+
+
+def separate_at(
+    draws: Draws, x: PyTree, others: Mapping[Place, PyTree], site: str | None = None
+) -> bool:
+    """Whether rows of inputs have the same predictions among any others.
+
+    :param draws: draws with their model.
+    :param x: inputs.
+    :param others: further arguments of the model.
+    :param site: the site that is predicted.
+    :raises ValueError: as :func:`predict`.
+    """
+    return _predictor_of(draws, x, others, site=site).are_separate(draws)
+
+
+def _predictor_of(
+    draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any
+) -> "Predictor":
+    """The predictor at the inputs, whose columns are compared with those of the fit."""
+    checked_inputs("predict", draws, x)
     model: Any = draws.model
-    check_blocks_of_rows(draws, inputs, others, partial(Predictor, model), **options)
-    fitted = draws.info.get("fitted_rows")
-    return Predictor(model, x, fitted=fitted, others=others, **options)(draws)
+    return Predictor(model, x, fitted=draws.info.get("fitted_rows"), others=others, **options)
 
 
 class Predictor:
@@ -132,7 +164,7 @@ class Predictor:
 
     :param model: the model, called as ``model(x)``.
     :param x: inputs, an array or a pytree of arrays with rows first.
-    :param batch_size: rows at a time.
+    :param batch_size: rows at a time; default: 1000, or all where rows depend on one another.
     :param site: the site to predict, see :func:`predict`.
     :param fitted: the training inputs or their fingerprint, where they are known.
     :param others: further arguments of the model by place in the call, such as an offset. Arrays as long as
@@ -146,26 +178,32 @@ class Predictor:
         model: Callable,
         x: PyTree,
         *,
-        batch_size: int = 1000,
+        batch_size: int | None = None,
         site: str | None = None,
         fitted: PyTree | str | None = None,
         others: Mapping[Place, PyTree] | None = None,
     ) -> None:
-        self.batch_size = check_whole("predict", "batch_size", batch_size)
+        self._in_given_blocks = batch_size is not None
+        self.batch_size = check_whole(
+            "predict", "batch_size", _ROWS if batch_size is None else batch_size
+        )
         table, ((x,), _) = x, as_arrays(model, (x,), {})
-        rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
+        rows = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
         if len(rows) != 1 or rows & {(), (0,)}:
             raise ValueError(
                 f"predict: x must hold arrays with the same positive number of rows, got {sorted(rows)}."
             )
         ((self.size,),) = rows
         self._given, self._fitted, self._site = x, fitted, site
+        self._others = dict(others or {})
         self.arguments = prepared(model, *call_with({0: table, **(others or {})}))
         self.model = all_rows(model)
         self.shift = getattr(innermost(model), "shift", None)
         self.structure = self._structure_at(self.batch_size)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()
+        # Whether rows are predicted each by itself; None where that is not known.
+        self._separate: bool | None = None
         self._programs: dict[str, Callable] = {}
 
     def __call__(self, samples: Mapping[str, Array], first: int = 0) -> Predictions:
@@ -173,8 +211,10 @@ class Predictor:
 
         :param samples: draws of the model by site, (draw, …) or (chain, draw, …).
         :param first: number of the first draw, in the run that they are a block of.
-        :raises ValueError: if the target cannot be told, or draws do not fit the inputs.
+        :raises ValueError: if the target cannot be told, draws do not fit the inputs, or blocks would part
+            rows that depend on one another.
         """
+        self.rows_at_a_time(samples)
         target = self.target_of(samples)
         check_same_rows(self.structure, samples, target, self._given, self._fitted)
         grouped = draws_for(
@@ -211,6 +251,37 @@ class Predictor:
         known = self.model, self.structure, self._first_rows(self.batch_size)
         return sites_without_draws(*known, samples, self.target_of(samples))
 
+    def rows_at_a_time(self, samples: Mapping[str, Array]) -> int:
+        """How many rows are predicted together: all of them where they depend on one another.
+
+        :param samples: draws of the model by site.
+        :raises ValueError: if they do, and a number was given.
+        """
+        if self.size <= self.batch_size or self.are_separate(samples, self.batch_size):
+            return self.batch_size
+        if self._in_given_blocks:
+            by_row = [
+                place
+                for place, value in self._others.items()
+                if any(np.shape(leaf)[:1] == (self.size,) for leaf in jax.tree.leaves(value))
+            ]
+            raise ValueError(told_dependent_rows(self.size, self.batch_size, by_row))
+        self.batch_size = self.size
+        self.structure = self._structure_at(self.size)
+        return self.size
+
+    def are_separate(self, samples: Mapping[str, Array], part: int = _ROWS) -> bool:
+        """Whether a row has the same predictions among any others, as far as can be seen.
+
+        :param samples: draws of the model by site.
+        :param part: rows of a block.
+        """
+        if self._separate is None:
+            target = self.target_of(samples)
+            call = self.model, self.structure, target, samples, self.arguments, part
+            self._separate = rows_are_separate(*call)
+        return self._separate is not False
+
     def _structure_at(self, count: int) -> Structure:
         """Sites and plates of the model at the first rows."""
         args, kwargs = self._first_rows(count)
@@ -227,7 +298,7 @@ class Predictor:
     def _program_of(self, target: str, static: tuple) -> Callable:
         """The compiled program for a target, made when it is first needed."""
         if target not in self._programs:
-            self._programs[target] = _program(self.model, target, static)
+            self._programs[target] = program_of(self.model, target, static)
         return self._programs[target]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -255,7 +326,7 @@ class Predictor:
                 if random:
                     own = keys_of_draws(lead, begin, first)[:, drawn]
                 more = extra[rows] if what in OF_TARGETS else extra
-                if what in _DRAWN:
+                if what in DRAWN:
                     key, *each = extra if what == "targets" else (extra,)
                     keys = jax.random.split(jax.random.fold_in(key, begin), (*lead, *each))
                     more = keys[:, drawn]
@@ -324,94 +395,3 @@ def keys_of_draws(lead: tuple[int, int], begin: int = 0, first: int = 0) -> jax.
     key = jax.random.fold_in(jax.random.key(0), begin)
     key = jax.random.fold_in(key, first) if first else key
     return jax.random.split(key, lead)
-
-
-def flat_draws(draws: PyTree) -> PyTree:
-    """Draws of all chains in a row, (draw, …)."""
-    return draws.reshape(-1, *draws.shape[2:])
-
-
-def _program(model: Callable, target: str, static: tuple) -> Callable:
-    """The compiled program ``(draws, arrays, extra, keys, what) -> values by name``.
-
-    Draws and keys have leading axes (chain, draw), and values one axis for both. Arrays are those among the
-    arguments of the model, of which `static` is the rest (:class:`Arguments`).
-    """
-
-    def over_draws(draws: Any, arrays: Any, extra: Any, prior_keys: Any, what: str) -> Any:
-        # Flattened in here: outside, the shape of every site would be compiled by itself.
-        flat, own = jax.tree.map(flat_draws, (draws, prior_keys))
-        extra = flat_draws(extra) if what in _DRAWN else extra
-        arguments = Arguments.join(arrays, static)
-        return _over_draws(model, target, flat, arguments, extra, own, what)
-
-    traced = Traced(model, static, target=target)
-    return compiled(over_draws, traced, static_argnums=4)
-
-
-def _over_draws(
-    model: Callable,
-    target: str,
-    flat: dict[str, Any],
-    arguments: tuple[tuple, dict[str, Any]],
-    extra: Any,
-    prior_keys: jax.Array | None,
-    what: str,
-) -> dict[str, jax.Array]:
-    args, kwargs = arguments
-
-    def one(given: tuple) -> dict[str, jax.Array]:
-        draw, key, prior_key = given
-        # This key serves the target, and latent values of single rows that have no draws.
-        seeded = seed(model, jax.random.key(0) if prior_key is None else prior_key)
-        site = trace(substitute(seeded, data=draw)).get_trace(*args, **kwargs)[target]
-        if site["type"] == "deterministic":
-            return {"mean": site["value"]}
-        fn = site["fn"]
-        if what == "log_prob":
-            return {"log_prob": unmasked(fn).log_prob(extra)}
-        if what == "log_likelihood":
-            return {"log_likelihood": fn.log_prob(extra)}
-        if what == "cdf":
-            return {"cdf": distribution_function(fn, extra)}
-        if what == "sample":
-            return {"sample": fn.sample(key)}
-        if what == "targets":
-            return {"targets": jnp.moveaxis(jax.vmap(fn.sample)(key), 0, -1)}
-        return parameters_of(fn)
-
-    keys = extra if what in _DRAWN else None
-    return lax.map(one, (flat, keys, prior_keys), batch_size=VECTOR)
-
-
-def prior_predictive(
-    model: Callable, key: jax.Array, x: PyTree, num_samples: int
-) -> dict[str, jax.Array]:
-    """Draw weights and targets from the prior.
-
-    :param model: the model, called as ``model(x)``.
-    :param key: random key.
-    :param x: inputs.
-    :param num_samples: number of draws.
-    :return: values of every site, with a leading axis of `num_samples`.
-    :raises ValueError: if `num_samples` is not positive or x has no rows.
-    :raises TypeError: if the model needs more than x.
-    """
-    num_samples = check_whole("prior_predictive", "num_samples", num_samples)
-    check_arguments((x,), {})
-    (x,), _ = prepared(model, (x,), {})
-    structure = structure_at(model, x)
-    arguments = Arguments.split(as_jax((x,)), {})
-
-    def draw(key: jax.Array, arrays: list[jax.Array]) -> dict[str, jax.Array]:
-        (x,), _ = Arguments.join(arrays, arguments.static)
-        return Predictive(model, num_samples=num_samples)(key, x)
-
-    traced = Traced(model, arguments.static, num_samples=num_samples)
-    drawn = compiled(draw, traced)(key, arguments.arrays)
-    shift = getattr(innermost(model), "shift", None)
-    if shift is None:
-        return drawn
-    # The target of a ready model is its last site, whatever `handlers.scope` calls it.
-    target = list(structure.sites)[-1]
-    return drawn | {target: np.asarray(drawn[target], np.float64) + shift}

@@ -173,8 +173,16 @@ class Predictions:
             raise ValueError(
                 f"first_rows: count={count}, and {size} rows were predicted. Take at most these."
             )
-        evaluate = partial(_of_first_rows, self._evaluate, size, count)
-        values = {name: value[:, :, :count] for name, value in self.values.items()}
+        return self.at_rows(slice(count))
+
+    def at_rows(self, rows: np.ndarray | slice) -> "Predictions":
+        """The predictions of some rows alone.
+
+        :param rows: their numbers, or a slice.
+        """
+        size = next(iter(self.values.values())).shape[2]
+        evaluate = partial(_of_some_rows, self._evaluate, size, rows)
+        values = {name: value[:, :, rows] for name, value in self.values.items()}
         return Predictions(values, evaluate, self._shift, self.suspect, self._site)
 
     def _of_rows(self, what: str, y: ArrayLike) -> np.ndarray:
@@ -256,13 +264,14 @@ class Predictions:
         return f"Predictions({ {name: value.shape for name, value in self.values.items()} })"
 
 
-def _of_first_rows(
-    evaluate: Callable, size: int, count: int, what: str, extra: Any
+def _of_some_rows(
+    evaluate: Callable, size: int, rows: np.ndarray | slice, what: str, extra: Any
 ) -> dict[str, np.ndarray]:
-    """What predictions of `size` rows give, of the first rows alone."""
+    """What predictions of `size` rows give, of some rows alone."""
     if what in OF_TARGETS:
-        extra = np.concatenate([extra, np.repeat(extra[-1:], size - count, 0)])
-    return {name: made[:, :, :count] for name, made in evaluate(what, extra).items()}
+        given, extra = extra, np.repeat(extra[-1:], size, 0)
+        extra[rows] = given
+    return {name: made[:, :, rows] for name, made in evaluate(what, extra).items()}
 
 
 class Average(NamedTuple):

@@ -5,17 +5,9 @@ along it. A model says nothing of the kind: a plate of outputs around that of th
 rows), which look like rows where there are as many of both.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-import jax
-import numpy as np
-
-from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.units import taken
-from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.sites import Structure
-from numpyro_bnn.potential.value_sources import Place
 
 
 def check_rows_first(
@@ -63,63 +55,6 @@ def check_values_of_rows(
         "for each row, however many there are: `f[:, 0]` or `f.squeeze(-1)` in place of `f.squeeze()`, which "
         "drops the axis of a single row; and a law of each row in place of one of all rows together."
     )
-
-
-def check_blocks_of_rows(
-    draws: Draws,
-    x: PyTree,
-    others: Mapping[Place, PyTree],
-    predictor: Callable[..., Any],
-    batch_size: int = 1000,
-    site: str | None = None,
-) -> None:
-    """Refuse arguments that are cut with the rows, as long as these are, and are not by row.
-
-    A table that the model looks rows up in may have as many entries as there are rows. Rows of one block in
-    another order must have the same predictions.
-
-    :param draws: draws with their model, of which the first is looked at.
-    :param x: inputs, arrays.
-    :param others: further arguments of the model by place in its call.
-    :param predictor: makes what predicts at some inputs and further arguments, for some `site`.
-    :param batch_size: rows of a block.
-    :param site: the site that is predicted.
-    :raises ValueError: where predictions are not the same.
-    """
-    count = np.shape(jax.tree.leaves(x)[0])[0]
-    by_row = [
-        place
-        for place, value in others.items()
-        if any(np.shape(leaf)[:1] == (count,) for leaf in jax.tree.leaves(value))
-    ]
-    if not by_row or count <= batch_size:
-        return
-    first = Draws({n: np.asarray(v[:1, :1]) for n, v in draws.items()}, draws.model)
-    order = np.random.default_rng(0).permutation(batch_size)
-    found = []
-    for rows in (np.arange(batch_size), order):
-        at_rows = predictor(
-            taken(x, rows, count),
-            others={p: taken(v, rows, count) for p, v in others.items()},
-            site=site,
-        )
-        structure, target = at_rows.structure, at_rows.target_of(first)
-        latent = [name for name in structure.latent if name != target and name not in draws]
-        if structure.takes_keys or any(structure.sites[name].plates for name in latent):
-            # What is drawn anew for each row differs anyway.
-            return
-        found.append(at_rows(first).values)
-    for name, moved in found[1].items():
-        values = found[0][name][:, :, order]
-        off = 1e-3 * (np.nanstd(values) + np.abs(values))
-        if not np.all((np.abs(moved - values) <= off) | ~np.isfinite(values)):
-            named = ", ".join(f"'{p}'" if isinstance(p, str) else f"number {p + 1}" for p in by_row)
-            raise ValueError(
-                f"predict: rows are taken {batch_size} at a time, and in another order they have other "
-                f"predictions. The argument {named} of the model is cut with the rows, since it has as many "
-                "entries, and is not by row, but for example a table in which rows are looked up. Give it "
-                f"another length (an entry more), or batch_size={count}."
-            )
 
 
 def _shape(structure: Structure, target: str) -> tuple[int, ...]:

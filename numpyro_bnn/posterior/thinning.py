@@ -9,7 +9,7 @@ from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import inputs_of
-from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictions import predict_some
 from numpyro_bnn.posterior.predictive_draws import Predictions
 
 # Rows at which predictions are compared, at most, and parts of equal probability that a continuous
@@ -49,7 +49,8 @@ def thin(run: Run, k: int, x: PyTree = None) -> Draws:
     if k > count:
         raise ValueError(f"thin: k={k} draws of {count} were asked for. Give at most {count}.")
     x = _inputs(run) if x is None else x
-    parts = _probabilities(predict(None, draws, _some_rows(x)))
+    x = np.asarray(x) if isinstance(x, list) else x
+    parts = _probabilities(predict_some(draws, x, _some_rows(x)))
     flat = parts.reshape(count, -1)
     chosen = _chosen(flat, k)
     # In double precision: many draws add up to more digits than single precision has.
@@ -76,16 +77,10 @@ def _inputs(run: Any) -> Any:
     return x
 
 
-def _some_rows(x: PyTree) -> PyTree:
-    """At most `_ROWS` rows of a table, an array, a list of numbers, or a pytree of arrays."""
-    x = np.asarray(x) if isinstance(x, list) else x
+def _some_rows(x: PyTree) -> np.ndarray:
+    """Numbers of at most `_ROWS` rows of a table, an array, or a pytree of arrays."""
     size = np.shape(jax.tree.leaves(x)[0])[0]
-    rows = np.unique(np.linspace(0, size - 1, _ROWS).round().astype(int))
-
-    def taken(leaf: Any) -> Any:
-        return leaf.iloc[rows] if hasattr(leaf, "iloc") else np.asarray(leaf)[rows]
-
-    return jax.tree.map(taken, x)
+    return np.unique(np.linspace(0, size - 1, _ROWS).round().astype(int))
 
 
 def _probabilities(predictions: Predictions) -> np.ndarray:

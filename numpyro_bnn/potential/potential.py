@@ -36,6 +36,7 @@ from numpyro_bnn.data.host_rows import sources_in, with_stand_ins
 from numpyro_bnn.distributions.gamma import scaled
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.rows import Rows, summed
+from numpyro_bnn.potential.rows_of_energies import refuse_dependent_rows
 from numpyro_bnn.potential.shared_rows import rows_are_shared, taken_by_all
 from numpyro_bnn.potential.structure import as_jax, structure_of
 from numpyro_bnn.potential.targets import check_targets
@@ -209,7 +210,8 @@ class Potential:
         :param plate: its name, where the model has several.
         :raises ValueError: if there is none, if it must be named, or if the model does not
             follow minibatches of it: an observed site outside the plate, a latent site inside,
-            data that are not subsampled, or a likelihood summed before it reaches the plate.
+            data that are not subsampled, a likelihood summed before it reaches the plate, or rows that
+            depend on one another.
         """
         candidates = self._plates
         if plate is None and len(candidates) == 1:
@@ -218,6 +220,7 @@ class Potential:
             raise ValueError(_no_plate(plate, candidates))
         size = self.structure.plates[plate].size
         self._check_follows(plate, size)
+        refuse_dependent_rows(self, plate, size)
         return plate, size
 
     def _check_follows(self, plate: str, size: int) -> None:

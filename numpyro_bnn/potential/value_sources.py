@@ -164,13 +164,13 @@ def _followed(program: Any, own: Sequence[Sources]) -> list[Sources]:
 
     for equation in program.eqns:
         given = [of(variable) for variable in equation.invars]
-        inner = _called(equation)
+        inner = called(equation)
         found = [Sources.joined(given)] * len(equation.outvars)
         known.update(zip(equation.outvars, found if inner is None else _followed(inner, given)))
     return [of(variable) for variable in program.outvars]
 
 
-def _called(equation: Any) -> Any:
+def called(equation: Any) -> Any:
     """The program that an equation calls once with its own arguments, as ``jax.jit`` does; None of others."""
     if equation.primitive.name not in _CALLS:
         return None

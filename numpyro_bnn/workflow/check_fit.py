@@ -9,7 +9,9 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn._checks import check_key
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import innermost
+from numpyro_bnn.data.arguments import as_arrays, innermost
+from numpyro_bnn.data.columns import fingerprint
+from numpyro_bnn.data.row_digests import KNOWN_ROWS
 from numpyro_bnn.diagnostics.fit_check.calibration import Calibration, of_classes, of_distribution
 from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut, leave_one_out
 from numpyro_bnn.diagnostics.fit_check.quantities import of_labels, of_residuals
@@ -18,13 +20,13 @@ from numpyro_bnn.diagnostics.fit_check.words import on_weights
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.fitted import arguments_of, held_by, targets_of
+from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, targets_of
 from numpyro_bnn.posterior.other_laws import (
     why_densities_are_of_priors,
     why_not_the_posterior,
     why_rows_count_otherwise,
 )
-from numpyro_bnn.posterior.predictions import predict_with
+from numpyro_bnn.posterior.predictions import predict_with, separate_at
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import (
     TrainingData,
@@ -50,7 +52,7 @@ def check_fit(
     key: jax.Array | None = None,
     names: Sequence[object] | None = None,
     site: str | None = None,
-    batch_size: int = 1000,
+    batch_size: int | None = None,
 ) -> FitCheck:
     """Check a model against the data that it was fitted to: leave-one-out and posterior predictive checks.
 
@@ -77,7 +79,7 @@ def check_fit(
     :param key: for the data that the model makes; default ``jax.random.key(0)``.
     :param names: names of the rows; default: the index of a table `x`, or numbers.
     :param site: the observed site, where the model has several.
-    :param batch_size: rows predicted at a time.
+    :param batch_size: rows predicted at a time, see :func:`~numpyro_bnn.predict`.
     :return: numbers, words and pictures; print it.
     :raises ValueError: for rows that were not trained on; for draws that are too few, of another temperature
         than 1, of a mixture, or without latent sites that the target is computed from; for weights of rows;
@@ -104,6 +106,8 @@ def check_fit(
         )
     if why := why_densities_are_of_priors(draws, data, target, batch_size):
         raise ValueError(f"check_fit: {why}")
+    if x is not None:
+        _refuse_dependent_rows(run, draws, data, site)
     with named_elsewhere():
         predictions = predict_with(draws, data.x, data.others, batch_size=batch_size, site=site)
     loo = leave_one_out(predictions.log_likelihood(y)[..., rows].astype(np.float64))
@@ -161,6 +165,23 @@ def _training_rows(
             "was fitted to none of them."
         )
     return data, target, range(count) if index is None else list(index)
+
+
+def _refuse_dependent_rows(run: Any, draws: Draws, data: TrainingData, site: str | None) -> None:
+    """Refuse some of the rows of a fit, or another order of them, where rows depend on one another."""
+    whole, count = inputs_of(run), len(jax.tree.leaves(data.x)[0])
+    if whole is None:
+        known = draws.info.get(KNOWN_ROWS)
+        all_given = known is None or count == known["rows"]
+    else:
+        (whole,), _ = as_arrays(draws.model, (whole,), {})
+        all_given = not holds_host_rows(run) and fingerprint(whole) == fingerprint(data.x)
+    if not all_given and not separate_at(draws, data.x, data.others, site):
+        raise ValueError(
+            f"check_fit: these {count} rows are not all rows of the fit in their order, and rows of this "
+            "model depend on one another: among others each has another prediction than in the fit. Leave x "
+            "and y out, or give all rows in their order."
+        )
 
 
 def _target_of(data: TrainingData, site: str | None) -> str:

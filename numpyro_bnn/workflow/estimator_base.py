@@ -13,7 +13,7 @@ from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.fitted import targets_of
-from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictions import predict, separate_at
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.workflow.calibration import Calibrated, calibrate
@@ -39,6 +39,9 @@ _FOR_FIT = ("kernel", "num_chains", "num_warmup", "num_samples", "thinning", "ba
 class BNNEstimator(BaseEstimator):
     """The base of both estimators, each of which names its own parameters."""
 
+    # Whether rows have the same predictions among any others.
+    _separate = True
+
     def _network(self, outputs: int) -> Any:
         if self.network is not None:
             return self.network
@@ -58,6 +61,7 @@ class BNNEstimator(BaseEstimator):
         self.model_ = model
         self.mcmc_: MCMC = fitted.mcmc
         self.draws_: Draws = fitted.draws
+        self._separate = separate_at(self.draws_, table_like(self, X[kept]), {})
         self.report_: Report = fitted.report
         self.calibration_: Calibrated | None = None
         if len(held):
@@ -69,13 +73,16 @@ class BNNEstimator(BaseEstimator):
     def predictions(self, X: ArrayLike) -> Predictions:
         """Predictions of every draw, as :func:`numpyro_bnn.predict` gives them.
 
-        Rows are predicted in blocks of one size, so that a row gets the same numbers among any others.
+        Rows are predicted in blocks of one size, so that a row gets the same numbers among any others; but
+        those of a network that relates rows, such as a recurrent one along them, all together.
 
         :param X: inputs (N, columns), an array or a table with the columns of the training table.
         :return: arrays with leading axes (chain, draw, row).
         """
         check_is_fitted(self)
         X = validated(self, X, reset=False)
+        if not self._separate:
+            return predict(None, self.draws_, table_like(self, X))
         made = predict(None, self.draws_, table_like(self, in_blocks(X)), batch_size=BLOCK)
         return made.first_rows(len(X))
 

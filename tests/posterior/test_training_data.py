@@ -129,15 +129,19 @@ def test_a_table_with_as_many_entries_as_rows_is_not_cut_with_them():
 
 
 def centred(x, y=None, group=None):
-    """Rows of a block are centred together: no argument is to blame."""
+    """All rows are centred together: no argument is to blame."""
     b = numpyro.sample("b", dist.Normal(0.0, 3.0))
     shift = 0.0 if group is None else 0.1 * group
     with numpyro.plate("data", len(x)):
         numpyro.sample("y", dist.Normal(b * (x - x.mean()) + shift, 1.0), obs=y)
 
 
-def test_an_argument_by_row_is_not_refused_for_what_the_model_does_with_its_inputs():
-    x = np.linspace(0.0, 1.0, 12)
-    run = fitted(centred, x, 2 * x, np.arange(12) % 3)
-    found = bnn.to_inference_data(run, batch_size=6, posterior_predictive=False)
-    assert np.isfinite(found["log_likelihood"]["y"].values).all()
+@pytest.mark.parametrize("predicted", [True, False])
+def test_rows_that_are_centred_together_are_exported_together(predicted):
+    x, group = np.linspace(0.0, 1.0, 12), np.arange(12) % 3
+    run = fitted(centred, x, 2 * x, group)
+    exact = norm.logpdf(2 * x, B[..., None] * (x - x.mean()) + 0.1 * group)
+    found = bnn.to_inference_data(run, posterior_predictive=predicted)
+    np.testing.assert_allclose(found["log_likelihood"]["y"].values, exact, rtol=1e-4)
+    with pytest.raises(ValueError, match=r"among 6 rows .* relates rows.*batch_size=12"):
+        bnn.to_inference_data(run, batch_size=6, posterior_predictive=predicted)

@@ -1,0 +1,79 @@
+"""The compiled program that predicts a block of rows under some draws."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from numpyro.handlers import seed, substitute, trace
+
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.distributions.distribution_functions import distribution_function
+from numpyro_bnn.distributions.unwrap import unmasked
+from numpyro_bnn.posterior.target_parameters import parameters_of
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.storage.shared_programs import Traced, compiled
+
+# Draws in one vector.
+VECTOR = 32
+# What is drawn: a target under each draw, or several.
+DRAWN = ("sample", "targets")
+
+
+def flat_draws(draws: PyTree) -> PyTree:
+    """Draws of all chains in a row, (draw, …)."""
+    return draws.reshape(-1, *draws.shape[2:])
+
+
+def program_of(model: Callable, target: str, static: tuple) -> Callable:
+    """The compiled program ``(draws, arrays, extra, keys, what) -> values by name``.
+
+    Draws and keys have leading axes (chain, draw), and values one axis for both. Arrays are those among the
+    arguments of the model, of which `static` is the rest (:class:`Arguments`).
+    """
+
+    def over_draws(draws: Any, arrays: Any, extra: Any, prior_keys: Any, what: str) -> Any:
+        # Flattened in here: outside, the shape of every site would be compiled by itself.
+        flat, own = jax.tree.map(flat_draws, (draws, prior_keys))
+        extra = flat_draws(extra) if what in DRAWN else extra
+        arguments = Arguments.join(arrays, static)
+        return _over_draws(model, target, flat, arguments, extra, own, what)
+
+    traced = Traced(model, static, target=target)
+    return compiled(over_draws, traced, static_argnums=4)
+
+
+def _over_draws(
+    model: Callable,
+    target: str,
+    flat: dict[str, Any],
+    arguments: tuple[tuple, dict[str, Any]],
+    extra: Any,
+    prior_keys: jax.Array | None,
+    what: str,
+) -> dict[str, jax.Array]:
+    args, kwargs = arguments
+
+    def one(given: tuple) -> dict[str, jax.Array]:
+        draw, key, prior_key = given
+        # This key serves the target, and latent values of single rows that have no draws.
+        seeded = seed(model, jax.random.key(0) if prior_key is None else prior_key)
+        site = trace(substitute(seeded, data=draw)).get_trace(*args, **kwargs)[target]
+        if site["type"] == "deterministic":
+            return {"mean": site["value"]}
+        fn = site["fn"]
+        if what == "log_prob":
+            return {"log_prob": unmasked(fn).log_prob(extra)}
+        if what == "log_likelihood":
+            return {"log_likelihood": fn.log_prob(extra)}
+        if what == "cdf":
+            return {"cdf": distribution_function(fn, extra)}
+        if what == "sample":
+            return {"sample": fn.sample(key)}
+        if what == "targets":
+            return {"targets": jnp.moveaxis(jax.vmap(fn.sample)(key), 0, -1)}
+        return parameters_of(fn)
+
+    keys = extra if what in DRAWN else None
+    return lax.map(one, (flat, keys, prior_keys), batch_size=VECTOR)

@@ -1,0 +1,135 @@
+"""Tells whether a model predicts a row the same among other rows, so that rows may be predicted in blocks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.handlers import seed, substitute, trace
+
+from numpyro_bnn._types import Array
+from numpyro_bnn.data.units import taken
+from numpyro_bnn.distributions.unwrap import family_of
+from numpyro_bnn.posterior.draws import group_by_chain, one_draw
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.rows_in_parts import same_in_parts
+from numpyro_bnn.potential.separate_rows import separate_in_program
+from numpyro_bnn.potential.sites import Structure
+from numpyro_bnn.potential.value_sources import Place
+from numpyro_bnn.storage.shared_programs import Traced, compiled
+
+# Numbers of rows of the two programs that are traced, an odd and an even one.
+_TRACED = (67, 60)
+# Programs whose rows were seen to be separate, by all that their traces depend on, and how many are kept.
+_separate: set[str] = set()
+_MOST = 1000
+# As many blocks of one draw take no more memory than a block of a vector of draws.
+_BLOCKS = 32
+
+
+def rows_are_separate(
+    model: Callable,
+    structure: Structure,
+    target: str,
+    samples: Mapping[str, Array],
+    arguments: tuple[tuple, dict[str, Any]],
+    part: int,
+) -> bool | None:
+    """Whether the law of a target at a row is the same among other rows, under the first draw.
+
+    :param model: the model.
+    :param structure: its sites at some of the rows.
+    :param target: the site that is predicted.
+    :param samples: draws by site.
+    :param arguments: arguments of the model, those by row with all rows.
+    :param part: rows of a block.
+    :return: None where it is not known: no difference was seen under this draw, or the model fails at other
+        numbers of rows than it is called with.
+    """
+    size = len(jax.tree.leaves(arguments[0][0])[0])
+    shapes = {n: s for n, s in structure.shapes.items() if n in samples and n != target}
+    grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)
+    arrays, static = Arguments.split(*arguments)
+    # Values of single rows from their prior, and masks of dropout.
+    drawn = structure.takes_keys or any(
+        structure.sites[name].plates for name in structure.latent if name not in {target, *shapes}
+    )
+
+    def laws(draw: dict[str, jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
+        args, kwargs = Arguments.join(arrays, static)
+        given = substitute(seed(model, jax.random.key(0)), data=draw)
+        return _law(trace(given).get_trace(*args, **kwargs)[target])
+
+    def abstract(count: int) -> tuple[Any, list[jax.ShapeDtypeStruct]]:
+        def rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+            return (count, *shape[1:]) if shape[:1] == (size,) else shape
+
+        shaped = [_shape(array, rows(np.shape(array))) for array in arrays]
+        return {name: _shape(value, shapes[name]) for name, value in grouped.items()}, shaped
+
+    def shapes_at(count: int) -> list[tuple[int, ...]]:
+        return [kind.shape for kind in jax.eval_shape(laws, *abstract(count))]
+
+    try:
+        traced, some = Traced(model, static, target=target), [abstract(count) for count in _TRACED]
+        seen = f"{traced.hash} {some}"
+        if seen in _separate:
+            return True
+        if separate_in_program(laws, some[0], some[1]):
+            if traced.hash is not None and len(_separate) < _MOST:
+                _separate.add(seen)
+            return True
+        program = compiled(laws, traced)
+        draw = one_draw(grouped, 0, 0)
+
+        def at_rows(rows: np.ndarray) -> list[np.ndarray]:
+            return [np.asarray(law) for law in program(draw, taken(arrays, rows, size))]
+
+        same = same_in_parts(at_rows, shapes_at, size, part, _BLOCKS * part, drawn)
+        return None if same else False
+    except Exception:  # a model of just these rows may fail in any way there is
+        return None
+
+
+def _law(site: dict[str, Any]) -> list[jax.Array]:
+    """Parameters of the law of a site, or its value where it is computed."""
+    if site["type"] == "deterministic":
+        return [jnp.asarray(site["value"])]
+    law = site["fn"]
+    found = [leaf for leaf in jax.tree.leaves(law) if isinstance(leaf, (jax.Array, np.ndarray))]
+    shape = law.shape()
+    if shape and len(shape) == family_of(law).event_dim:
+        # One law of all rows together: an array by pairs of rows says that none is separate.
+        found.append(jnp.zeros((shape[0], shape[0])))
+    return [jnp.asarray(leaf) for leaf in found]
+
+
+def _shape(array: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    """A shape with the type that an array has on the device."""
+    return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(array.dtype))
+
+
+def told_dependent_rows(size: int, batch_size: int, others: Sequence[Place]) -> str:
+    """The error for blocks of rows that depend on one another.
+
+    :param size: number of all rows.
+    :param batch_size: rows of a block.
+    :param others: places of arguments beside the inputs that are as long as these.
+    """
+    named = ", ".join(
+        f"'{place}'" if isinstance(place, str) else f"number {place + 1}" for place in others
+    )
+    table = (
+        f" Or the argument {named} of the model is cut with the rows, since it has as many entries, and is "
+        "not by row, but for example a table in which rows are looked up: give it another length (an entry "
+        "more)."
+        if named
+        else ""
+    )
+    return (
+        f"predict: among {batch_size} rows a row has other predictions than among more: the model relates "
+        "rows, as one does that standardises its inputs by their own mean, or has lags or a recurrent "
+        "network along the rows. Blocks of them would be predicted wrongly. Predict all together, "
+        f"`batch_size={size}`, or leave it out.{table}"
+    )

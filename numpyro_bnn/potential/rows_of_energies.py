@@ -1,0 +1,114 @@
+"""Refuses minibatches and chunks of a model whose likelihood of a row depends on which rows are beside it.
+
+A sum over chunks is then not the likelihood of all rows, nor does a minibatch estimate it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer import init_to_uniform
+
+from numpyro_bnn._types import Array
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.rows_in_parts import same_in_parts
+from numpyro_bnn.potential.separate_rows import separate_in_program
+from numpyro_bnn.potential.structure import blanks
+
+# Rows that are computed together, and those of the two programs that are traced, an odd and an even number.
+_TOGETHER, _TRACED = 64, (67, 60)
+
+
+def refuse_dependent_rows(potential: Any, plate: str, size: int) -> None:
+    """Refuse to take some rows of a plate, where what they contribute depends on the others among them.
+
+    :param potential: a :class:`~numpyro_bnn.potential.potential.Potential`.
+    :param plate: the data plate, which the shapes of all sites follow.
+    :param size: number of its rows.
+    :raises ValueError: saying what to do.
+    """
+    if size < 4:
+        return
+    try:
+        separate = _in_program(potential, plate, size) or _in_numbers(potential, plate, size)
+    except (
+        Exception
+    ):  # a model of made-up numbers may fail in any way there is: then nothing is known
+        return
+    if not separate:
+        raise ValueError(
+            f"The rows of plate '{plate}' depend on one another: among {min(size, _TOGETHER)} rows a row has "
+            "another law of its target than among half of them, so that sums over minibatches "
+            "(`batch_size=`, `subsample_size=`) or chunks (`chunk_size=`, `OnHost`) are not the likelihood "
+            "of all rows. Compute what relates rows (a mean over them, lags, a recurrent network along them) "
+            "before `numpyro.subsample` takes rows of it, or sample with all rows at once: `NUTS`, or a "
+            "kernel of this package, without these options."
+        )
+
+
+def _laws(potential: Any, model: Callable, share: float, arguments: tuple) -> list[jax.Array]:
+    """Parameters, values and weights of the observed sites, at some of the rows.
+
+    :param share: these rows as a share of all: they are counted as often as needed to stand for all.
+    """
+    args, kwargs = arguments
+    sites = trace(model).get_trace(*args, **kwargs)
+    found: list[Any] = []
+    for name in potential.structure.data:
+        site = sites[name]
+        found += [*jax.tree.leaves(site["fn"]), site["value"]]
+        if isinstance(site["scale"], jax.Array):
+            found.append(site["scale"] * share)
+    return [jnp.asarray(leaf) for leaf in found if isinstance(leaf, (jax.Array, np.ndarray))]
+
+
+def _in_program(potential: Any, plate: str, size: int) -> bool:
+    def laws(indices: jax.Array, blank: jax.Array) -> list[jax.Array]:
+        bound = substitute(potential.bound, data={plate: indices})
+        shaped = seed(substitute(bound, substitute_fn=blanks(blank)), jax.random.key(0))
+        given = potential.args, potential.kwargs
+        return _laws(potential, shaped, len(indices) / size, given)
+
+    counts = (min(count, size - less) for count, less in zip(_TRACED, (1, 2)))
+    blank = jax.ShapeDtypeStruct((), jnp.result_type(float))
+    first, second = ((jax.ShapeDtypeStruct((count,), jnp.int32), blank) for count in counts)
+    return separate_in_program(laws, first, second, size)
+
+
+def _in_numbers(potential: Any, plate: str, size: int) -> bool:
+    """The comparison of numbers: laws at the data, or at made-up data where these are traced."""
+    arguments = Arguments.split(potential.args, potential.kwargs)
+
+    def laws(indices: jax.Array, arrays: list[jax.Array]) -> list[jax.Array]:
+        seeded = seed(potential.rows_of(indices, plate), jax.random.key(0))
+        drawn = substitute(seeded, substitute_fn=init_to_uniform(radius=1.0))
+        given = Arguments.join(arrays, arguments.static)
+        return _laws(potential, drawn, len(indices) / size, given)
+
+    def shapes(count: int) -> Sequence[tuple[int, ...]]:
+        kinds = jax.eval_shape(laws, jax.ShapeDtypeStruct((count,), jnp.int32), arguments.arrays)
+        return [kind.shape for kind in kinds]
+
+    with jax.ensure_compile_time_eval():
+        arrays = [_known(array) for array in arguments.arrays]
+        program = jax.jit(laws)
+
+        def at_rows(rows: np.ndarray) -> list[np.ndarray]:
+            return [np.asarray(one) for one in program(jnp.asarray(rows, jnp.int32), arrays)]
+
+        drawn = potential.structure.takes_keys
+        return same_in_parts(at_rows, shapes, size, _TOGETHER // 2, _TOGETHER, drawn)
+
+
+def _known(array: Array) -> Array:
+    """The array, or numbers of its kind where it is traced."""
+    if not isinstance(array, jax.core.Tracer):
+        return array
+    rng = np.random.default_rng(0)
+    few = (min(len(array), 509), *array.shape[1:]) if array.ndim else ()
+    real = jnp.issubdtype(array.dtype, jnp.floating)
+    values = rng.normal(size=few) if real else rng.integers(0, 2, few)
+    return jnp.asarray(np.resize(values, array.shape), array.dtype)

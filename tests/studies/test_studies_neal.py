@@ -149,7 +149,7 @@ def neal_told(found, earlier):
     yield EVIDENCE, f"by gradient {scales(gradients.format('log_sigma'))} times his"
     yield EVIDENCE, f"by CPU second {scales(second.format('log_sigma'))} times, with the warm-up"
     yield EVIDENCE, f"with the warm-up of both {scales(every.format('log_sigma'))}: a gradient"
-    yield NEAL, f"{pair(rdata, second)} times his (marks 10)"
+    yield NEAL, f"{pair(rdata, second)} times his in the stored run"
     yield NEAL, f"With the warm-up of both it is {pair(rdata, every)} times, by gradient (those"
     yield (
         NEAL,

@@ -235,7 +235,7 @@ CLAIMS = {
         "priors/temperature_by_rows",
         (PRIORS,),
         wide_priors_on_3000_rows,
-        {"rows": 3000, "subset": 1, "prior": 1, "temperature": 3},
+        {"rows": 3000, "subset": 1, "shifts": "none", "prior": 1, "temperature": 3},
         "gain",
     ),
     "temperature_by_rows: hierarchical": Claim(

@@ -180,9 +180,12 @@ def other_temperatures_with_shifts(rows):
     yield f"by {pair(3.0, *middle).replace('−', '')} with 1000 and α = 0.3 and 1"
     yield f"T = 3 gains {pair(3.0, (300, 0.1), (1000, 0.1))} with 300 and 1000 rows"
     yield f"and {moved[3000, 0.1].gains[3.0]} with 3000"
+    yield f"α = 1 T = 3 loses {moved[3000, 1].gains[3.0]}".replace("−", "")
+    many = moved[10_000, 0.3].gains
+    yield f"α = 0.3 T = 0.3 gains {many[0.3]} and T = 0.03 gains {many[0.03]}"
     assert all(v.better for v in moved.values())
     parts = []
-    for n, prior in (*wide, (300, 0.3), *itertools.product((1000, 3000), (0.3, 1))):
+    for n, prior in (*wide, (300, 0.3), *itertools.product((1000, 3000), (0.3, 1)), (10_000, 0.3)):
         own = select(rows, rows=n, prior=prior, shifts=shifts, method="HMC")
         warm = {r["subset"]: r["gain"] for r in own if r["temperature"] == 0.3}
         cold = {r["subset"]: r["gain"] for r in own if r["temperature"] == 0.1}

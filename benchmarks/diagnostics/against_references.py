@@ -219,7 +219,9 @@ def draw(rows: list[Row]) -> Any:
     ax.set_xscale("log")
     ax.set_yscale("log")
     label_axes(ax, "stated Monte Carlo error", "actual distance from the reference")
-    ax.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+    # In short forms no run may know its errors.
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18))
     return figure
 
 

@@ -145,7 +145,7 @@ SIZES = {
             Subset(300, 1, FIXED, TEMPERATURES, SHIFTED),
             Subset(1000, 1, PRIORS[:3], TEMPERATURES, SHIFTED),
             Subset(3000, 1, PRIORS[:3], TEMPERATURES, SHIFTED),
-            Subset(10_000, 0, (0.3,), TEMPERATURES[:4], SHIFTED),
+            Subset(10_000, 0, (0.3,), TEMPERATURES, SHIFTED),
             Subset(10_000, 0, (0.1, 1.0, 2.0), COLD, SHIFTED),
             Subset(300, 0, (HIERARCHICAL,), COLD, SHIFTED),
         ),

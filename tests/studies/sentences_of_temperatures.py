@@ -180,8 +180,9 @@ def other_temperatures_with_shifts(rows):
     yield f"by {pair(3.0, *middle).replace('−', '')} with 1000 and α = 0.3 and 1"
     yield f"T = 3 gains {pair(3.0, (300, 0.1), (1000, 0.1))} with 300 and 1000 rows"
     yield f"and {moved[3000, 0.1].gains[3.0]} with 3000"
-    yield f"α = 1 T = 3 loses {moved[3000, 1].gains[3.0]}".replace("−", "")
     many = moved[10_000, 0.3].gains
+    yield f"α = 1 T = 3 loses {moved[3000, 1].gains[3.0]}".replace("−", "")
+    yield f"10,000 and α = 0.3 {many[3.0]}".replace("−", "")
     yield f"α = 0.3 T = 0.3 gains {many[0.3]} and T = 0.03 gains {many[0.03]}"
     assert all(v.better for v in moved.values())
     parts = []

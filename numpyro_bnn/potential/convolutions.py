@@ -99,15 +99,16 @@ def _run(jaxpr: core.Jaxpr, constants: Iterable[Any], inputs: Iterable[Any]) -> 
 
 
 def _parameter(value: Any) -> Any:
-    """A parameter of an operation, rewritten where it is a program with convolutions, or several."""
-    if isinstance(value, tuple | list):
-        return type(value)(map(_parameter, value)) if any(_programs_in(value)) else value
+    """A parameter of an operation, rewritten where it is a program with convolutions, or holds some."""
     if not any(map(_has_convolution, _programs_in(value))):
         return value
     if isinstance(value, core.ClosedJaxpr):
         return _rewritten(value)
-    # A program without constants has none afterwards.
-    return _rewritten(core.ClosedJaxpr(value, ())).jaxpr
+    if isinstance(value, core.Jaxpr):
+        # A program without constants has none afterwards.
+        return _rewritten(core.ClosedJaxpr(value, ())).jaxpr
+    parts = map(_parameter, value)
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
 
 def _convolution(x: jax.Array, kernel: jax.Array, *, dimension_numbers: Any, **params: Any) -> Any:

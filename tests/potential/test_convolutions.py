@@ -103,6 +103,14 @@ WAYS = {
     "own derivative": lambda k: jax.nn.relu(slopes(k)),
     "curvature": lambda k: jax.jvp(slopes, (k,), (k,)),
     "chains": lambda k: jax.vmap(slopes)(jnp.stack([k, 2 * k])),
+    "a linear system": lambda k: jnp.linalg.solve(
+        jnp.eye(3) + 0.1 * slopes(k)[0, 0, :, :3], jnp.ones(3)
+    ),
+    "a solver": lambda k: lax.custom_linear_solve(
+        lambda v: v + 0.001 * convolution(LAST, {})(IMAGES, k).sum() * v,
+        jnp.ones(3),
+        lambda f, b: b,
+    ),
     "random": lambda k: jax.random.normal(jax.random.key(0), k.shape) + slopes(k),
 }
 

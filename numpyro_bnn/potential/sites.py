@@ -100,6 +100,7 @@ class Structure(NamedTuple):
       compared with them
     - **informative** - those of them whose log density depends on a latent site, such as a constant that was
       measured with an error, or the first value of a series: they are evidence, as data are
+    - **preset** - latent sites that a handler inside of the model sets, as ``substitute`` does
     """
 
     sites: dict[str, Site]
@@ -110,6 +111,7 @@ class Structure(NamedTuple):
     takes_keys: bool = False
     given: frozenset[str] = frozenset()
     informative: frozenset[str] = frozenset()
+    preset: frozenset[str] = frozenset()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -98,7 +98,6 @@ def structure_of(
     :param args: its positional arguments.
     :param kwargs: its keyword arguments.
     :param indices: row numbers to take, by name of the plate.
-    :raises ValueError: if a handler inside of the model sets latent sites, which samplers would override.
     """
     found: list[Structure] = []
     preset: set[str] = set()
@@ -132,13 +131,7 @@ def structure_of(
         return key
 
     jax.eval_shape(visit, jax.random.key(0), 0.0)
-    if preset:
-        raise ValueError(
-            f"`handlers.substitute` in the model sets the latent sites {sorted(preset)}, and samplers and "
-            "optimisers would put their own values in place of these. To hold a site at a value use "
-            "`handlers.condition(model, {…})`."
-        )
-    structure = found[0]
+    structure = found[0]._replace(preset=frozenset(preset))
     if len(structure.observed) < 2:
         return structure
     plates = {name: structure.sites[name].plates for name in structure.observed}

@@ -25,8 +25,16 @@ Shape = tuple[int, ...]
 def check_targets(structure: Structure) -> None:
     """Refuse observed sites with values that would be broadcast, or counted several times.
 
-    :raises ValueError: naming the site and both shapes.
+    Latent sites that a handler sets are refused, too: they would get other values.
+
+    :raises ValueError: naming the site, and both shapes.
     """
+    if structure.preset:
+        raise ValueError(
+            f"`handlers.substitute` in the model sets the latent sites {sorted(structure.preset)}, and "
+            "samplers and optimisers would put their own values in place of these. To hold a site at a value use "
+            "`handlers.condition(model, {…})`."
+        )
     for name in structure.observed:
         site = structure.sites[name]
         plates = _plates(site, structure)

@@ -132,3 +132,9 @@ def test_a_latent_site_that_substitute_sets_is_refused_and_condition_is_named():
     mcmc = bnn.MCMC(NUTS(held), num_warmup=1, num_samples=1, progress_bar=False)
     with pytest.raises(ValueError, match="sets the latent sites"):
         mcmc.run(random.key(0), X, Y)
+
+
+def test_draws_from_the_prior_take_what_substitute_sets():
+    held = substitute(line, {"intercept": jnp.array(5.0)})
+    drawn = bnn.prior_predictive(held, random.key(0), X, 3)
+    assert np.array_equal(np.unique(drawn["intercept"]), [5.0])

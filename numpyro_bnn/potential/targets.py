@@ -32,8 +32,8 @@ def check_targets(structure: Structure) -> None:
     if structure.preset:
         raise ValueError(
             f"`handlers.substitute` in the model sets the latent sites {sorted(structure.preset)}, and "
-            "samplers and optimisers would put their own values in place of these. To hold a site at a value use "
-            "`handlers.condition(model, {…})`."
+            "samplers and optimisers would put their own values in place of these. To hold a site at a value "
+            "use `handlers.condition(model, {…})`."
         )
     for name in structure.observed:
         site = structure.sites[name]

@@ -141,8 +141,8 @@ ROWS = {
         arviz_export
     """,
     "potential": """
-        compiled_arguments convolutions flat_position shared_rows sites tempered_likelihood
-        row_rules rows value_sources
+        compiled_arguments flat_position shared_rows sites tempered_likelihood
+        convolutions row_rules rows value_sources
         separate_rows targets without_subsampling
         rows_in_parts structure
         rows_of_energies

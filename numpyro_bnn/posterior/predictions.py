@@ -161,7 +161,6 @@ def _predictor_of(
 class Predictor:
     """Predicts at fixed inputs from blocks of draws; compiled once for blocks of one shape.
 
-
     :param model: the model, called as ``model(x)``.
     :param x: inputs, an array or a pytree of arrays with rows first.
     :param batch_size: rows at a time; default: 1000, or all where rows depend on one another.

@@ -17,6 +17,7 @@ from jax import lax
 from jax.extend import core
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.potential.compiled_arguments import Arguments
 
 
 def fast_convolutions(function: Callable) -> Callable:
@@ -31,15 +32,11 @@ def fast_convolutions(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def rewritten(*args: PyTree) -> PyTree:
-        leaves, structure = jax.tree.flatten(args)
-        is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
+        arrays, static = Arguments.split(args, {})
 
         def of_arrays(arrays: list[Any]) -> PyTree:
-            remaining = iter(arrays)
-            filled = [next(remaining) if a else leaf for a, leaf in zip(is_array, leaves)]
-            return function(*jax.tree.unflatten(structure, filled))
+            return function(*Arguments.join(arrays, static)[0])
 
-        arrays = [leaf for leaf, a in zip(leaves, is_array) if a]
         program, shape = jax.make_jaxpr(of_arrays, return_shape=True)(arrays)
         if _has_convolution(program.jaxpr):
             program = _rewritten(program)

@@ -36,7 +36,7 @@ def refuse_dependent_rows(potential: Any, plate: str, size: int) -> None:
         separate = _in_program(potential, plate, size) or _in_numbers(potential, plate, size)
     except (
         Exception
-    ):  # a model of made-up numbers may fail in any way there is: then nothing is known
+    ):  # a model of made-up numbers may fail in any way there is: nothing is known then
         return
     if not separate:
         raise ValueError(

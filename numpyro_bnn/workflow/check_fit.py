@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from numpyro_bnn._checks import check_key
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost
-from numpyro_bnn.data.columns import fingerprint
+from numpyro_bnn.data.fingerprints import fingerprint, is_same
 from numpyro_bnn.data.row_digests import KNOWN_ROWS
 from numpyro_bnn.diagnostics.fit_check.calibration import Calibration, of_classes, of_distribution
 from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut, leave_one_out
@@ -175,7 +175,7 @@ def _refuse_dependent_rows(run: Any, draws: Draws, data: TrainingData, site: str
         all_given = known is None or count == known["rows"]
     else:
         (whole,), _ = as_arrays(draws.model, (whole,), {})
-        all_given = not holds_host_rows(run) and fingerprint(whole) == fingerprint(data.x)
+        all_given = not holds_host_rows(run) and is_same(fingerprint(whole), fingerprint(data.x))
     if not all_given and not separate_at(draws, data.x, data.others, site):
         raise ValueError(
             f"check_fit: these {count} rows are not all rows of the fit in their order, and rows of this "

@@ -55,6 +55,15 @@ def test_check_fit_takes_all_rows_in_their_order_alone(run, rows):
         bnn.check_fit(run, some, target)
 
 
+def test_check_fit_knows_all_rows_again_in_another_precision(run):
+    wide = np.linspace(0, 1, N)[:, None]
+    other = bnn.MCMC(run.sampler, num_warmup=20, num_samples=100, num_chains=2, progress_bar=False)
+    other.run(jax.random.key(0), wide, Y)
+    for mcmc, given in ((run, wide), (other, X)):
+        whole = bnn.check_fit(mcmc).loo.elpd
+        assert bnn.check_fit(mcmc, given, Y).loo.elpd == pytest.approx(whole)
+
+
 def test_check_fit_of_rows_that_are_alone_takes_some_of_them():
     def alone(x, y=None):
         w = numpyro.sample("w", dist.Normal())

@@ -11,8 +11,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
-from numpyro_bnn.diagnostics.convergence.rhat import nested_rhat
-from numpyro_bnn.diagnostics.convergence.rhat_limits import nested_rhat_limit, rhat_limit
+from numpyro_bnn.diagnostics.convergence.rhat import nested_rhat, nested_rhat_limit, rhat_limit
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, agreement
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_errors

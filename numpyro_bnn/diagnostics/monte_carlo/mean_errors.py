@@ -130,7 +130,7 @@ def chain_moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return within, of_mean, (first + shift)[..., 0]
 
 
-def _variance_of_chain_mean(covariance: np.ndarray, _: np.ndarray, m: int, n: int) -> np.ndarray:
+def _variance_of_chain_mean(covariance: np.ndarray, rows: np.ndarray, m: int, n: int) -> np.ndarray:
     """Variance of the average of one chain, or NaN where Geyer's sum does not end within the lags.
 
     Deviations are from the chain's own average, which lowers every autocovariance by about the variance of

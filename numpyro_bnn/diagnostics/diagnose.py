@@ -102,7 +102,7 @@ def diagnose(
     wanted = num_weights <= _MOST_MATCHED if align_units is None else align_units
     aligned = _aligned(draws, weights, x, site) if wanted and weights else None
     labels = _labels_of_kept(superchains, draws)
-    other = None
+    other: dict[str, Any] | None = None
     if second is not None:
         theirs = draws_of(second, draws.model, "diagnose")
         _refuse_another_temperature(draws, theirs)

@@ -266,13 +266,15 @@ def _second_run(
     rows, chance = row_distances(differences, units), row_distances(joint, units)
     limit = limit_of_errors(sum(each.size for each in joint.values()))
     score = score_error = float("nan")
-    if not any(each is None or np.isneginf(each.max((0, 1))).any() for each in log_likelihoods):
+    given = [x for x in log_likelihoods if x is not None and np.isfinite(x.max((0, 1))).all()]
+    if len(given) == 2:
+        found = [log_score_errors(x)[0] for x in given]
         # Finite draws lower a score; what they lower it by is added.
-        scores = [
-            (_scores(x, np.zeros(len(x), int))[0], log_score_errors(x)[0]) for x in log_likelihoods
-        ]
-        own, other = (value - error["log_score_bias"] for value, error in scores)
-        score, score_error = other - own, float(np.hypot(*(e["log_score"] for _, e in scores)))
+        own, other = (
+            _scores(x, np.zeros(len(x), int))[0] - error["log_score_bias"]
+            for x, error in zip(given, found)
+        )
+        score, score_error = other - own, float(np.hypot(*(error["log_score"] for error in found)))
     return SecondRun(
         {
             u: (float(r.mean()), float(np.quantile(r, 0.99, method="higher")))

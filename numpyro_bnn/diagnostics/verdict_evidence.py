@@ -4,6 +4,7 @@
 :class:`Evidence` holds these beside R-hat, the sampler's own record and the comparison with a second run.
 """
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -274,7 +275,7 @@ def _second_run(
             _scores(x, np.zeros(len(x), int))[0] - error["log_score_bias"]
             for x, error in zip(given, found)
         )
-        score, score_error = other - own, float(np.hypot(*(error["log_score"] for error in found)))
+        score, score_error = other - own, math.hypot(*(error["log_score"] for error in found))
     return SecondRun(
         {
             u: (float(r.mean()), float(np.quantile(r, 0.99, method="higher")))

@@ -99,13 +99,11 @@ ROWS = {
         diagnose
     """,
     "diagnostics.convergence": """
-        buffers compiled_loops rhat_limits
-        ess
         blocks
         rhat
     """,
     "diagnostics.monte_carlo": """
-        chain_groups permutation_loops time_loops tolerance
+        chain_groups tolerance
         mean_errors
         prediction_units
         agreement monte_carlo_error

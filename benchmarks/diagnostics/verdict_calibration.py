@@ -21,8 +21,12 @@ import numpy as np
 from scipy.signal import lfilter
 
 from benchmarks._shared.study import Study, parser
-from numpyro_bnn.diagnostics.convergence.rhat import nested_rhat, summarize
-from numpyro_bnn.diagnostics.convergence.rhat_limits import nested_rhat_limit, rhat_limit
+from numpyro_bnn.diagnostics.convergence.rhat import (
+    nested_rhat,
+    nested_rhat_limit,
+    rhat_limit,
+    summarize,
+)
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error

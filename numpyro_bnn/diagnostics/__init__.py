@@ -28,10 +28,11 @@ from numpyro_bnn.diagnostics.convergence.rhat import (
     ess,
     mcse_mean,
     nested_rhat,
+    nested_rhat_limit,
     rhat,
+    rhat_limit,
     summarize,
 )
-from numpyro_bnn.diagnostics.convergence.rhat_limits import nested_rhat_limit, rhat_limit
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.distinct_functions import (
     ChainAgreement,

@@ -17,7 +17,7 @@ from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.diagnostics.sampler_stats import LIMITS
-from numpyro_bnn.diagnostics.verdict_rules import with_suspects
+from numpyro_bnn.diagnostics.verdict_rules import with_suspects, without_errors
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.observed_targets import observed_targets
@@ -56,7 +56,9 @@ def diagnose(
     """Judge a run by its predictions at given inputs: how precisely are averages known, do chains agree?
 
     A run with suspect chains (``mcmc.suspect``) gets the verdict ``"chains_disagree"``; a run whose
-    chains are all suspect gets ``"invalid"``.
+    chains are all suspect gets ``"invalid"``. Draws that are no time series (of a stacked mixture, of
+    :func:`~numpyro_bnn.thin` or of an approximation) have no Monte Carlo error of their own and get
+    ``"too_short"``: the run that they come from is to be judged.
 
     :param run: an ``MCMC`` after `run`, what :func:`~numpyro_bnn.fit` returned, a fitted estimator,
         :class:`~numpyro_bnn.posterior.draws.Draws`, or draws by site with leading axes (chain, draw).
@@ -65,7 +67,9 @@ def diagnose(
         the verdict.
     :param tolerance: the Monte Carlo error that is accepted; default ``Tolerance()``.
     :param model: the model, where `run` does not carry one.
-    :param second: another run of the same model, by another sampler or from other starts.
+    :param second: another run of the same model, by another sampler or from other starts. Where it differs
+        by more than the errors of both explain and by more than the tolerance, in predictions or (with `y`)
+        in the log score, the verdict is ``"chains_disagree"``.
     :param superchains: for many short chains: the number of groups of consecutive chains that started at
         the same point, or a label for each chain; see :func:`diagnose_draws`.
     :param align_units: whether to match hidden units across draws, which tells how much of the
@@ -98,7 +102,7 @@ def diagnose(
     wanted = num_weights <= _MOST_MATCHED if align_units is None else align_units
     aligned = _aligned(draws, weights, x, site) if wanted and weights else None
     labels = _labels_of_kept(superchains, draws)
-    other = None
+    other: dict[str, Any] | None = None
     if second is not None:
         theirs = draws_of(second, draws.model, "diagnose")
         _refuse_another_temperature(draws, theirs)
@@ -110,8 +114,11 @@ def diagnose(
         }
     scored = None
     if y is not None:
-        scored = predictions.log_prob(observed_targets("diagnose", run, draws.model, x, y, site))
-    energy = draws.stats.get("potential_energy")
+        targets = observed_targets("diagnose", run, draws.model, x, y, site)
+        scored = predictions.log_prob(targets)
+        if other is not None:
+            other["log_likelihood"] = values[1].log_prob(targets)
+    energy, no_series = draws.stats.get("potential_energy"), _why_no_series(draws)
     report = diagnose_draws(
         weights,
         predictions.values,
@@ -123,7 +130,10 @@ def diagnose(
         sample_stats=draws.stats | {name: draws.info.get(name) for name in LIMITS},
         second=other,
         superchains=labels,
+        min_draws=100 if no_series is None else draws.num_draws + 1,
     )
+    if no_series is not None and report.verdict == "too_short":
+        report = without_errors(report, no_series)
     if draws.suspect:
         # A stacked mixture, and some draws of a file, are one chain made of several.
         several = (len(draws.info.get(name, ())) for name in ("weights", "joined"))
@@ -159,8 +169,25 @@ def _labels_of_kept(superchains: int | ArrayLike | None, draws: Draws) -> np.nda
     return labels_of_rest(labels, np.flatnonzero(~np.isin(run, list(failed)))) if failed else labels
 
 
+def _why_no_series(draws: Draws) -> str | None:
+    """Why draws have no Monte Carlo error of their own, and what to do; None for those of a run."""
+    if draws.info.get("approximation"):
+        return (
+            f"These draws are of an approximation ({draws.info.get('kernel', 'optimisation')}) and not of a "
+            "chain: no Monte Carlo error says how far they are from the posterior. Sample the model and "
+            "compare: diagnose(run, x, second=draws)."
+        )
+    made = "stacked from several chains" if "weights" in draws.info else "chosen by `thin`"
+    if {"weights", "thinned"} & draws.info.keys():
+        return (
+            f"These draws were {made} and are no time series: the error of their averages is that "
+            "of the run that they come from. Diagnose that run, such as `fitted.mcmc`."
+        )
+    return None
+
+
 def _refuse_another_temperature(draws: Draws, second: Draws) -> None:
-    """Refuse to compare runs whose laws, exp(-U/T), differ, whatever either has missed."""
+    """Runs at different temperatures cannot be compared."""
     own, other = (float(np.mean(some.stats.get("temperature", 1.0))) for some in (draws, second))
     if not np.isclose(own, other, rtol=1e-3):
         raise ValueError(

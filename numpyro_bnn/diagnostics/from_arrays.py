@@ -99,8 +99,10 @@ def diagnose_draws(
         ArviZ's names: `diverging`, `accept_prob`, `energy`, `num_steps` with the number
         `max_num_steps` (of NUTS) or `trajectory_limit` (of trajectories of a length), or `tree_saturated`.
     :param second: `(weights, predictions)` of another run of the same model, or a mapping with
-        these two keys and `"sample_stats"`: precisions and predictions are compared with it in joint
-        Monte Carlo errors, and the log evidence of two runs of parallel tempering.
+        these two keys, `"log_likelihood"` and `"sample_stats"`: precisions, predictions and log scores are
+        compared with it in joint Monte Carlo errors, and the log evidence of two runs of parallel tempering.
+        A second run that differs by more than the errors of both and the tolerance counts as
+        `"chains_disagree"`.
     :param superchains: for many short chains, those that started at the same point: the number of groups
         of consecutive chains, or a label for each chain. Nested R-hat (Margossian et al. 2024) then says
         whether the chains have forgotten their starts; where they have not, the verdict is
@@ -299,6 +301,7 @@ def _measure(
         settings.tolerance,
         space=space,
         second=other,
+        second_log_likelihood=_scored_by(settings.second),
         superchains=settings.superchains,
     )
     if not checked_draws.predictions:
@@ -344,7 +347,14 @@ def _second(checked_draws: CheckedDraws, second: Any) -> tuple[SecondOpinion | N
     precisions, predictions = _theirs(second)
     ours = {**checked_draws.precisions, **checked_draws.predictions}
     opinion = compare_draws(ours, precisions | predictions)
-    return opinion, {} if opinion.too_short else predictions
+    # With fewer draws no Monte Carlo error of the other run is known.
+    least = min((x.shape[1] for x in predictions.values()), default=0)
+    return opinion, predictions if least >= _FEWEST else {}
+
+
+def _scored_by(second: Any) -> np.ndarray | None:
+    """The log likelihood of a second run, where it was given."""
+    return second.get("log_likelihood") if isinstance(second, Mapping) else None
 
 
 def _second_tempering(second: Any) -> Tempering | None:

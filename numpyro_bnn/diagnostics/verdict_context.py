@@ -5,9 +5,11 @@ disagreement is relabelling, what single chains do, and whether a second run agr
 verdict itself are in :mod:`numpyro_bnn.diagnostics.verdict_words`.
 """
 
+import numpy as np
+
 from numpyro_bnn.diagnostics.compare_runs import SecondOpinion
 from numpyro_bnn.diagnostics.sampler_stats import percent
-from numpyro_bnn.diagnostics.verdict_evidence import Evidence
+from numpyro_bnn.diagnostics.verdict_evidence import ErrorsAndAgreement, Evidence
 from numpyro_bnn.diagnostics.verdict_words import listed
 
 # Chains "drift" where their two halves predict differently at more than this share of the inputs.
@@ -126,18 +128,31 @@ def on_single_chains(evidence: Evidence) -> list[str]:
     return lines
 
 
-def on_second_run(second: SecondOpinion) -> str:
+def on_second_run(second: SecondOpinion, measured: ErrorsAndAgreement | None) -> str:
     """Whether a second run of the same model agrees with this one."""
     if second.too_short:
         return "The second run is too short to be compared: it has fewer than four draws a chain."
+    run = None if measured is None else measured.second
+    score = ""
+    if run is not None and np.isfinite(run.score):
+        sure = "more than chance explains" if run.scores_differ else "chance explains it"
+        score = (
+            f"The mean log score of the second run is {run.score:+.2g} ± {run.score_error:.2g} nats away "
+            f"({sure}). "
+        )
     if second.agrees:
+        if run is not None and (run.scores_differ or run.differs):
+            return (
+                f"{score}None of {second.num_compared:,} means and quantiles differs by itself: each has an "
+                "error too large to show it."
+            )
         return (
-            f"A second run agrees in all {second.num_compared:,} means and quantiles compared, "
+            f"{score}A second run agrees in all {second.num_compared:,} means and quantiles compared, "
             f"within their joint Monte Carlo errors."
         )
     worst = second.worst[0]
     return (
-        f"A second run parts from this one in {second.num_parted:,} of {second.num_compared:,} "
+        f"{score}A second run parts from this one in {second.num_parted:,} of {second.num_compared:,} "
         f"means and quantiles (worst: {worst.quantity} of {worst.site}, {worst.first:.4g} here "
         f"and {worst.second:.4g} there, {worst.errors:.3g} joint Monte Carlo errors): at least one "
         f"of them has missed something that its own chains cannot show."

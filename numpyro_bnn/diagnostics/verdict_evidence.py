@@ -4,19 +4,25 @@
 :class:`Evidence` holds these beside R-hat, the sampler's own record and the comparison with a second run.
 """
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
+from scipy.stats import norm
 
-from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
-from numpyro_bnn.diagnostics.convergence.rhat import nested_rhat
-from numpyro_bnn.diagnostics.convergence.rhat_limits import nested_rhat_limit, rhat_limit
+from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion, limit_of_errors
+from numpyro_bnn.diagnostics.convergence.rhat import nested_rhat, nested_rhat_limit, rhat_limit
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
-from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, agreement
+from numpyro_bnn.diagnostics.monte_carlo.agreement import SIGNIFICANT, Agreement, agreement
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_errors
-from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError, monte_carlo_error
+from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import (
+    MEAN_ABSOLUTE,
+    MonteCarloError,
+    log_score_errors,
+    monte_carlo_error,
+)
 from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Relabelling
@@ -28,6 +34,28 @@ from numpyro_bnn.samplers.tempering.evidence import Tempering
 Arrays = dict[str, np.ndarray]
 # Without predictions weights are judged: at most so many scalars, evenly spaced over their sites.
 _MOST_WEIGHTS = 10_000
+
+
+class SecondRun(NamedTuple):
+    """How far the averages of a second run are from those of the run that is judged.
+
+    - **apart** - for `"total_variation"` or `"relative"`: mean and 99 % quantile over rows of the distance
+    - **by_chance** - what its mean would be by the Monte Carlo errors of both runs alone
+    - **differs** - whether any average differs by more than its joint error explains
+    - **score** - by how much the mean log score of the second run is higher, in nats; NaN without targets
+    - **score_error** - joint Monte Carlo error of that difference
+    """
+
+    apart: Mapping[str, tuple[float, float]]
+    by_chance: Mapping[str, float]
+    differs: bool
+    score: float
+    score_error: float
+
+    @property
+    def scores_differ(self) -> bool:
+        """Whether the log scores differ by more than their joint error explains (p < 0.01)."""
+        return abs(self.score) > norm.isf(SIGNIFICANT / 2) * self.score_error
 
 
 class ErrorsAndAgreement(NamedTuple):
@@ -45,8 +73,7 @@ class ErrorsAndAgreement(NamedTuple):
       disagree
     - **num_impossible** - number of rows to whose targets no draw gives any probability; their log score
       is minus infinity and has no error, so the log score is left out
-    - **apart** - distance of the averages from those of a second run: for `"total_variation"` or
-      `"relative"` the mean and the 99 % quantile over rows
+    - **second** - how far a second run is away; None without one
     """
 
     error: MonteCarloError
@@ -57,7 +84,7 @@ class ErrorsAndAgreement(NamedTuple):
     num_above: int | None
     scores: tuple[float, ...]
     num_impossible: int
-    apart: Mapping[str, tuple[float, float]]
+    second: SecondRun | None
 
     @property
     def nothing_moves(self) -> bool:
@@ -65,13 +92,32 @@ class ErrorsAndAgreement(NamedTuple):
         return not self.agreement.tested and self.agreement.needed <= 1
 
     @property
+    def second_disagrees(self) -> bool:
+        """Whether a second run differs by more than the errors of both, and by more than the tolerance."""
+        second, accepted = self.second, self.tolerance
+        if second is None:
+            return False
+        far = any(
+            mean > getattr(accepted, limit) or worst > getattr(accepted, limit_of_worst)
+            for unit, limit, limit_of_worst in (
+                ("total_variation", "total_variation", "total_variation_99"),
+                ("relative", "relative_mean", "relative"),
+            )
+            for mean, worst in [second.apart.get(unit, (0.0, 0.0))]
+        )
+        score_limit = accepted.log_score_limit(self.error.log_score_rows or 0.0)
+        return (second.differs and far) or (
+            second.scores_differ and abs(second.score) > score_limit
+        )
+
+    @property
     def verdict(self) -> Verdict:
-        """The verdict on these numbers: agreement first, then the tolerance.
+        """The verdict on these numbers: agreement first, also with a second run, then the tolerance.
 
         Chains whose agreement could not be tested need more draws, and so do chains that have not forgotten
         their starts.
         """
-        if self.agreement.disagree(self.tolerance):
+        if self.agreement.disagree(self.tolerance) or self.second_disagrees:
             return Verdict("chains_disagree")
         if self.agreement.remember_starts:
             return Verdict("run_longer")
@@ -130,6 +176,7 @@ def measure(
     *,
     space: Space | None = None,
     second: Mapping[str, np.ndarray] | None = None,
+    second_log_likelihood: np.ndarray | None = None,
     superchains: np.ndarray | None = None,
 ) -> ErrorsAndAgreement:
     """Monte Carlo errors and agreement of chains, from finite draws.
@@ -140,6 +187,7 @@ def measure(
     :param tolerance: the Monte Carlo error that is accepted.
     :param space: R-hat of the same scalars.
     :param second: predictions of another run, under the same names.
+    :param second_log_likelihood: that of the other run.
     :param superchains: the label of the superchain of each chain; see
         :func:`~numpyro_bnn.diagnostics.nested_rhat`.
     """
@@ -174,7 +222,9 @@ def measure(
         above,
         scores,
         impossible,
-        {} if second is None else _apart(functions, errors, second),
+        None
+        if second is None
+        else _second_run(functions, errors, second, (log_likelihood, second_log_likelihood)),
     )
 
 
@@ -201,19 +251,41 @@ def _scores(log_likelihood: np.ndarray, members: np.ndarray) -> tuple[float, ...
     return tuple(found)
 
 
-def _apart(
-    functions: Arrays, errors: Mapping[str, MeanErrors], second: Mapping[str, np.ndarray]
-) -> dict[str, tuple[float, float]]:
-    """Mean and 99 % quantile over rows of the distance between the averages of two runs."""
-    differences = {}
+def _second_run(
+    functions: Arrays,
+    errors: Mapping[str, MeanErrors],
+    second: Mapping[str, np.ndarray],
+    log_likelihoods: tuple[np.ndarray | None, np.ndarray | None],
+) -> SecondRun:
+    """Distances between the averages and the log scores of two runs, beside their joint errors."""
+    differences, joint = {}, {}
     for name, each in errors.items():
-        theirs = second[name].mean(axis=(0, 1), dtype=np.float64)
-        differences[name] = theirs[: len(each.mean)] - each.mean
-    rows = row_distances(differences, units_of(functions, errors))
-    return {
-        unit: (float(each.mean()), float(np.quantile(each, 0.99, method="higher")))
-        for unit, each in rows.items()
-    }
+        theirs = mean_errors(second[name][:, :, : len(each.mean)])
+        differences[name] = theirs.mean - each.mean
+        joint[name] = np.hypot(each.error, theirs.error)
+    units = units_of(functions, errors)
+    rows, chance = row_distances(differences, units), row_distances(joint, units)
+    limit = limit_of_errors(sum(each.size for each in joint.values()))
+    score = score_error = float("nan")
+    given = [x for x in log_likelihoods if x is not None and np.isfinite(x.max((0, 1))).all()]
+    if len(given) == 2:
+        found = [log_score_errors(x)[0] for x in given]
+        # Finite draws lower a score; what they lower it by is added.
+        own, other = (
+            _scores(x, np.zeros(len(x), int))[0] - error["log_score_bias"]
+            for x, error in zip(given, found)
+        )
+        score, score_error = other - own, math.hypot(*(error["log_score"] for error in found))
+    return SecondRun(
+        {
+            u: (float(r.mean()), float(np.quantile(r, 0.99, method="higher")))
+            for u, r in rows.items()
+        },
+        {unit: MEAN_ABSOLUTE * float(each.mean()) for unit, each in chance.items()},
+        any(bool((np.abs(d) > limit * joint[name]).any()) for name, d in differences.items()),
+        score,
+        score_error,
+    )
 
 
 def weights_to_judge(weights: Mapping[str, np.ndarray]) -> Arrays:

@@ -1,7 +1,7 @@
 """Decides the verdict on a run, from everything that was measured.
 
 Precedence: invalid (any NaN or infinity) > too short (fewer draws a chain than `min_draws`) > chains
-that disagree > the tolerance (the last two in
+that disagree, or a second run that does > the tolerance (the last two in
 :attr:`numpyro_bnn.diagnostics.verdict_evidence.ErrorsAndAgreement.verdict`). Predictions are judged, and
 weights are reported apart: they can be relabelled without changing a prediction. Weights are judged only
 if there is nothing else.
@@ -63,7 +63,7 @@ def judge(evidence: Evidence) -> Judgement:
         judgement = _limited_by_sampler(_by_tolerance(evidence, evidence.measured), evidence)
     lines = [*judgement.sentences]
     if evidence.second is not None:
-        lines.append(on_second_run(evidence.second))
+        lines.append(on_second_run(evidence.second, evidence.measured))
     if evidence.num_chains == 1:
         lines.insert(0, ONE_CHAIN)
         judgement = judgement._replace(verdict=Verdict(judgement.verdict, one_chain=True))
@@ -149,6 +149,21 @@ def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -
         needed_by="chains that move",
         suspect=dict(suspect),
         sentences=(lead, *report.sentences),
+    )
+
+
+def without_errors(report: Report, why: str) -> Report:
+    """A report on draws that are no series of a chain, of which no error was computed.
+
+    :param report: the report on all draws, as on too few to judge.
+    :param why: what they are, and what to judge in their place.
+    """
+    return replace(
+        report,
+        headline="these draws are no chain, and have no Monte Carlo error",
+        needed=_UNKNOWN,
+        needed_by="the run that they come from",
+        sentences=(why,),
     )
 
 

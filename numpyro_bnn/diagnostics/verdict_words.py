@@ -27,6 +27,8 @@ def headline(measured: ErrorsAndAgreement, what: str) -> str:
     :param what: the quantities that are judged, `"predictions"` or `"weights"`.
     """
     verdict = measured.verdict
+    if measured.second_disagrees and not measured.agreement.disagree(measured.tolerance):
+        return _of_second_run(measured, what)
     if verdict.startswith("chains"):
         return f"{_farthest(measured, what)}; {_p_value(measured)}"
     if measured.nothing_moves:
@@ -68,12 +70,25 @@ def sentences(measured: ErrorsAndAgreement, what: str) -> list[str]:
                 else "."
             )
         )
-    for unit, (mean, worst) in measured.apart.items():
-        lines.append(
-            f"Averages of a second run are {mean:.2g} {_UNIT_WORDS[unit]} away (mean of rows; {worst:.2g} in "
-            f"the worst): what the bias of either comes to, and both Monte Carlo errors."
-        )
+    if measured.second is not None:
+        lines.append(f"A{_of_second_run(measured, what)[1:]}.")
     return lines
+
+
+def _of_second_run(measured: ErrorsAndAgreement, what: str) -> str:
+    """How far a second run is away, beside what the errors of both explain and what is accepted."""
+    second, tolerance = measured.second, measured.tolerance
+    assert second is not None
+    limits = {"total_variation": tolerance.total_variation, "relative": tolerance.relative_mean}
+    parts = [
+        f"averages of a second run are {mean:.2g} {_unit(unit, what)} away (mean of rows; {worst:.2g} in the "
+        f"worst), where the Monte Carlo errors of both explain {second.by_chance[unit]:.2g} and "
+        f"{limits[unit]:.2g} is accepted"
+        for unit, (mean, worst) in second.apart.items()
+    ]
+    if second.scores_differ:
+        parts.append(f"its log score is {second.score:+.2g} ± {second.score_error:.2g} nats away")
+    return "; ".join(parts)
 
 
 def draws_needed(needed: float) -> str:

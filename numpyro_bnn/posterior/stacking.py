@@ -109,7 +109,9 @@ def stack(
     :param num_samples: draws to take from all chains, in proportion to their weights (systematic
         resampling: each chain's share is right to one draw); as many as there are by default.
     :param options: options of :func:`numpyro_bnn.predict`.
-    :return: one chain; ``info["weights"]`` has the weight of each chain.
+    :return: one chain: the draws of the first chain in their order, then those of the second, …;
+        ``info["weights"]`` has the weight of each chain. They have no Monte Carlo error of their own: that is
+        for the run, ``diagnose(run, x)``.
     :raises ValueError: if `num_samples` is not positive, or as :func:`stacking_weights`.
     """
     check_key("stack", key)
@@ -120,14 +122,12 @@ def stack(
     predictions = predict(None, draws, x, **options)
     observed = observed_targets("stack", run, draws.model, x, y, options.get("site"))
     weights = stacking_weights(predictions.log_prob(observed))
-    key_offset, key_order = jax.random.split(key)
-    points = (np.arange(count) + float(jax.random.uniform(key_offset))) / count
+    points = (np.arange(count) + float(jax.random.uniform(key))) / count
     ends = np.cumsum(weights)
     chain = np.minimum(np.searchsorted(ends, points, side="right"), chains - 1)
     # The points of one chain spread evenly over its draws.
     within = (points - (ends - weights)[chain]) / weights[chain] * length
     taken = chain * length + np.clip(within.astype(int), 0, length - 1)
-    taken = np.asarray(jax.random.permutation(key_order, taken))
     chosen = _taken({name: jnp.asarray(value) for name, value in draws.items()}, taken)
     return Draws(chosen, draws.model, info=draws.info | {"weights": [float(w) for w in weights]})
 

@@ -28,8 +28,8 @@ def thin(run: Run, k: int, x: PyTree = None) -> Draws:
     while that helps. Predictions are compared at `x`: probabilities of classes, or of 20 parts of the range
     of the target that are equally likely on average.
 
-    The chosen draws serve to predict. Their spread in the weights is not that of the posterior, and no R-hat
-    can be computed from them.
+    The chosen draws serve to predict. Their spread in the weights is not that of the posterior, and neither
+    R-hat nor a Monte Carlo error can be computed from them: diagnose the run.
 
     :param run: an ``MCMC`` after `run`, what `fit` returned, a fitted estimator, or draws with a model.
     :param k: how many draws to keep, at most as many as there are.

@@ -30,7 +30,7 @@ from numpyro_bnn.storage.processes import Processes
 from numpyro_bnn.storage.same_run import check_accept
 
 if TYPE_CHECKING:
-    # Judging brings Numba, which takes a second to import: only runs that are judged wait for it.
+    # Only runs that are judged import what judges them.
     from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
     from numpyro_bnn.run.until import Stopped
 

@@ -262,7 +262,12 @@ class UntilKnown:
     def _seconds_left(self, drawn: DrawsSoFar, report: Report) -> float:
         """Seconds until two evaluations in a row are within tolerance, if errors fall as 1/√draws."""
         needed = report.needed
-        if report.verdict.startswith("chains") or not np.isfinite(needed):
+        # Below the least number of draws no error is known yet, and how it will fall cannot be said.
+        if (
+            report.monte_carlo_error is None
+            or report.verdict.startswith("chains")
+            or needed == np.inf
+        ):
             return float("nan")
         kept = drawn.num_draws - self.dropped
         first: float = drawn.num_draws

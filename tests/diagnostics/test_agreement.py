@@ -8,8 +8,12 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
-from numpyro_bnn.diagnostics.convergence.rhat import nested_rhat, rhat
-from numpyro_bnn.diagnostics.convergence.rhat_limits import nested_rhat_limit, rhat_limit
+from numpyro_bnn.diagnostics.convergence.rhat import (
+    nested_rhat,
+    nested_rhat_limit,
+    rhat,
+    rhat_limit,
+)
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.chain_groups import chain_groups
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors

@@ -241,7 +241,7 @@ SITUATIONS = {
         ["The chains agree", "Averages of a second run are 0.0", "A second run agrees in all 204"],
     ),
     "second opinion parts": (
-        WITHIN,
+        "chains_disagree",
         [
             "The chains agree",
             "A second run parts from this one",

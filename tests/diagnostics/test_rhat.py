@@ -7,8 +7,6 @@ import pytest
 from scipy import stats
 
 from numpyro_bnn.diagnostics.convergence import blocks as rhat_blocks
-from numpyro_bnn.diagnostics.convergence import compiled_loops as rank_loops
-from numpyro_bnn.diagnostics.convergence import ess as effective_size
 from numpyro_bnn.diagnostics.convergence import rhat
 
 with warnings.catch_warnings():
@@ -33,7 +31,7 @@ def arviz_of(name, x, **options):
     """A statistic of `(chain, draw)` from whichever generation of ArviZ is installed."""
     if int(arviz.__version__.split(".")[0]) > 0:
         options |= {"chain_axis": 0, "draw_axis": 1}
-    # With Numba at hand ArviZ 0.23 gives some statistics as arrays of one number.
+    # ArviZ 0.23 gives some statistics as arrays of one number.
     return np.asarray(getattr(arviz, name)(x, **options)).item()
 
 
@@ -104,7 +102,7 @@ def test_products_of_first_lags_and_transforms_of_all_give_the_same(rng, monkeyp
     x = np.stack([CHAINS[kind](rng, (4, 201)) for _ in range(20)], axis=-1)
     expected = rhat.summarize(x)
     for lags in (2, 31, 1000):
-        monkeypatch.setattr(effective_size, "_MOST_LAGS", lags)
+        monkeypatch.setattr(rhat_blocks, "_MOST_LAGS", lags)
         for given, value in zip(rhat.summarize(x), expected):
             np.testing.assert_allclose(given, value, rtol=1e-12)
 
@@ -223,28 +221,34 @@ def test_numerics_name_the_mistake(call, error, message):
         call()
 
 
-def test_without_a_folder_for_compiled_code_it_is_compiled_anew(monkeypatch):
-    compiled = rank_loops.numba.njit
+def awkward(rng, kind, dtype):
+    """Numbers on which ranks can go wrong."""
+    tiny = np.finfo(dtype).tiny
+    values = {
+        "normal": rng.normal(size=(3, 400)),
+        "ties": rng.integers(-3, 4, (3, 400)),
+        "all equal": np.full((2, 20), -1.5),
+        "both signs of zero": rng.choice([0.0, -0.0, 1.0, -1.0], (2, 50)),
+        "wide": rng.choice([-1, 1], (2, 300)) * np.exp(rng.uniform(-80, 80, (2, 300))),
+        "smallest": rng.choice([tiny, -tiny, tiny / 4, -tiny / 4, 0.0], (2, 100)),
+        "rows that end alike": np.repeat([[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]], 10, axis=1),
+    }[kind]
+    return values.astype(dtype)
 
-    def nowhere_to_write(*, cache=False, **options):
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return compiled(**options)
 
-    monkeypatch.setattr(rank_loops.numba, "njit", nowhere_to_write)
-    assert rank_loops.compiled(lambda x: x + 1)(1) == 2
+KINDS = ["normal", "ties", "all equal", "both signs of zero", "wide", "smallest"]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rows_are_sorted_with_their_places(rng, dtype):
-    values = rng.standard_cauchy((7, 500)).astype(dtype)
-    values[:, ::7] = rng.integers(-1, 2, (7, 72))
-    values[0, :6] = [np.inf, -np.inf, np.nan, -np.nan, 0.0, -0.0]
-    ordered, place = rhat_blocks._sorted(values.copy())
-    np.testing.assert_array_equal(np.take_along_axis(values, place, axis=1), ordered)
-    assert np.isnan(ordered[0, [0, -1]]).all()
-    np.testing.assert_array_equal(ordered[1:], np.sort(values[1:], axis=1))
-    folded, where = rhat_blocks._folded(ordered[1:], place[1:])
-    distance = np.abs(values[1:] - np.median(values[1:], axis=1, keepdims=True))
-    np.testing.assert_array_equal(folded, np.sort(distance, axis=1))
-    np.testing.assert_array_equal(np.take_along_axis(distance, where, axis=1), folded)
+@pytest.mark.parametrize("kind", [*KINDS, "rows that end alike"])
+@pytest.mark.parametrize("folded", [False, True])
+def test_scores_are_those_of_mean_ranks(rng, kind, dtype, folded):
+    """Normal scores of (rank - 3/8) / (size + 1/4), Vehtari et al. 2021, with SciPy's ranks."""
+    values = awkward(rng, kind, dtype)
+    ranked = np.abs(values - np.median(values, axis=1, keepdims=True)) if folded else values
+    size = values.shape[1]
+    expected = stats.norm.ppf(
+        (stats.rankdata(ranked.astype(float), axis=1) - 0.375) / (size + 0.25)
+    )
+    scores = rhat_blocks.rank_scores(values[:, None], folded)[:, 0]
+    np.testing.assert_allclose(scores, expected, rtol=1e-12, atol=1e-12)

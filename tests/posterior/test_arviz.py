@@ -290,7 +290,7 @@ def check_same(read: Any, idata: Any) -> None:
 def arviz_figures() -> Iterator[None]:
     """Run ArviZ's plots; what they and their dependencies deprecate is not ours to fix."""
     with warnings.catch_warnings():
-        for module in (r"arviz.*", r"xarray.*", r"matplotlib.*", r"numba.*"):
+        for module in (r"arviz.*", r"xarray.*", r"matplotlib.*"):
             for category in (DeprecationWarning, FutureWarning, PendingDeprecationWarning):
                 warnings.filterwarnings("ignore", category=category, module=module)
         yield

@@ -21,10 +21,11 @@ import pytest
 from numpyro.infer import HMC, NUTS
 
 import numpyro_bnn as bnn
+from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.course import Course
 from numpyro_bnn.run.plan import Plan
-from numpyro_bnn.run.until import Stopped
+from numpyro_bnn.run.until import Stopped, UntilKnown
 from numpyro_bnn.storage.draw_store import DrawStore
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -405,3 +406,16 @@ def test_the_bars_show_where_a_run_stands(followed):
     assert " left" in shown
     assert "stopped: within tolerance" in shown
     assert "420/420" in shown
+
+
+@pytest.mark.parametrize("draws", [12, 50, 99, 100])
+@pytest.mark.parametrize("accepted", [1e-9, 0.1])
+def test_no_time_is_promised_before_an_error_is_known(draws, accepted):
+    """Below a hundred draws a report says how many are the least, which is not how many are enough."""
+    values = {"f": np.random.default_rng(0).normal(size=(4, draws, 3))}
+    report = diagnose_draws(None, values, tolerance=bnn.Tolerance(relative=accepted))
+    drawn = SimpleNamespace(num_draws=draws, seconds_a_draw=0.01)
+    left = UntilKnown._seconds_left(SimpleNamespace(dropped=0), drawn, report)
+    assert np.isfinite(left) == (draws == 100)
+    if draws == 100 and accepted < 1e-3:
+        assert left > 1e9

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
 from numpyro_bnn.diagnostics.monte_carlo.chain_groups import chain_groups
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, as_chains, mean_errors
-from numpyro_bnn.diagnostics.monte_carlo.permutation_loops import permuted_rows
 from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
@@ -39,8 +39,8 @@ _MOST_BATCHES = 128
 _LEAST_PERMUTATIONS = 200
 # Two chains of few batches can be dealt out in so few ways that all are tried, in place of random ones.
 _ALL_WAYS = 2000
-# Scalars shuffled at a time (their batches stay in the cache), and scalars over which the median is taken.
-_SCALARS = 128
+# Sums of shuffled batches that are in memory at a time, and scalars over which the median is taken.
+_SUMS = 1 << 21
 _MEDIAN_OF = 1024
 # Relative rounding error of single precision, with a margin.
 _ROUNDING = 1 - 1e-5
@@ -359,18 +359,19 @@ def _observed_share(batches: np.ndarray) -> tuple[np.ndarray, float]:
 
 def _shuffled(flat: np.ndarray, order: np.ndarray, num_kept: int) -> tuple[np.ndarray, np.ndarray]:
     """Largest share of each permutation, and the shares of the first `num_kept` scalars."""
-    num, scalars = len(order), flat.shape[1]
+    num, chains, length = order.shape
+    # Each row averages the batches of one chain of one permutation.
+    weights = np.full(order.size, 1 / length, np.float32)
+    deal = csr_array((weights, order.ravel(), np.arange(0, order.size + 1, length)))
+    width = max(1, _SUMS // (num * chains))
 
     def work(start: int) -> tuple[np.ndarray, np.ndarray]:
-        block = np.ascontiguousarray(flat[:, start : start + _SCALARS], np.float32)
-        width = block.shape[1]
-        largest = np.zeros(num, np.float32)
-        kept = np.empty((num, min(width, max(0, num_kept - start))), np.float32)
-        permuted_rows(block, order, np.empty((3, width), np.float32), largest, kept)
-        return largest, kept
+        means = deal @ np.ascontiguousarray(flat[:, start : start + width], np.float32)
+        shares = np.square(means, out=means).reshape(num, chains, -1).sum(axis=1)
+        return shares.max(axis=1), shares[:, : max(0, num_kept - start)]
 
     with ThreadPoolExecutor() as pool:
-        largest, kept = zip(*pool.map(work, range(0, scalars, _SCALARS)))
+        largest, kept = zip(*pool.map(work, range(0, flat.shape[1], width)))
     return np.max(largest, axis=0), np.concatenate(kept, axis=1)
 
 

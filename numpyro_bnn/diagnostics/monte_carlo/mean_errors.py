@@ -10,15 +10,23 @@ largest of all. Replicated batch means: Gupta and Vats 2020 (arXiv:2002.10041), 
 (arXiv:1812.09384).
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import f
 
-from numpyro_bnn.diagnostics.convergence.blocks import by_block, checked, powers_of
-from numpyro_bnn.diagnostics.convergence.buffers import buffer
-from numpyro_bnn.diagnostics.monte_carlo.time_loops import MOST_LAGS, chain_rows
+from numpyro_bnn.diagnostics.convergence.blocks import (
+    by_block,
+    by_first_lags,
+    checked,
+    geyer,
+    powers_of,
+)
+
+# Number of lags that are summed before draws are averaged in fours.
+_MOST_LAGS = 16
 
 # With fewer effective draws, all chains together, the estimate of the error is not reliable.
 LEAST_ESS = 50.0
@@ -79,17 +87,61 @@ def _block_moments(block: np.ndarray) -> list[np.ndarray]:
     Variances and averages are in a unit of 2 to some power, which is the last: squares of draws of 1e20 would
     overflow in single precision, and those of 1e-25 vanish.
     """
-    m, n, b = block.shape
-    values = buffer("values", (b, m, n), block.dtype)
-    for chain in range(m):
-        values[:, chain] = block[chain].T
+    values = np.empty((block.shape[2], *block.shape[:2]), block.dtype)
+    for chain, draws in enumerate(block):
+        values[:, chain] = draws.T
     power = powers_of(values, (1, 2))
     power = np.where(np.abs(power) > _MOST_POWER, power, 0)
     if power.any():
-        values[:] = np.ldexp(values, -power[:, None, None])
-    within, of_mean, means = np.empty(b), np.empty(b), np.empty((b, m))
-    chain_rows(values, np.empty(MOST_LAGS), means, within, of_mean)
+        values = np.ldexp(values, -power[:, None, None])
+    # Draws that are not finite are refused by their averages.
+    with np.errstate(invalid="ignore", over="ignore"):
+        within, of_mean, means = chain_moments(values)
     return [within, of_mean, *means.T, power]
+
+
+def chain_moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Variance within chains, variance of a chain's average from within it, and averages `(b, m)`.
+
+    Where Geyer's sum does not end within a few lags, every four successive draws are averaged, which does not
+    change the variance of the whole average, and the short sum is tried again.
+
+    :param values: draws `(b, m, n)`, n at least 4; not kept.
+    """
+    b, m, n = values.shape
+    # The first draw is subtracted first, so that a large common value costs no digits.
+    first = values[:, :, :1].copy()
+    values -= first
+    # A chain that only differs from its average by rounding is constant.
+    moves = values.any(axis=(1, 2))
+    shift = values.mean(axis=2, dtype=np.float64, keepdims=True)
+    values -= shift.astype(values.dtype)
+    within = np.vecdot(values, values).sum(axis=1, dtype=np.float64) / (m * n) * moves
+    of_mean = np.zeros(b)
+    rows = np.flatnonzero(moves)
+    while rows.size:
+        values = values[moves]
+        n = values.shape[2]
+        variance = partial(_variance_of_chain_mean, m=m, n=n)
+        of_mean[rows] = by_first_lags(values, variance, min(_MOST_LAGS, n))
+        moves = np.isnan(of_mean[rows]) & (n > _MOST_LAGS)
+        rows = rows[moves]
+        values = values[..., : n - n % 4].reshape(-1, m, n // 4, 4).mean(axis=3)
+    return within, of_mean, (first + shift)[..., 0]
+
+
+def _variance_of_chain_mean(covariance: np.ndarray, rows: np.ndarray, m: int, n: int) -> np.ndarray:
+    """Variance of the average of one chain, or NaN where Geyer's sum does not end within the lags.
+
+    Deviations are from the chain's own average, which lowers every autocovariance by about the variance of
+    that average. Without a correction the error of AR(1) chains of ten autocorrelation times is 16 % too
+    small, with one 5 %, with two below 1 %; more of them diverge for shorter chains.
+    """
+    variance = covariance[:, 0]
+    between = variance / (n - 1.0)
+    for _ in range(2):
+        between = (variance + between) * geyer(covariance, between, m, n) / n
+    return (variance + between) * geyer(covariance, between, m, n) / n
 
 
 def mean_errors(x: ArrayLike, *, ratio: float | None = None) -> MeanErrors:
@@ -113,8 +165,7 @@ def mean_errors(x: ArrayLike, *, ratio: float | None = None) -> MeanErrors:
             f"because its halves are compared, got shape {x.shape}. Draw more."
         )
     m, n = x.shape[:2]
-    with np.errstate(invalid="ignore", over="ignore"):
-        variance, of_mean, *means, power = by_block(x, _block_moments, 3 + m)
+    variance, of_mean, *means, power = by_block(x, _block_moments, 3 + m)
     chain_means, power = np.stack(means), power.astype(int)
     if not (np.isfinite(chain_means).all() and np.isfinite(variance).all()):
         raise ValueError(

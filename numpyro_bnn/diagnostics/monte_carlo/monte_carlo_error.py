@@ -26,7 +26,7 @@ from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, 
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 # The mean absolute value of a normal error, in its standard deviations.
-_MEAN_ABSOLUTE = float(np.sqrt(2 / np.pi))
+MEAN_ABSOLUTE = float(np.sqrt(2 / np.pi))
 # A decision is open while the probabilities of the two likeliest classes differ by less than so many errors.
 _OPEN_ERRORS = 2.0
 # A scalar whose error is unknown enters its row with its whole standard deviation. If the error of the row is
@@ -186,7 +186,7 @@ def monte_carlo_error(
     # Predictions that are the same at all inputs may have a single input.
     unknown_rows = np.zeros(max(x.shape[2] for x in arrays.values()), bool)
     for key, rows in row_distances({n: each.error for n, each in errors.items()}, units).items():
-        scale = _MEAN_ABSOLUTE if key == "total_variation" else 1.0
+        scale = MEAN_ABSOLUTE if key == "total_variation" else 1.0
         unknown = ~(scale * guessed[key] <= _NEGLIGIBLE[key])
         unknown_rows |= unknown
         by_row[key] = np.where(unknown, np.inf, scale * rows)
@@ -195,7 +195,7 @@ def monte_carlo_error(
         values["decisions_open"] = _decisions_open(arrays["probs"], errors["probs"])
     to_know = _needed_to_know(errors, unknown_rows)
     if log_likelihood is not None:
-        score, score_to_know = _log_score(log_likelihood)
+        score, score_to_know = log_score_errors(log_likelihood)
         values |= score
         to_know = max(to_know, score_to_know)
     return MonteCarloError(
@@ -241,7 +241,7 @@ def _decisions_open(probs: np.ndarray, errors: MeanErrors) -> float:
     return float((np.abs(difference.mean) <= _OPEN_ERRORS * difference.error).mean())
 
 
-def _log_score(log_likelihood: Any) -> tuple[dict[str, float], float]:
+def log_score_errors(log_likelihood: Any) -> tuple[dict[str, float], float]:
     """Errors of the mean log score, and the factor by which to lengthen the run until they are known.
 
     To first order the error of the mean log score is the mean over draws of `1/n sum_i p_i(theta) / pbar_i`,

@@ -1,6 +1,5 @@
 """``MCMC``: NumPyro's class, whose programs are compiled once, and which refuses silently wrong set-ups."""
 
-import warnings
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -140,21 +139,19 @@ class MCMC(CompiledRuns):
         self._placement = Placement.given(mesh, num_chains, chain_method)
         if chain_method == "parallel" and self._placement.mesh is None:
             chain_method = "sequential"
-        with warnings.catch_warnings():
-            # NumPyro warns unless every chain has a device of its own; here several chains may share one.
-            warnings.filterwarnings("ignore", message="There are not enough devices")
-            super().__init__(
-                sampler,
-                num_warmup=num_warmup,
-                num_samples=num_samples,
-                num_chains=num_chains,
-                thinning=thinning,
-                postprocess_fn=postprocess_fn,
-                chain_method=chain_method,
-                progress_bar=progress_bar,
-                progress_rate=progress_rate,
-                jit_model_args=jit_model_args,
-            )
+        super().__init__(
+            sampler,
+            num_warmup=num_warmup,
+            num_samples=num_samples,
+            num_chains=num_chains,
+            thinning=thinning,
+            postprocess_fn=postprocess_fn,
+            # NumPyro warns of "parallel" unless every chain has a device; here chains may share one.
+            chain_method="sequential" if chain_method == "parallel" else chain_method,
+            progress_bar=progress_bar,
+            progress_rate=progress_rate,
+            jit_model_args=jit_model_args,
+        )
         self.chain_method = chain_method
         self.left_out: dict[int, str] = {}
         self.suspect: dict[int, str] = {}

@@ -1,7 +1,7 @@
 """Gives each thread a stack of NumPyro's handlers of its own, so that models may run in several threads.
 
-NumPyro 0.22 has one list for the whole process: a site of one thread lands in the trace of another. The list is
-replaced in every module that has imported it, once, so that NumPyro's own samplers are safe in threads too.
+NumPyro 0.22 has one list for the whole process: a site of one thread lands in the trace of another. The list
+is replaced in every module that has imported it, once, so that NumPyro's own samplers are safe as well.
 """
 
 import sys

@@ -114,7 +114,9 @@ class DrawFiles:
         """
         for chunk in range(draws.start // self._lengths[1], -(-draws.stop // self._lengths[1])):
             if not self.are_whole(chunk, with_checksums=False):
-                raise ValueError(f"a file of chunk {chunk} in {self.folder} is missing or cut short")
+                raise ValueError(
+                    f"a file of chunk {chunk} in {self.folder} is missing or cut short"
+                )
 
     def write(self, chunk: int, values: np.ndarray) -> None:
         """Write the files of a chunk.

@@ -133,7 +133,9 @@ class DrawStore:
             "not_finite": {},
             "left_out": {},
         }
-        self._files = {(v.group, v.name): DrawFiles(self.path / v.group / v.name) for v in variables}
+        self._files = {
+            (v.group, v.name): DrawFiles(self.path / v.group / v.name) for v in variables
+        }
         self._commit(about)
 
     # -- writing -------------------------------------------------------------------------------

@@ -212,8 +212,8 @@ def _constructed_from(value: object) -> dict[str, Any]:
 
 def _reduced(value: object) -> dict[str, Any]:
     """The values from which ``copy`` would make another such object, by name."""
-    # Python warns that iterators of `itertools` will not be copyable in future. Filters of warnings are shared by
-    # all threads: others stay as they are.
+    # Python warns that iterators of `itertools` will not be copyable in future. All threads share the filters
+    # of warnings, which are changed for such iterators alone.
     of_itertools = type(value).__module__ == "itertools"
     with warnings.catch_warnings(action="ignore") if of_itertools else contextlib.nullcontext():
         reduce = copyreg.dispatch_table.get(type(value), lambda value: value.__reduce_ex__(4))

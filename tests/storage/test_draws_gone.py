@@ -1,4 +1,4 @@
-"""Draws on disk that are gone or replaced after a run: refused by every reader, never zeros or another run's."""
+"""Draws on disk that are gone or replaced after a run are refused by every reader."""
 
 import shutil
 

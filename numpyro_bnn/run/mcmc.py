@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform
 
+from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import refuse_network
@@ -182,6 +183,7 @@ class MCMC(CompiledRuns):
             raise AttributeError("MCMC: there are no arguments before the first `run`.")
         return self._args, self._kwargs
 
+    @all_or_nothing
     def run(
         self,
         rng_key: jax.Array,
@@ -226,6 +228,7 @@ class MCMC(CompiledRuns):
             return
         self._begin(rng_key, args, kwargs, tuple(extra_fields), init_params)
 
+    @all_or_nothing
     def run_until(
         self,
         rng_key: jax.Array,
@@ -285,6 +288,7 @@ class MCMC(CompiledRuns):
         assert self.stopped is not None
         return self.stopped
 
+    @all_or_nothing
     def resume(self, *args: object, accept: Collection[str] = (), **kwargs: object) -> None:
         """Continue the run in the folder `checkpoint`, to the draws that it would have given.
 

@@ -86,7 +86,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     warmup = all_or_nothing(NumPyroMCMC.warmup)
 
     def _set_collection_params(self, *args: Any, **kwargs: Any) -> None:
-        # A new dict: NumPyro writes to the old one what is to be run, which must not stay where that is refused.
+        # A new dict: what is to be run must not stay in the old one where the run is refused.
         self._collection_params: dict[str, Any] = {}
         super()._set_collection_params(*args, **kwargs)
 

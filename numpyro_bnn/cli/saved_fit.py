@@ -1,4 +1,4 @@
-"""Writes a fit of the command line to disk, with a checksum of its files, and reads it to predict new rows."""
+"""Writes a fit of the command line to disk, with a checksum, and reads it to predict new rows."""
 
 import hashlib
 import json

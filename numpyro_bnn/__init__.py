@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 # the whole would be loaded twice.
 from numpyro import __version__ as _numpyro_version
 
+from numpyro_bnn._handler_stack import separate_threads as _separate_threads
+
 __version__ = "0.1.0"
+_separate_threads()
 
 _HOME = {
     "approximations.laplace": ["laplace"],

@@ -1,9 +1,9 @@
-"""Errors for calls whose arguments are missing, unknown or in another order: they show the right call."""
+"""Decorators: errors for wrong arguments that show the right call, and methods that learn all or nothing."""
 
 import functools
 import inspect
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
@@ -29,3 +29,19 @@ def shows_call(call: str) -> Callable[[Callable[_Given, _Made]], Callable[_Given
         return checked
 
     return decorate
+
+
+def all_or_nothing(
+    method: Callable[Concatenate[Any, _Given], _Made],
+) -> Callable[Concatenate[Any, _Given], _Made]:
+    """A method whose object changes at its end alone, and not at all if it is refused or interrupted."""
+
+    @functools.wraps(method)
+    def whole(self: Any, *args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
+        fresh = object.__new__(type(self))
+        fresh.__dict__ = dict(vars(self))
+        result = method(fresh, *args, **kwargs)
+        self.__dict__ = vars(fresh)
+        return self if result is fresh else result
+
+    return whole

@@ -39,11 +39,11 @@ ALLOWED = {
     ),
     # The end of a run that goes on until it is known is a verdict: run/until.py asks for it.
     "run": (
-        "_checks _types data diagnostics diagnostics.monte_carlo posterior potential priors samplers "
-        "samplers.tempering storage"
+        "_calls _checks _types data diagnostics diagnostics.monte_carlo posterior potential priors "
+        "samplers samplers.tempering storage"
     ),
     "workflow": (
-        "_checks _text _types approximations data diagnostics diagnostics.convergence "
+        "_calls _checks _text _types approximations data diagnostics diagnostics.convergence "
         "diagnostics.fit_check diagnostics.monte_carlo distributions models posterior potential priors run "
         "samplers samplers.sgmcmc scores"
     ),
@@ -183,10 +183,10 @@ ROWS = {
         kernel
     """,
     "storage": """
-        compilation_cache locks processes reached_code stored_array stored_names
+        compilation_cache locks processes reached_code stored_names
         folders identity_parts orbax_arrays
         chunk_files run_identity
-        changed_by_model shared_programs
+        changed_by_model shared_programs stored_array
         axis_names same_run
         draw_variables
         draw_store

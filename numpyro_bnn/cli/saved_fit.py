@@ -1,5 +1,6 @@
-"""Writes a fit of the command line to disk, and reads it to predict new rows."""
+"""Writes a fit of the command line to disk, with a checksum, and reads it to predict new rows."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,9 @@ from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Average, Predictions, average
 
 FILE = "model.json"
-_FORMAT = "numpyro_bnn fit 1"
+_FORMAT = "numpyro_bnn fit 2"
+# Fits of an older version have no checksums.
+_BEFORE = "numpyro_bnn fit 1"
 _KEPT = ("name", "task", "columns", "target", "classes", "sources", "fill")
 _INTERVAL = (0.05, 0.95)
 _BATCH = 4096
@@ -46,6 +49,7 @@ def write(outcome: Outcome, folder: Path) -> Path:
     table = {name: getattr(outcome.table, name) for name in _KEPT}
     path = folder / FILE
     content = {"format": _FORMAT, "options": options, "table": table}
+    content["checksum"] = _checksum(content, folder / "posterior.nc")
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
     return path
 
@@ -54,7 +58,7 @@ def read(folder: Path) -> SavedFit:
     """Read a fit from the folder that the main job wrote.
 
     :param folder: that folder.
-    :raises ValueError: for a folder without a fit, or with one that is damaged or of another version.
+    :raises ValueError: for a folder without a fit, or with one that was changed, or is of another version.
     """
     path, posterior = folder / FILE, folder / "posterior.nc"
     for file in (path, posterior):
@@ -65,8 +69,11 @@ def read(folder: Path) -> SavedFit:
             )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != _FORMAT:
+        if content["format"] not in (_FORMAT, _BEFORE):
             raise ValueError(f"its format is {content['format']!r}")
+        known = content.pop("checksum") if content["format"] == _FORMAT else None
+        if known not in (None, _checksum(content, posterior)):
+            raise ValueError(f"it or {posterior.name} was changed since: their checksum is another")
         table = _table_of(content["table"])
         options = Options(
             hidden=tuple(content["options"]["hidden"]), prior=content["options"]["prior"]
@@ -80,6 +87,12 @@ def read(folder: Path) -> SavedFit:
     with xr.open_datatree(posterior, engine="h5netcdf") as tree:
         draws = from_inference_data(tree.load(), model_of(table, options))
     return SavedFit(table, draws)
+
+
+def _checksum(content: dict[str, Any], posterior: Path) -> str:
+    """A digest of both files: of what `model.json` tells, and of the draws."""
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode() + posterior.read_bytes()).hexdigest()
 
 
 def _table_of(kept: dict[str, Any]) -> Table:

@@ -16,7 +16,7 @@ from numpyro_bnn.samplers.failed_chains import warn_of_failed
 from numpyro_bnn.samplers.suspects import suspect_chains
 from numpyro_bnn.storage.draw_store import DrawStore
 from numpyro_bnn.storage.draw_variables import POSTERIOR
-from numpyro_bnn.storage.folders import require_writable
+from numpyro_bnn.storage.folders import require_storage, require_writable
 
 _FORMAT = "numpyro_bnn draws 1"
 
@@ -96,6 +96,7 @@ def load(path: str | Path, model: Callable) -> Draws:
     """
     path = Path(path)
     if path.is_dir():
+        require_storage("load: a folder of draws")
         return _from_store(DrawStore(path), model)
     # NumPy closes only what it was given open when the archive turns out to be broken.
     with path.open("rb") as opened:

@@ -15,6 +15,7 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, is_prng_key
 
+from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_key, is_typed_key, refuse_equal_keys
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import inputs_of_call
@@ -81,6 +82,13 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     _kernel: MCMCKernel
     _args: tuple
     _kwargs: dict[str, PyTree]
+
+    warmup = all_or_nothing(NumPyroMCMC.warmup)
+
+    def _set_collection_params(self, *args: Any, **kwargs: Any) -> None:
+        # A new dict: what is to be run must not stay in the old one where the run is refused.
+        self._collection_params: dict[str, Any] = {}
+        super()._set_collection_params(*args, **kwargs)
 
     @property
     def model(self) -> Callable | None:

@@ -1,6 +1,5 @@
 """``MCMC``: NumPyro's class, whose programs are compiled once, and which refuses silently wrong set-ups."""
 
-import warnings
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform
 
+from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import refuse_network
@@ -140,21 +140,19 @@ class MCMC(CompiledRuns):
         self._placement = Placement.given(mesh, num_chains, chain_method)
         if chain_method == "parallel" and self._placement.mesh is None:
             chain_method = "sequential"
-        with warnings.catch_warnings():
-            # NumPyro warns unless every chain has a device of its own; here several chains may share one.
-            warnings.filterwarnings("ignore", message="There are not enough devices")
-            super().__init__(
-                sampler,
-                num_warmup=num_warmup,
-                num_samples=num_samples,
-                num_chains=num_chains,
-                thinning=thinning,
-                postprocess_fn=postprocess_fn,
-                chain_method=chain_method,
-                progress_bar=progress_bar,
-                progress_rate=progress_rate,
-                jit_model_args=jit_model_args,
-            )
+        super().__init__(
+            sampler,
+            num_warmup=num_warmup,
+            num_samples=num_samples,
+            num_chains=num_chains,
+            thinning=thinning,
+            postprocess_fn=postprocess_fn,
+            # NumPyro warns of "parallel" unless every chain has a device; here chains may share one.
+            chain_method="sequential" if chain_method == "parallel" else chain_method,
+            progress_bar=progress_bar,
+            progress_rate=progress_rate,
+            jit_model_args=jit_model_args,
+        )
         self.chain_method = chain_method
         self.left_out: dict[int, str] = {}
         self.suspect: dict[int, str] = {}
@@ -185,6 +183,7 @@ class MCMC(CompiledRuns):
             raise AttributeError("MCMC: there are no arguments before the first `run`.")
         return self._args, self._kwargs
 
+    @all_or_nothing
     def run(
         self,
         rng_key: jax.Array,
@@ -229,6 +228,7 @@ class MCMC(CompiledRuns):
             return
         self._begin(rng_key, args, kwargs, tuple(extra_fields), init_params)
 
+    @all_or_nothing
     def run_until(
         self,
         rng_key: jax.Array,
@@ -288,6 +288,7 @@ class MCMC(CompiledRuns):
         assert self.stopped is not None
         return self.stopped
 
+    @all_or_nothing
     def resume(self, *args: object, accept: Collection[str] = (), **kwargs: object) -> None:
         """Continue the run in the folder `checkpoint`, to the draws that it would have given.
 

@@ -23,7 +23,13 @@ from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.storage.chunk_files import DTYPES
 from numpyro_bnn.storage.draw_store import DrawStore
 from numpyro_bnn.storage.draw_variables import Variable, variables_of
-from numpyro_bnn.storage.folders import leave_mark, path_of, refuse_nested, require_writable
+from numpyro_bnn.storage.folders import (
+    leave_mark,
+    path_of,
+    refuse_nested,
+    require_storage,
+    require_writable,
+)
 from numpyro_bnn.storage.locks import FolderInUse, FolderLock
 from numpyro_bnn.storage.processes import Processes
 from numpyro_bnn.storage.run_identity import Described
@@ -67,6 +73,7 @@ class Disk(NamedTuple):
             )
         if checkpoint is None and draws is None:
             return None
+        require_storage("MCMC: a run on disk (checkpoint=, draws=)")
         refuse_nested(*paths)
         locks = tuple(FolderLock(path) for path in paths if path is not None)
         return cls(paths[0], every, paths[1], dtype, processes, locks)

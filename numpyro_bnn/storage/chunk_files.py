@@ -67,7 +67,8 @@ class DrawFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         path = folder / "zarr.json"
-        safe = f"The numbers beside it, in {folder / 'c'}, are untouched; restore the file from a copy."
+        kept = f"The numbers beside it, in {folder / 'c'}, are untouched; restore the file from a copy."
+        safe = kept if folder.exists() else "Restore the folder of the array from a copy."
         try:
             own: dict[str, Any] = read_json(path, safe)
         except OSError as error:
@@ -105,6 +106,17 @@ class DrawFiles:
             if with_checksums and not _has_its_checksum(path):
                 return False
         return True
+
+    def require(self, draws: slice) -> None:
+        """Refuse to read draws of which a file is missing or cut short: zarr would give zeros.
+
+        :raises ValueError: naming the chunk.
+        """
+        for chunk in range(draws.start // self._lengths[1], -(-draws.stop // self._lengths[1])):
+            if not self.are_whole(chunk, with_checksums=False):
+                raise ValueError(
+                    f"a file of chunk {chunk} in {self.folder} is missing or cut short"
+                )
 
     def write(self, chunk: int, values: np.ndarray) -> None:
         """Write the files of a chunk.

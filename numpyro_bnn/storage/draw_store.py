@@ -133,7 +133,9 @@ class DrawStore:
             "not_finite": {},
             "left_out": {},
         }
-        self._files = self._found()
+        self._files = {
+            (v.group, v.name): DrawFiles(self.path / v.group / v.name) for v in variables
+        }
         self._commit(about)
 
     # -- writing -------------------------------------------------------------------------------
@@ -169,22 +171,17 @@ class DrawStore:
         self._commit(self.about | facts)
 
     def _found(self) -> dict[tuple[str, str], DrawFiles]:
-        """The files of every array by group and name."""
-        return {
-            (group, folder.name): DrawFiles(folder)
-            for group in (POSTERIOR, STATS)
-            for folder in self._folders(group)
-        }
+        """The files of every array by group and name, as the metadata list them.
 
-    def _folders(self, group: str) -> list[Path]:
-        """The folder of every array of a group.
-
-        :raises ValueError: if the group is gone.
+        :raises ValueError: if the metadata are damaged, or an array is gone.
         """
+        path = self.path / "zarr.json"
         try:
-            return [folder for folder in sorted((self.path / group).iterdir()) if folder.is_dir()]
-        except OSError as error:
-            raise damaged(self.path / group, error, _SAFE) from error
+            known = list(read_json(path, _SAFE)["consolidated_metadata"]["metadata"])
+        except (KeyError, TypeError) as error:
+            raise damaged(path, error, _SAFE) from error
+        names = [(group, name) for group, _, name in (key.partition("/") for key in known) if name]
+        return {(group, name): DrawFiles(self.path / group / name) for group, name in names}
 
     def _commit(self, about: dict[str, Any]) -> None:
         """Write the number of draws where readers look for it: every ``zarr.json``, the root's last."""
@@ -278,10 +275,11 @@ class DrawStore:
         try:
             root: Any = zarr.open_group(self.path, mode="r")
             found = {}
-            for group, name in self._found():
+            for (group, name), files in self._found().items():
                 array = root[group][name]
-                source = array.attrs["source"]
-                found[group, source] = StoredArray(array, self, first=about["dropped"])
+                found[group, array.attrs["source"]] = StoredArray(
+                    array, self, files, about.get("run"), first=about["dropped"]
+                )
         except Exception as error:  # zarr does not document what it raises for senseless metadata
             raise damaged(self.path / "zarr.json", error, _SAFE) from error
         return found

@@ -55,10 +55,10 @@ def variables_of(draws: Mapping[str, PyTree], sample_field: str, lead: int) -> l
 
 def axes_of(variables: list[Variable]) -> list[list[str]]:
     """Names of the axes of each variable of one group, beside (chain, draw)."""
-    sites = {v.source: v.shape for v in variables if v.group == POSTERIOR}
-    named = dims_of(sites)
+    named = dims_of({v.source: v.shape for v in variables if v.group == POSTERIOR})
     return [
-        named.get(v.source) or [f"{v.name}.axis_{i}" for i in range(len(v.shape))]
+        (named[v.source] if v.group == POSTERIOR else [])
+        or [f"{v.name}.axis_{i}" for i in range(len(v.shape))]
         for v in variables
     ]
 

@@ -3,10 +3,25 @@
 import json
 import os
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from numpyro_bnn.storage.locks import OWN_PREFIX
+
+
+def require_storage(what: str) -> None:
+    """Refuse to write or read runs on disk without the packages that this takes.
+
+    :param what: what needs them, for the message.
+    :raises ModuleNotFoundError: naming those that are missing.
+    """
+    missing = [name for name in ("filelock", "orbax", "psutil", "zarr") if find_spec(name) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            f"{what} needs packages that are not installed: {', '.join(missing)}. Install them by "
+            '`pip install "numpyro-bnn[storage]"`.'
+        )
 
 
 def refuse_nested(checkpoint: Path | None, draws: Path | None) -> None:

@@ -212,10 +212,10 @@ def _constructed_from(value: object) -> dict[str, Any]:
 
 def _reduced(value: object) -> dict[str, Any]:
     """The values from which ``copy`` would make another such object, by name."""
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # Python warns that iterators will not be copyable in future
+    # Python warns that iterators of `itertools` will not be copyable in future. All threads share the filters
+    # of warnings, which are changed for such iterators alone.
+    of_itertools = type(value).__module__ == "itertools"
+    with warnings.catch_warnings(action="ignore") if of_itertools else contextlib.nullcontext():
         reduce = copyreg.dispatch_table.get(type(value), lambda value: value.__reduce_ex__(4))
         reduced = reduce(value)
     if isinstance(reduced, str):

@@ -7,18 +7,20 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from numpyro_bnn.storage.chunk_files import DrawFiles
+
 # Arrays of up to so many bytes are read into memory as a whole.
 _IN_MEMORY = 2**26
 
 
 class Store(Protocol):
-    """The part of a store of draws that one of its arrays uses, for error messages.
-
-    - **path** - folder of the store
-    - **num_sound** - draws of each chain that are neither missing nor damaged
-    """
+    """The part of a store of draws that one of its arrays uses."""
 
     path: Path
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The attributes of the store, read anew."""
 
     @property
     def num_sound(self) -> int:
@@ -34,15 +36,25 @@ class StoredArray:
 
     :param array: the zarr array.
     :param store: the store that holds it.
+    :param files: the files of the array.
+    :param run: identifier of the run that the draws are of.
     :param chains: numbers of the chains to show; None for all.
     :param first: the first draw to show; earlier ones were dropped.
     """
 
     def __init__(
-        self, array: Any, store: "Store", chains: ArrayLike | None = None, first: int = 0
+        self,
+        array: Any,
+        store: Store,
+        files: DrawFiles,
+        run: str | None,
+        chains: ArrayLike | None = None,
+        first: int = 0,
     ) -> None:
         self._array = array
         self._store = store
+        self._files = files
+        self._run = run
         self._first = first
         self.path = store.path
         self.place: str = array.path
@@ -74,7 +86,9 @@ class StoredArray:
     def _read(self, drawn: slice, more: tuple) -> np.ndarray:
         begin, end, step = drawn.indices(self.shape[1])
         part = slice(begin + self._first, max(begin, end) + self._first, step)
+        self._refuse_other_run()
         try:
+            self._files.require(part)
             return np.asarray(self._array[(slice(None), part, *more)])[self.chains]
         except (ValueError, RuntimeError, OSError) as error:
             safe = max(0, self._store.num_sound - self._first)
@@ -84,12 +98,26 @@ class StoredArray:
                 f"chain are whole{advice}."
             ) from error
 
+    def _refuse_other_run(self) -> None:
+        """Refuse to read from a folder that was removed, or replaced by that of another run."""
+        advice = (
+            "Draws on disk are read when they are used: put the folder of their run back, or read it with "
+            "`bnn.load` where it is now."
+        )
+        try:
+            run = self._store.about.get("run")
+        except ValueError as error:
+            raise ValueError(f"The draws in {self.path} are gone: {error} {advice}") from error
+        if run != self._run:
+            raise ValueError(f"{self.path} holds the draws of another run now. {advice}")
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self._read(slice(None), ()), dtype)
 
     def take_chains(self, chains: ArrayLike) -> "StoredArray":
         """An array of the draws of some chains only; `chains` indexes the chains shown here."""
-        return StoredArray(self._array, self._store, self.chains[np.asarray(chains)], self._first)
+        chains = self.chains[np.asarray(chains)]
+        return StoredArray(self._array, self._store, self._files, self._run, chains, self._first)
 
     def __repr__(self) -> str:
         return f"StoredArray({self.path}, shape={self.shape}, {self.dtype})"

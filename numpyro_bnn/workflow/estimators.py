@@ -15,6 +15,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_share
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.models.ready import classification, regression
@@ -105,6 +106,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         tags.target_tags.multi_output = True
         return tags
 
+    @all_or_nothing
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> "BNNRegressor":
@@ -253,6 +255,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         self.random_state = random_state
         self.progress_bar = progress_bar
 
+    @all_or_nothing
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> "BNNClassifier":

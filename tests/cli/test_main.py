@@ -3,6 +3,7 @@
 import contextlib
 import io
 import itertools
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import pandas as pd
 import pytest
 
 from numpyro_bnn import Draws, from_inference_data
+from numpyro_bnn.cli import saved_fit
 from numpyro_bnn.cli.job import _checked
 from numpyro_bnn.cli.main import main
 from numpyro_bnn.cli.page import _check
@@ -214,6 +216,41 @@ def test_a_folder_without_a_fit_or_with_a_damaged_one_is_refused(regression, tmp
     assert "its format is 'another'" in " ".join(capsys.readouterr().err.split())
     assert main(["predict", str(output), table, "--output", table]) == 2
     assert "is the file of the new rows" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("name", ["posterior.nc", "model.json"])
+def test_a_fit_with_a_flipped_bit_is_refused(name, regression, tmp_path):
+    _, output, _ = regression
+    for part in ("posterior.nc", "model.json"):
+        shutil.copy(output / part, tmp_path)
+    whole = saved_fit.read(tmp_path)
+    assert whole.draws.num_chains == 2
+    content = (tmp_path / name).read_bytes()
+    for place in np.linspace(0, len(content) - 2, 25).astype(int):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << int(place) % 8
+        (tmp_path / name).write_bytes(flipped)
+        if name == "model.json" and _is_equal(flipped, content):
+            continue
+        with pytest.raises(ValueError, match=r"model\.json is damaged.*Fit again"):
+            saved_fit.read(tmp_path)
+
+
+def _is_equal(flipped, content):
+    """Whether two texts hold the same, as where one kind of space became another."""
+    try:
+        return json.loads(flipped) == json.loads(content)
+    except ValueError:
+        return False
+
+
+def test_a_fit_of_an_older_version_is_read(regression, tmp_path):
+    _, output, _ = regression
+    shutil.copy(output / "posterior.nc", tmp_path)
+    content = json.loads((output / "model.json").read_text()) | {"format": "numpyro_bnn fit 1"}
+    del content["checksum"]
+    (tmp_path / "model.json").write_text(json.dumps(content))
+    assert saved_fit.read(tmp_path).draws.num_chains == 2
 
 
 @pytest.mark.slow

@@ -1,11 +1,14 @@
-"""A process that holds the lock of a folder until it is told to end: ``lock_holder.py FOLDER``."""
+"""A process that holds the lock of a folder until it is told to end: ``lock_holder.py FOLDER [SECONDS]``."""
 
 import sys
 from pathlib import Path
 
-from numpyro_bnn.storage.locks import FolderLock
+from numpyro_bnn.storage import locks
 
-lock = FolderLock(Path(sys.argv[1]))
+if len(sys.argv) > 2:
+    locks.SILENCE = float(sys.argv[2])
+    locks.HEARTBEAT = locks.SILENCE / 10
+lock = locks.FolderLock(Path(sys.argv[1]))
 lock.acquire()
 print("held", flush=True)
 for _ in sys.stdin:

@@ -14,6 +14,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn.cli import job_report
 from numpyro_bnn.cli.main import main
 from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.storage import folders
 
 pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
@@ -342,3 +343,15 @@ def test_the_command_line_replaces_its_own_report(tmp_path):
     (tmp_path / "new" / "notes.txt").write_text("mine")
     job_report.require_folder(tmp_path / "new")
     shutil.rmtree(tmp_path / "new")
+
+
+@pytest.mark.parametrize("missing", ["filelock", "orbax", "psutil", "zarr"])
+@pytest.mark.parametrize("where", ["checkpoint", "draws"])
+def test_a_missing_package_is_named_with_what_installs_it(missing, where, tmp_path, monkeypatch):
+    found = folders.find_spec
+    monkeypatch.setattr(folders, "find_spec", lambda n: None if n == missing else found(n))
+    text = rf'not installed: {missing}\. Install them by `pip install "numpyro-bnn\[storage\]"`'
+    with pytest.raises(ModuleNotFoundError, match=rf"MCMC: a run on disk .*{text}"):
+        bnn.MCMC(Walk(), num_warmup=1, num_samples=1, **{where: tmp_path / "run"})
+    with pytest.raises(ModuleNotFoundError, match=rf"load: a folder of draws .*{text}"):
+        bnn.load(tmp_path, None)

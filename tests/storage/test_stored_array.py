@@ -11,7 +11,8 @@ from numpyro_bnn.storage.stored_array import StoredArray
 
 zarr = pytest.importorskip("zarr")
 RNG = np.random.default_rng(0)
-STORE = SimpleNamespace(path=Path("draws"), num_sound=12)
+STORE = SimpleNamespace(path=Path("draws"), num_sound=12, about={"run": "a"})
+FILES = SimpleNamespace(require=lambda draws: None)
 MASK = RNG.random((4, 12)) < 0.5
 ALL = slice(None)
 # Of draws of scalars and of arrays alike.
@@ -80,7 +81,7 @@ def stored(shape, first=0):
         zarr.storage.MemoryStore(), shape=values.shape, chunks=values.shape, dtype=values.dtype
     )
     array[:] = values
-    return StoredArray(array, STORE, first=first), values[:, first:]
+    return StoredArray(array, STORE, FILES, "a", first=first), values[:, first:]
 
 
 def result(array, index):

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+import xarray as xr
 from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
@@ -153,3 +154,26 @@ def test_the_export_refuses_a_target_that_is_called_like_an_axis(target):
         ValueError, match=rf"the site '{target}' cannot be stored|be called '{target}'"
     ):
         bnn.to_inference_data(draws, np.ones((4, 1)), np.ones(4))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_a_site_may_have_the_name_of_a_field_of_the_sampler(shape, tmp_path):
+    def model(x, y=None):
+        w = numpyro.sample("potential_energy", dist.Normal(0, 1).expand(shape).to_event())
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(w.sum() + 0 * x, 1.0), obs=y)
+
+    settings = {"num_warmup": 2, "num_samples": 6, "num_chains": 1, "progress_bar": False}
+    kernel = HMC(model, step_size=0.1, num_steps=2, trajectory_length=None, adapt_step_size=False)
+    both = []
+    for where in ({}, {"draws": tmp_path / "run.zarr"}):
+        mcmc = bnn.MCMC(kernel, **settings, **where)
+        start = {"potential_energy": np.zeros((1, *shape))}
+        mcmc.run(jax.random.key(0), np.ones(4), np.ones(4), init_params=start)
+        both.append(mcmc.get_samples(True)["potential_energy"])
+    np.testing.assert_array_equal(*both)
+    np.testing.assert_array_equal(
+        bnn.load(tmp_path / "run.zarr", model)["potential_energy"], both[0]
+    )
+    with xr.open_datatree(tmp_path / "run.zarr", engine="zarr") as tree:
+        assert tree["sample_stats/potential_energy"].shape == (1, 6)

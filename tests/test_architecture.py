@@ -21,7 +21,7 @@ ALLOWED = {
     "priors": "_checks _text _types distributions",
     "scores": "_checks data",
     "diagnostics.monte_carlo": "_checks diagnostics.convergence",
-    "likelihoods": "_checks _types distributions priors",
+    "likelihoods": "_checks _types data distributions priors",
     "models": "_checks _text _types data distributions likelihoods priors",
     "potential": "_checks _types data distributions likelihoods priors",
     "samplers.sgmcmc": "_checks _text _types data distributions potential priors samplers",

@@ -7,6 +7,7 @@ data. A ready model gets its data standardised on the host and marked as such
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, overload
 
 import jax
@@ -27,6 +28,35 @@ def innermost(model: Callable | None) -> Any:
     while getattr(inner, "fn", None) is not None:
         inner = inner.fn
     return inner
+
+
+def bound_by_row(model: Callable | None, size: int) -> dict[str, Any]:
+    """Keyword arguments that ``functools.partial`` binds, inside handlers or outside, with a value for each row.
+
+    A call may give other values of them, such as those of some of the rows.
+
+    :param model: the model.
+    :param size: number of rows of the inputs.
+    """
+    found: dict[str, Any] = {}
+    inner: Any = model
+    while inner is not None:
+        found = getattr(inner, "keywords", {}) | found if isinstance(inner, partial) else found
+        inner = inner.func if isinstance(inner, partial) else getattr(inner, "fn", None)
+    return {name: value for name, value in found.items() if is_by_row(value, size)}
+
+
+def is_by_row(value: PyTree, size: int) -> bool:
+    """Whether an argument has an array as long as there are rows."""
+    return any(np.shape(leaf)[:1] == (size,) for leaf in jax.tree.leaves(value))
+
+
+def names_of(model: Callable | None) -> list[str]:
+    """Names of the parameters of a model; none of a callable that does not say what it takes."""
+    try:
+        return list(inspect.signature(innermost(model)).parameters)
+    except (TypeError, ValueError):
+        return []
 
 
 def prepared(
@@ -243,10 +273,7 @@ def _parameters(
     model: Callable | None, args: tuple, kwargs: Mapping[str, object]
 ) -> dict[str, Any]:
     """All arguments by name, the positional ones first."""
-    try:
-        known = list(inspect.signature(innermost(model)).parameters)
-    except (TypeError, ValueError):
-        known = []
+    known = names_of(model)
     names = [
         known[i] if i < len(known) and known[i] not in kwargs else f"argument {i + 1}"
         for i in range(len(args))
@@ -270,10 +297,7 @@ def by_place(
     given: dict[int | str, PyTree] = dict(enumerate(args)) | dict(kwargs)
     if model is None or args or not kwargs:
         return given
-    try:
-        first = next(iter(inspect.signature(innermost(model)).parameters), None)
-    except (TypeError, ValueError):  # a callable that does not say what it takes
-        return given
+    first = next(iter(names_of(model)), None)
     if first in given:
         given[0] = given.pop(first)
     return given

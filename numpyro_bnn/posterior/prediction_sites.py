@@ -38,6 +38,11 @@ def check_call(model: Callable, args: tuple, kwargs: Collection[str]) -> None:
     except (TypeError, ValueError):  # a callable that does not say what it takes
         return
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    names = [p.name for p in parameters]
+    if (unknown := set(kwargs).difference(names)) and all(p.kind != variable[1] for p in parameters):
+        raise TypeError(
+            f"predict: the model has no argument {', '.join(sorted(unknown))}; its arguments are {names}."
+        )
     needed = [
         p.name
         for p in parameters[len(args) :]
@@ -47,8 +52,8 @@ def check_call(model: Callable, args: tuple, kwargs: Collection[str]) -> None:
         bound = ", ".join(f"{name}=…" for name in needed)
         raise TypeError(
             f"predict calls the model as `model(x)`, and it also needs {needed}. If that is the "
-            f"target, {_SIGNATURE}; bind other arguments: `functools.partial(model, {bound})` as the "
-            "`model=` of predict or diagnose."
+            f"target, {_SIGNATURE}; give other arguments by name, `predict(model, run, x, {bound})`, or bind "
+            f"them: `functools.partial(model, {bound})` as the model."
         )
 
 
@@ -71,9 +76,26 @@ def structure_at(model: Callable, *args: PyTree, **kwargs: PyTree) -> Structure:
         ) from error
 
 
+def without_imputed(samples: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Draws without the missing targets of a fit (``obs_mask=``), which are of its rows and are no target's."""
+    ends = "_unobserved"
+    imputed = {part for n in samples if n.endswith(ends) for part in (n, n.removesuffix(ends))}
+    return {n: v for n, v in samples.items() if n not in imputed} if imputed else samples
+
+
+def site_in(structure: Structure, site: str | None) -> str | None:
+    """The name that a site has in a model: ``obs_mask=`` makes two sites of one."""
+    masked = f"{site}_observed"
+    return masked if masked in structure.sites else site
+
+
 def targets_without_draws(structure: Structure, samples: Collection[str]) -> list[str]:
     """Sites without draws, of which the target is one; none that belongs to a weight with draws."""
-    sites = structure.sites
+    sites = {
+        name: site
+        for name, site in structure.sites.items()
+        if f"{name.removesuffix('_unobserved')}_observed" not in structure.sites
+    }
     # Sites that belong to a weight (its precision, its standardised value) are not needed once the weight
     # itself is given.
     weights = tuple(f"{name}." for name in samples)

@@ -24,6 +24,7 @@ from numpyro.util import find_stack_level
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.host_rows import with_stand_ins
+from numpyro_bnn.data.units import check_range
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.likelihoods.observe import check_classes, check_precision
@@ -199,6 +200,8 @@ def _site(site: dict[str, Any]) -> Site:
     distribution = site["fn"]
     scale = jnp.shape(1.0 if site["scale"] is None else site["scale"])
     if site["is_observed"]:
+        if isinstance(site["value"], np.ndarray):
+            check_range(f"The observed site '{site['name']}'", "its value", site["value"])
         check_classes(site["name"], distribution, site["value"])
         check_precision(site["name"], distribution, site["value"])
     # Broadcasting fails if weights of rows have the full number of rows in a minibatch.

@@ -22,7 +22,7 @@ from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.other_laws import sites_from_priors
 from numpyro_bnn.posterior.prediction_sites import structure_at
-from numpyro_bnn.posterior.predictions import first_rows, predict
+from numpyro_bnn.posterior.predictions import first_rows, predict_with
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.priors.paths import is_auxiliary
 from numpyro_bnn.samplers.suspects import named_elsewhere
@@ -88,6 +88,8 @@ def diagnose(
             f"diagnose: got {type(run).__name__} and {type(x).__name__} as run and x. Write {_CALL}"
         )
     draws = draws_of(run, model, "diagnose").bound_to(by_row)
+    if draws.model is None:
+        raise ValueError("diagnose: these draws carry no model. Pass `model=`.")
     if not draws.num_chains * draws.num_draws:
         raise ValueError(
             f"diagnose: there are no draws, but {draws.num_chains} chains of {draws.num_draws}. Run the "
@@ -193,4 +195,4 @@ def _spaces_of(
         if is_precision(name) or not is_auxiliary(name) or name.rpartition(".")[0] not in draws
     }
     with named_elsewhere():
-        return weights, predict(None, draws, x, batch_size=batch_size, site=site)
+        return weights, predict_with(draws, x, {}, batch_size=batch_size, site=site)

@@ -30,6 +30,7 @@ from numpyro_bnn.posterior.row_axis import check_rows_first, check_values_of_row
 from numpyro_bnn.posterior.separate_predictions import rows_are_separate, told_dependent_rows
 from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.known_indices import refuse_unknown_indices
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.value_sources import Place
 from numpyro_bnn.potential.without_subsampling import all_rows
@@ -95,8 +96,31 @@ def predict(
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
     options: dict[str, Any] = {"batch_size": batch_size, "site": site}
     if isinstance(samples, Draws):
-        return predict_with(samples, x, by_row, **options)
-    return Predictor(model, x, others=dict(by_row), **options)(samples)
+        found = predict_with(samples, x, by_row, **options)
+    else:
+        found = Predictor(model, x, others=dict(by_row), **options)(samples)
+    _refuse_rows_of_nan(found, x)
+    return found
+
+
+def _refuse_rows_of_nan(predictions: Predictions, x: PyTree) -> None:
+    """Refuse rows without a prediction under any draw; a distribution without a mean has none at all rows."""
+    main = np.asarray(predictions)
+    if not np.isnan(main.min(initial=0.0)):
+        return
+    bad = np.isnan(main).reshape(*main.shape[:3], -1).any(3).all((0, 1))
+    rows = np.flatnonzero(bad)
+    inputs = [np.asarray(leaf) for leaf in jax.tree.leaves(x)]
+    inputs = [leaf for leaf in inputs if leaf.dtype.kind == "f"]
+    nan = [~np.isfinite(leaf[rows]).reshape(rows.size, -1).all(1) for leaf in inputs]
+    of_inputs = np.any(nan, 0) if nan else np.zeros(rows.size, bool)
+    if rows.size and (rows.size < bad.size or of_inputs.all()):
+        named = ", ".join(map(str, rows[:5])) + (", …" if rows.size > 5 else "")
+        why = f", of which {of_inputs.sum()} have NaN or infinite inputs" if of_inputs.any() else ""
+        raise ValueError(
+            f"predict: the predictions of {rows.size} of {bad.size} rows are NaN under every draw (rows "
+            f"{named}){why}. Fill in these inputs, or leave the rows out."
+        )
 
 
 def predict_with(
@@ -226,6 +250,7 @@ class Predictor:
             # A model that holds values of all rows, as a closure does, has no predictions of some.
             self.batch_size = self.size
             self.structure = self._structure_at(self.size)
+        refuse_unknown_indices("predict", self.model, *self.arguments)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()
         # Whether rows are predicted each by itself; None where that is not known.

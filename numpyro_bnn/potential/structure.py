@@ -28,6 +28,7 @@ from numpyro_bnn.data.units import check_range
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.likelihoods.observe import check_classes, check_precision
+from numpyro_bnn.potential.known_indices import refuse_unknown_indices
 from numpyro_bnn.potential.sites import Plate, Site, Structure, altered
 from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
 from numpyro_bnn.potential.value_sources import (
@@ -261,6 +262,7 @@ def begin_fit(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict, 
         structure = structure_of(model, args, kwargs)
         check_targets(structure)
         check_observed(structure, ready, args, kwargs)
+        refuse_unknown_indices("The data of a fit", model, args, kwargs)
     except Exception:
         if learned:
             ready.forget()

@@ -15,6 +15,7 @@ from numpyro_bnn.data.arguments import as_arrays, innermost
 from numpyro_bnn.data.columns import about_inputs, check_columns, check_row_shapes
 from numpyro_bnn.data.number_types import native
 from numpyro_bnn.posterior.fitted import held_by, inputs_of
+from numpyro_bnn.potential.fixed_parameters import like
 from numpyro_bnn.samplers.fields import has_exact_energy
 from numpyro_bnn.samplers.suspects import suspects_in
 
@@ -133,7 +134,7 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
         run = inside
     if isinstance(run, Draws):
         _refuse_other_units(owner, run.model, model)
-        return run if model is None else Draws(run, model, run.stats, run.info)
+        return run if model is None else Draws(run, like(model, run.model), run.stats, run.info)
     if isinstance(run, NumPyroMCMC):
         if run._states is None:
             raise ValueError(f"{owner}: the MCMC has no draws yet; call `run` first.")
@@ -152,7 +153,8 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
         info |= {name: dict(chains) for name, chains in about.items() if chains}
         # An MCMC of NumPyro itself has the tables that it was given, and no names.
         info |= about_inputs(inputs_of(run, model), getattr(run, "columns", ()), samples)
-        return Draws(samples, model or getattr(run.sampler, "model", None), stats, info)
+        own = getattr(run.sampler, "model", None)
+        return Draws(samples, like(model, own) or own, stats, info)
     if isinstance(run, Mapping):
         return Draws(run, model)
     raise TypeError(

@@ -20,6 +20,9 @@ from numpyro_bnn.potential.structure import as_jax, structure_of
 from numpyro_bnn.potential.value_sources import sites_taken
 
 _SIGNATURE = "give it the signature `def model(x, y=None)`"
+_KNOWN = (
+    "Latent values of single rows are known for the rows of the fit alone: predict at those."
+)
 _BY_SITE = (
     "A likelihood that is a `numpyro.factor` has no target to predict: record what you want with "
     "`numpyro.deterministic('f', net(x))`, leave the factor out where y is None, and pass `site='f'`"
@@ -129,8 +132,21 @@ def target_of(
         without = [site]
     if len(without) == 1:
         (target,) = without
-        missing = [name for name in _missing(structure, samples, target) if not sites[name].plates]
-        # Through sites under a plate too, which are drawn.
+        missing = _missing(structure, samples, target)
+
+        def takes(site: str, other: str) -> bool:
+            # Through sites without draws too, which are drawn.
+            return bool(_needed(model, structure, arguments, samples, site, [other]))
+
+        for name in structure.observed:
+            if told := [n for n in missing if takes(target, n) and takes(name, n)]:
+                raise ValueError(
+                    f"predict: '{target}' is computed from the latent sites {told}, which have no draws at these "
+                    f"rows, while '{name}' is observed at them and tells of {told}, as a measurement of an input "
+                    "does. Values from the prior would ignore it, and their posterior given x is not computed. "
+                    "Predict at the rows of the fit, with the draws of the run."
+                )
+        missing = [name for name in missing if not sites[name].plates]
         if needed := _needed(model, structure, arguments, samples, target, missing):
             raise ValueError(
                 f"predict: no draws for the latent sites {needed}, from which '{target}' is computed. Give "
@@ -226,9 +242,8 @@ def draws_for(
         if own != expected:
             raise ValueError(
                 f"predict: draws of '{name}' have values of shape {own}, but for {size} rows the "
-                f"model has it with shape {expected}. Latent values of single rows are known for the "
-                "rows of the fit alone: predict at those, or leave this site out of the draws and "
-                f"pass `site={target!r}`, to draw it from its prior."
+                f"model has it with shape {expected}. {_KNOWN} Without draws of it, `site={target!r}`, it is "
+                "drawn from its prior, which is right where nothing that is observed at x tells of it."
             )
         if expected != shapes[name]:
             raise ValueError(
@@ -261,6 +276,6 @@ def check_same_rows(
     if not is_same(fingerprint(x), fitted if isinstance(fitted, str) else fingerprint(fitted)):
         raise ValueError(
             f"predict: the latent sites {local} have a value for every row of the fit, and x holds "
-            "other rows. Predict at the rows of the fit, or leave these sites out of the draws and "
-            f"pass `site={target!r}`, to draw them from their prior."
+            f"other rows. {_KNOWN} Without draws of them, `site={target!r}`, they are drawn from their prior, "
+            "which is right where nothing that is observed at x tells of them."
         )

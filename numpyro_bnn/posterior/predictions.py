@@ -30,6 +30,7 @@ from numpyro_bnn.posterior.row_axis import check_rows_first, check_values_of_row
 from numpyro_bnn.posterior.separate_predictions import rows_are_separate, told_dependent_rows
 from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.fixed_parameters import with_first_values
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.value_sources import Place
@@ -250,6 +251,9 @@ class Predictor:
             # A model that holds values of all rows, as a closure does, has no predictions of some.
             self.batch_size = self.size
             self.structure = self._structure_at(self.size)
+        if self.structure.unfixed:
+            self.model = with_first_values(self.model, *self.arguments)
+            self.structure = self._structure_at(self.batch_size)
         refuse_unknown_indices("predict", self.model, *self.arguments)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()

@@ -142,9 +142,10 @@ ROWS = {
     """,
     "potential": """
         compiled_arguments flat_position shared_rows sites tempered_likelihood
-        convolutions row_rules rows value_sources
-        separate_rows targets without_subsampling
-        rows_in_parts structure
+        convolutions rows value_sources
+        rows_in_parts targets without_subsampling
+        fixed_parameters known_indices
+        structure
         rows_of_energies
         potential
         chunked_likelihood starts

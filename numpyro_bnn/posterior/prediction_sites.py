@@ -20,9 +20,7 @@ from numpyro_bnn.potential.structure import as_jax, structure_of
 from numpyro_bnn.potential.value_sources import sites_taken
 
 _SIGNATURE = "give it the signature `def model(x, y=None)`"
-_KNOWN = (
-    "Latent values of single rows are known for the rows of the fit alone: predict at those."
-)
+_KNOWN = "Latent values of single rows are known for the rows of the fit alone: predict at those."
 _BY_SITE = (
     "A likelihood that is a `numpyro.factor` has no target to predict: record what you want with "
     "`numpyro.deterministic('f', net(x))`, leave the factor out where y is None, and pass `site='f'`"
@@ -42,7 +40,9 @@ def check_call(model: Callable, args: tuple, kwargs: Collection[str]) -> None:
         return
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     names = [p.name for p in parameters]
-    if (unknown := set(kwargs).difference(names)) and all(p.kind != variable[1] for p in parameters):
+    if (unknown := set(kwargs).difference(names)) and all(
+        p.kind != variable[1] for p in parameters
+    ):
         raise TypeError(
             f"predict: the model has no argument {', '.join(sorted(unknown))}; its arguments are {names}."
         )

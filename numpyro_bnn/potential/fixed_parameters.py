@@ -53,4 +53,6 @@ def with_values(model: Callable, args: tuple, values: list[Any]) -> Callable:
 def like(model: Callable | None, other: Callable | None) -> Callable | None:
     """A model with the fixed parameters that another one has, unless it has its own."""
     values = fixed_in(other)
-    return Fixed(model, data=values) if values and model is not None and not fixed_in(model) else model
+    return (
+        Fixed(model, data=values) if values and model is not None and not fixed_in(model) else model
+    )

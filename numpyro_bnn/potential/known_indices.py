@@ -38,7 +38,9 @@ def refuse_unknown_indices(
 
     def program(arrays: list[Any]) -> Any:
         args, kwargs = Arguments.join(arrays, static)
-        drawn = substitute(seed(model, jax.random.key(0)), substitute_fn=init_to_uniform(radius=0.1))
+        drawn = substitute(
+            seed(model, jax.random.key(0)), substitute_fn=init_to_uniform(radius=0.1)
+        )
         return drawn(*args, **kwargs)
 
     try:

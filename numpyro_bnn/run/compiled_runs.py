@@ -135,7 +135,11 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     def _see(self, args: tuple, kwargs: dict[str, Any]) -> BoundModel | None:
         """Trace the model with its data, and refuse what the kernel cannot sample correctly."""
         seen = seen_by(self.sampler, self.model, self.chunk_size is not None, args, kwargs)
-        if seen.fit is not None and (values := fixed_in(seen.fit.model)) and not fixed_in(self.model):
+        if (
+            seen.fit is not None
+            and (values := fixed_in(seen.fit.model))
+            and not fixed_in(self.model)
+        ):
             # From here on the run is one of a model with these values of its fixed parameters.
             fix = partial(Fixed, data=values)
             self._unfixed = self.sampler, self._kernel

@@ -64,7 +64,9 @@ def test_rows_that_a_closure_holds_are_predicted_together():
 
 
 def test_other_numbers_of_rows_and_unknown_names_are_refused():
-    with pytest.raises(ValueError, match=r"x has 5 rows, and the arguments \{'exposure': \(1001,\)\}"):
+    with pytest.raises(
+        ValueError, match=r"x has 5 rows, and the arguments \{'exposure': \(1001,\)\}"
+    ):
         bnn.predict(counts, DRAWS, X[:5], exposure=EXPOSURE)
     with pytest.raises(TypeError, match="no argument exposures; its arguments are .*exposure"):
         bnn.predict(counts, DRAWS, X, exposures=EXPOSURE)
@@ -81,7 +83,9 @@ def runs():
     }
     found = {}
     for name, (model, args, kwargs) in calls.items():
-        run = bnn.MCMC(NUTS(model), num_warmup=50, num_samples=100, num_chains=1, progress_bar=False)
+        run = bnn.MCMC(
+            NUTS(model), num_warmup=50, num_samples=100, num_chains=1, progress_bar=False
+        )
         run.run(jax.random.key(0), *args, **kwargs)
         found[name] = run
     return y, found

@@ -21,7 +21,9 @@ LAWS = {
 
 def target(kind):
     y = np.where(KNOWN, X[:, 0] * 1.5, 0).astype(np.float32)
-    return {"a number": y, "a class": (y > 0).astype(int), "several numbers": y[:, None] * [1, 1]}[kind]
+    return {"a number": y, "a class": (y > 0).astype(int), "several numbers": y[:, None] * [1, 1]}[
+        kind
+    ]
 
 
 def masked(kind, always):
@@ -57,7 +59,9 @@ def test_predictions_scores_and_reports_of_missing_targets(kind, always):
 
 
 def test_calibration_of_a_run_with_missing_targets():
-    run = bnn.MCMC(NUTS(masked("a number", False)), num_warmup=50, num_samples=50, progress_bar=False)
+    run = bnn.MCMC(
+        NUTS(masked("a number", False)), num_warmup=50, num_samples=50, progress_bar=False
+    )
     run.run(jax.random.key(0), X, target("a number"), mask=KNOWN)
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (40, 1)).astype(np.float32)

@@ -276,7 +276,9 @@ def test_values_that_are_measured_at_new_rows_are_not_drawn_from_their_prior(mod
 
 def test_the_advice_for_new_rows_names_no_way_that_ignores_x():
     with pytest.raises(ValueError, match="right where nothing that is observed at x tells of it"):
-        bnn.predict(measured, {"w": np.ones((1, 4)), "true": np.ones((1, 4, ROWS))}, X[:3], site="y")
+        bnn.predict(
+            measured, {"w": np.ones((1, 4)), "true": np.ones((1, 4, ROWS))}, X[:3], site="y"
+        )
 
 
 def test_values_around_a_measurement_are_drawn_around_it():

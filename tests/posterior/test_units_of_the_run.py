@@ -33,7 +33,9 @@ def test_a_model_in_other_units_is_refused(draws, name):
         lambda: bnn.diagnose(draws, x, model=other),
         lambda: bnn.check_fit(draws, model=other),
     ):
-        with pytest.raises(ValueError, match="keeps the units of other data than the model of the run"):
+        with pytest.raises(
+            ValueError, match="keeps the units of other data than the model of the run"
+        ):
             call()
 
 

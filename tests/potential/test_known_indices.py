@@ -84,7 +84,9 @@ def test_known_indices_are_taken(name):
 
 def test_numbers_that_are_no_indices_are_taken_however_large():
     refuse_unknown_indices("", exposure, ({"group": GROUPS, "count": GROUPS + 2**20}, Y), {})
-    refuse_unknown_indices("", exposure, ({"group": GROUPS, "count": table(GROUPS)[:, 1] * -7}, Y), {})
+    refuse_unknown_indices(
+        "", exposure, ({"group": GROUPS, "count": table(GROUPS)[:, 1] * -7}, Y), {}
+    )
 
 
 def test_an_offset_makes_negative_numbers_indices_from_zero():

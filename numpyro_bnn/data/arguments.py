@@ -30,8 +30,8 @@ def innermost(model: Callable | None) -> Any:
     return inner
 
 
-def bound_by_row(model: Callable | None, size: int) -> dict[str, Any]:
-    """Keyword arguments that ``functools.partial`` binds, inside handlers or outside, with a value for each row.
+def bound_by_row(model: Callable | None, size: int) -> dict[Any, PyTree]:
+    """Keyword arguments with a value for each row that ``functools.partial`` binds, inside handlers or not.
 
     A call may give other values of them, such as those of some of the rows.
 

@@ -80,7 +80,7 @@ def structure_at(model: Callable, *args: PyTree, **kwargs: PyTree) -> Structure:
 
 
 def without_imputed(samples: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Draws without the missing targets of a fit (``obs_mask=``), which are of its rows and are no target's."""
+    """Draws without the missing targets of a fit (``obs_mask=``), which belong to its rows alone."""
     ends = "_unobserved"
     imputed = {part for n in samples if n.endswith(ends) for part in (n, n.removesuffix(ends))}
     return {n: v for n, v in samples.items() if n not in imputed} if imputed else samples
@@ -141,10 +141,10 @@ def target_of(
         for name in structure.observed:
             if told := [n for n in missing if takes(target, n) and takes(name, n)]:
                 raise ValueError(
-                    f"predict: '{target}' is computed from the latent sites {told}, which have no draws at these "
-                    f"rows, while '{name}' is observed at them and tells of {told}, as a measurement of an input "
-                    "does. Values from the prior would ignore it, and their posterior given x is not computed. "
-                    "Predict at the rows of the fit, with the draws of the run."
+                    f"predict: '{target}' is computed from the latent sites {told}, which have no draws at "
+                    f"these rows, while '{name}' is observed at them and tells of {told}, as a measurement of "
+                    "an input does. Values from the prior would ignore it, and their posterior given x is not "
+                    "computed. Predict at the rows of the fit, with the draws of the run."
                 )
         missing = [name for name in missing if not sites[name].plates]
         if needed := _needed(model, structure, arguments, samples, target, missing):
@@ -276,6 +276,6 @@ def check_same_rows(
     if not is_same(fingerprint(x), fitted if isinstance(fitted, str) else fingerprint(fitted)):
         raise ValueError(
             f"predict: the latent sites {local} have a value for every row of the fit, and x holds "
-            f"other rows. {_KNOWN} Without draws of them, `site={target!r}`, they are drawn from their prior, "
-            "which is right where nothing that is observed at x tells of them."
+            f"other rows. {_KNOWN} Without draws of them, `site={target!r}`, they are drawn from their "
+            "prior, which is right where nothing that is observed at x tells of them."
         )

@@ -96,10 +96,11 @@ def predict(
     if model is None:
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
     options: dict[str, Any] = {"batch_size": batch_size, "site": site}
+    others: dict[Any, PyTree] = dict(by_row)
     if isinstance(samples, Draws):
-        found = predict_with(samples, x, by_row, **options)
+        found = predict_with(samples, x, others, **options)
     else:
-        found = Predictor(model, x, others=dict(by_row), **options)(samples)
+        found = Predictor(model, x, others=others, **options)(samples)
     _refuse_rows_of_nan(found, x)
     return found
 
@@ -239,9 +240,9 @@ class Predictor:
             )
         ((self.size,),) = rows
         self._given, self._fitted, self._site = x, fitted, site
-        self.others = bound_by_row(model, self.size) | dict(others or {})
+        self.others: dict[Place, PyTree] = {**bound_by_row(model, self.size), **(others or {})}
         self.arguments = prepared(model, *call_with({0: table, **self.others}))
-        self.model = all_rows(model)
+        self.model: Callable = all_rows(model)
         self.shift = getattr(innermost(model), "shift", None)
         try:
             self.structure = self._structure_at(self.batch_size)
@@ -348,8 +349,8 @@ class Predictor:
             if not other:
                 raise
             raise ValueError(
-                f"predict: x has {self.size} rows, and the arguments {other} other numbers of them. The model "
-                f"says: {error}. Give a value for each row of x."
+                f"predict: x has {self.size} rows, and the arguments {other} other numbers of them. The "
+                f"model says: {error}. Give a value for each row of x."
             ) from error
 
     def _first_rows(self, count: int) -> PyTree:

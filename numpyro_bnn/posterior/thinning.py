@@ -51,10 +51,10 @@ def thin(run: Run, k: int, x: PyTree = None, **by_row: PyTree) -> Draws:
     count = draws.num_chains * draws.num_draws
     if k > count:
         raise ValueError(f"thin: k={k} draws of {count} were asked for. Give at most {count}.")
-    others = dict(by_row)
+    others: dict[Any, PyTree] = dict(by_row)
     if x is None:
         data = training_data("thin", draws.model, run)
-        x, others = _inputs(run), {**data.others, **by_row}
+        x, others = _inputs(run), {**data.others, **others}
     x = np.asarray(x) if isinstance(x, list) else x
     parts = _probabilities(predict_some(draws, x, others, _some_rows(x)))
     flat = parts.reshape(count, -1)

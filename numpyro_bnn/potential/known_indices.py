@@ -99,7 +99,7 @@ def _message(owner: str, named: list[tuple[str, Any]], index: int, size: int) ->
             where = f"{Column(label).at(tuple(column))} has the value {index} in row {row}"
             break
     return (
-        f"{owner}: {where}, and the model looks it up in a table of {size} entries, 0 to {size - 1}. JAX would "
-        "take another entry, or NaN, without an error. Leave these rows out, number groups from 0, or give the "
-        "model a table that has an entry for each."
+        f"{owner}: {where}, and the model looks it up in a table of {size} entries, 0 to {size - 1}. JAX "
+        "would take another entry, or NaN, without an error. Leave these rows out, number groups from 0, or "
+        "give the model a table that has an entry for each."
     )

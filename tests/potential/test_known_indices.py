@@ -91,5 +91,5 @@ def test_numbers_that_are_no_indices_are_taken_however_large():
 
 def test_an_offset_makes_negative_numbers_indices_from_zero():
     refuse_unknown_indices("", hours, (GROUPS - 12, Y), {})
-    with pytest.raises(ValueError, match="value -13 in row 0.* 25 entries"):
+    with pytest.raises(ValueError, match=r"value -13 in row 0.* 25 entries"):
         refuse_unknown_indices("", hours, (GROUPS - 13, Y), {})

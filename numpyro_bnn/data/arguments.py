@@ -48,7 +48,8 @@ def bound_by_row(model: Callable | None, size: int) -> dict[Any, PyTree]:
 
 def is_by_row(value: PyTree, size: int) -> bool:
     """Whether an argument has an array as long as there are rows."""
-    return any(np.shape(leaf)[:1] == (size,) for leaf in jax.tree.leaves(value))
+    leaves = (leaf for leaf in jax.tree.leaves(value) if not isinstance(leaf, type))
+    return any(np.shape(leaf)[:1] == (size,) for leaf in leaves)
 
 
 def names_of(model: Callable | None) -> list[str]:

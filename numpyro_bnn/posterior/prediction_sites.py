@@ -142,8 +142,8 @@ def target_of(
             if told := [n for n in missing if takes(target, n) and takes(name, n)]:
                 raise ValueError(
                     f"predict: '{target}' is computed from the latent sites {told}, which have no draws at "
-                    f"these rows, while '{name}' is observed at them and tells of {told}, as a measurement of "
-                    "an input does. Values from the prior would ignore it, and their posterior given x is not "
+                    f"these rows, while '{name}' is observed at them and tells of {told}, as measured "
+                    "inputs do. Values from the prior would ignore it, and their posterior given x is not "
                     "computed. Predict at the rows of the fit, with the draws of the run."
                 )
         missing = [name for name in missing if not sites[name].plates]

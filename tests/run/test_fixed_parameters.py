@@ -73,7 +73,7 @@ KERNELS = {"NUTS": NUTS, "BAOAB": lambda model: bnn.BAOAB(model, step_size=0.01)
 
 @pytest.mark.parametrize(("kernel", "model"), [*product(["NUTS"], MODELS), ("BAOAB", of_the_data)])
 def test_everything_after_a_run_has_the_parameters_of_the_run(kernel, model, tmp_path):
-    options = {"num_warmup": 20, "num_samples": 30, "num_chains": 1, "progress_bar": False}
+    options = {"num_warmup": 60, "num_samples": 30, "num_chains": 1, "progress_bar": False}
     run = bnn.MCMC(KERNELS[kernel](model), **options)
     run.run(KEY, X, Y, extra_fields=("potential_energy",))
     found = bnn.predict(None, run, X)

@@ -91,11 +91,7 @@ def prepared(
 
 
 def refuse_network(model: Callable | None) -> None:
-    """Refuse a Flax module where a model is expected: it has no prior and no likelihood.
-
-    :param model: the model, with or without handlers around it.
-    :raises TypeError: naming the network.
-    """
+    """Refuse a Flax module where a model is expected: it has no prior and no likelihood."""
     # Flax is recognised by name, because only `models` imports it.
     given = innermost(model)
     if any(base.__module__.startswith("flax.") for base in type(given).__mro__):
@@ -289,12 +285,7 @@ def _parameters(
 def by_place(
     model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]
 ) -> dict[int | str, PyTree]:
-    """Arguments of a call by their number or name; inputs that were given by name have the number 0 too.
-
-    :param model: the model, whose signature names its inputs first; None where it is not known.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    """
+    """Arguments of a call by their number or name; inputs that were given by name have the number 0 too."""
     given: dict[int | str, PyTree] = dict(enumerate(args)) | dict(kwargs)
     if model is None or args or not kwargs:
         return given
@@ -305,21 +296,12 @@ def by_place(
 
 
 def inputs_of_call(model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]) -> PyTree:
-    """The inputs of a call of a model: its first argument, given by position or by name; None without.
-
-    :param model: the model; None where it is not known.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    """
+    """The inputs of a call of a model: its first argument, given by position or by name; None without."""
     return by_place(model, args, kwargs).get(0)
 
 
 def with_tables(given: PyTree, arrays: PyTree) -> PyTree:
-    """Arrays that :func:`as_arrays` made, but tables of pandas as they were given, for their columns' names.
-
-    :param given: an argument as it was given.
-    :param arrays: the same argument as arrays.
-    """
+    """Arrays that :func:`as_arrays` made, but tables of pandas as they were given, for names of columns."""
     if isinstance(given, list) and not isinstance(arrays, list):
         return arrays
     return jax.tree.map(lambda own, made: own if hasattr(own, "iloc") else made, given, arrays)
@@ -328,12 +310,7 @@ def with_tables(given: PyTree, arrays: PyTree) -> PyTree:
 def named_leaves(
     model: Callable | None, args: tuple, kwargs: Mapping[str, object]
 ) -> Iterator[tuple[str, Any]]:
-    """All arrays and constants among the arguments of a model, with the names that its signature gives them.
-
-    :param model: the model, with or without handlers around it.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    """
+    """All arrays and constants among the arguments of a model, with the names of its signature."""
     for name, value in _parameters(model, args, kwargs).items():
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             yield name + jax.tree_util.keystr(path), leaf

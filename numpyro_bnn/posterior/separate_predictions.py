@@ -30,16 +30,7 @@ def rows_are_separate(
     arguments: tuple[tuple, dict[str, Any]],
     part: int,
 ) -> bool | None:
-    """Whether the law of a target at a row is the same among other rows, under the first draw.
-
-    :param model: the model.
-    :param structure: its sites at some of the rows.
-    :param target: the site that is predicted.
-    :param samples: draws by site.
-    :param arguments: arguments of the model, those by row with all rows.
-    :param part: rows of a block.
-    :return: False where it is not, and None where no difference was seen under this draw.
-    """
+    """Whether the law of a target at a row is the same among other rows, under the first draw."""
     size = len(jax.tree.leaves(arguments[0][0])[0])
     shapes = {n: s for n, s in structure.shapes.items() if n in samples and n != target}
     grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)
@@ -96,12 +87,7 @@ def _shape(array: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
 
 
 def told_dependent_rows(size: int, batch_size: int, others: Sequence[Place]) -> str:
-    """The error for blocks of rows that depend on one another.
-
-    :param size: number of all rows.
-    :param batch_size: rows of a block.
-    :param others: places of arguments beside the inputs that are as long as these.
-    """
+    """The error for blocks of rows that depend on one another."""
     named = ", ".join(
         f"'{place}'" if isinstance(place, str) else f"number {place + 1}" for place in others
     )

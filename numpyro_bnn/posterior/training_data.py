@@ -63,10 +63,7 @@ class TrainingData(NamedTuple):
 
 
 def call_with(arguments: Mapping[Place, PyTree]) -> tuple[tuple, dict[str, PyTree]]:
-    """Positional and keyword arguments from arguments by place; None stands where one was taken out.
-
-    :param arguments: by number or name.
-    """
+    """Positional and keyword arguments from arguments by place; None stands where one was taken out."""
     count = 1 + max((place for place in arguments if isinstance(place, int)), default=-1)
     named = {place: value for place, value in arguments.items() if isinstance(place, str)}
     return tuple(arguments.get(number) for number in range(count)), named
@@ -114,10 +111,7 @@ def training_data(
 
 
 def holds_host_rows(run: Run | None) -> bool:
-    """Whether the data of a run stay on the host (:class:`~numpyro_bnn.OnHost`).
-
-    :param run: as :func:`training_data` takes it.
-    """
+    """Whether the data of a run stay on the host (:class:`~numpyro_bnn.OnHost`)."""
     return any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves(arguments_of(run)))
 
 
@@ -154,20 +148,13 @@ def _refuse_unknown_rows(owner: str, known: TrainingData, x: PyTree) -> None:
 
 
 def same_rows(x: PyTree, fitted: PyTree) -> bool:
-    """Whether two inputs hold the same rows in the same order.
-
-    :param x: arrays, tables, or a pytree of them.
-    :param fitted: the others.
-    """
+    """Whether two inputs hold the same rows in the same order."""
     new, old = jax.tree.leaves(x), jax.tree.leaves(fitted)
     return len(new) == len(old) and all(np.array_equal(one, other) for one, other in zip(new, old))
 
 
 def refuse_moving(owner: str, data: TrainingData, site: str) -> None:
-    """Refuse an observed site whose values change with latent ones: no one number is that of its row.
-
-    :raises ValueError: naming the site.
-    """
+    """Refuse an observed site whose values change with latent ones: no one number is that of its row."""
     if site in data.moving:
         raise ValueError(
             f"{owner}: the observed values of '{site}' are computed from latent sites, so that they are "
@@ -177,11 +164,7 @@ def refuse_moving(owner: str, data: TrainingData, site: str) -> None:
 
 
 def target_places(model: Callable, given: dict[Place, PyTree]) -> frozenset[Place]:
-    """The arguments that observed values are computed from, and no distribution is.
-
-    :param model: a model.
-    :param given: its arguments by place.
-    """
+    """The arguments that observed values are computed from, and no distribution is."""
     args, kwargs = prepared(model, *call_with(given))
     targets = structure_of(model, args, kwargs).targets
     found = _targets(sources_of(_shaped(model), args, kwargs, []), targets)
@@ -191,12 +174,7 @@ def target_places(model: Callable, given: dict[Place, PyTree]) -> frozenset[Plac
 def rows_of_call(
     model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]
 ) -> dict[str, Any]:
-    """What draws keep of the rows in a call of a model, by which these are known later.
-
-    :param model: the model.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    """
+    """What draws keep of the rows in a call of a model, by which these are known later."""
 
     def targets() -> frozenset[Place]:
         try:
@@ -212,10 +190,7 @@ def rows_of_call(
 
 
 def known_rows(fitted: object) -> dict[str, Any]:
-    """What draws keep of the training rows of a run; nothing where there are none.
-
-    :param fitted: a run, or a fitted object.
-    """
+    """What draws keep of the training rows of a run; nothing where there are none."""
     return rows_of_call(model_of(fitted), *arguments_of(fitted))
 
 
@@ -236,11 +211,7 @@ def _targets(sources: SiteSources, sites: list[str]) -> dict[str, frozenset[Plac
 
 
 def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
-    """What a model does with its arguments.
-
-    :param model: a model.
-    :param given: its arguments by place.
-    """
+    """What a model does with its arguments."""
     args, kwargs = prepared(model, *call_with(given))
     structure = structure_of(model, args, kwargs)
     sites = structure.targets

@@ -55,7 +55,7 @@ def test_predictions_scores_and_reports_of_missing_targets(kind, always):
     check = bnn.check_fit(run)
     assert len(check.loo.by_row) == KNOWN.sum()
     likelihoods = bnn.to_inference_data(run).log_likelihood["y"]
-    assert likelihoods.shape[:3] == (2, 100, 12)
+    assert likelihoods.shape[:3] == (2, 100, KNOWN.sum())
 
 
 def test_calibration_of_a_run_with_missing_targets():

@@ -1,5 +1,6 @@
 """Networks of NumPyro's own helpers, partly Bayesian: their other parameters are initialised once."""
 
+import inspect
 import warnings
 from itertools import product
 
@@ -67,7 +68,9 @@ def of_the_data(x, y=None):
     observe(numpyro.sample("b", dist.Normal()) * x[:, 0] + mean, y)
 
 
-MODELS = (partly, partly_nnx, features, initialised, of_the_data)
+# NumPyro's helpers for NNX need a release of Flax whose `merge` has `copy=`.
+HAS_NNX = "copy" in inspect.signature(nnx.merge).parameters
+MODELS = (partly, *[partly_nnx] * HAS_NNX, features, initialised, of_the_data)
 KERNELS = {"NUTS": NUTS, "BAOAB": lambda model: bnn.BAOAB(model, step_size=0.01)}
 
 

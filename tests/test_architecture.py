@@ -21,7 +21,7 @@ ALLOWED = {
     "priors": "_checks _text _types distributions",
     "scores": "_checks data",
     "diagnostics.monte_carlo": "_checks diagnostics.convergence",
-    "likelihoods": "_checks _types distributions priors",
+    "likelihoods": "_checks _types data distributions priors",
     "models": "_checks _text _types data distributions likelihoods priors",
     "potential": "_checks _types data distributions likelihoods priors",
     "samplers.sgmcmc": "_checks _text _types data distributions potential priors samplers",
@@ -140,9 +140,10 @@ ROWS = {
     """,
     "potential": """
         compiled_arguments flat_position shared_rows sites tempered_likelihood
-        convolutions row_rules rows value_sources
-        separate_rows targets without_subsampling
-        rows_in_parts structure
+        convolutions rows value_sources
+        rows_in_parts targets without_subsampling
+        fixed_parameters known_indices
+        structure
         rows_of_energies
         potential
         chunked_likelihood starts

@@ -144,7 +144,7 @@ def laplace(
         return draws
     at = member_optimizer.whole.centered.constrain(member_optimizer.whole.with_precisions(z))
     weights = {name: at[name] for name in member_optimizer.whole.sites if "/" in name}
-    return Draws(draws, linearize(model, weights), draws.stats, draws.info)
+    return Draws(draws, linearize(draws.model, weights), draws.stats, draws.info)
 
 
 def _check_covariance(covariance: Any, rank: int | None) -> None:

@@ -129,6 +129,7 @@ def mean_field(
     member_optimizer = MemberOptimizer("mean_field", model, args, kwargs, batch_size)
     key_start, key_rows, key_svi, key_draws = jax.random.split(key, 4)
 
+    model = member_optimizer.model
     fit = _Programs(model, member_optimizer, batch_size)
     start = fit.start(key_start, init_params)
     fit.guide = guide_for(guide, model, fit.on_rows, start, init_scale, init_params is not None)

@@ -138,7 +138,7 @@ class MemberOptimizer:
     ) -> None:
         # As they were given, with the names of columns.
         self.given = args, kwargs
-        args, kwargs, structure = begin_fit(model, args, kwargs)
+        model, args, kwargs, structure = begin_fit(model, args, kwargs)
         if batch_size is None:
             batch_size = own_batch_size(owner, structure)
         self.owner = owner

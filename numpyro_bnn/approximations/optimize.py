@@ -14,6 +14,7 @@ from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.training_data import rows_of_call
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values
+from numpyro_bnn.potential.structure import with_structure
 from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 
@@ -96,7 +97,9 @@ def ensemble_of(model: Callable, starts: Values, *args: object, **kwargs: object
     :param kwargs: its keyword arguments.
     :return: one chain of one draw for each start.
     """
-    arguments = Arguments.split(*prepared(model, args, kwargs))
+    arrays, named = prepared(model, args, kwargs)
+    model, _ = with_structure(model, arrays, named)
+    arguments = Arguments.split(arrays, named)
 
     def judged(starts: Values, arrays: list[jax.Array]) -> tuple:
         potential = Potential(model, *Arguments.join(arrays, arguments.static))

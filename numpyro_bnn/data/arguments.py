@@ -7,6 +7,7 @@ data. A ready model gets its data standardised on the host and marked as such
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, overload
 
 import jax
@@ -27,6 +28,36 @@ def innermost(model: Callable | None) -> Any:
     while getattr(inner, "fn", None) is not None:
         inner = inner.fn
     return inner
+
+
+def bound_by_row(model: Callable | None, size: int) -> dict[Any, PyTree]:
+    """Keyword arguments with a value for each row that ``functools.partial`` binds, inside handlers or not.
+
+    A call may give other values of them, such as those of some of the rows.
+
+    :param model: the model.
+    :param size: number of rows of the inputs.
+    """
+    found: dict[str, Any] = {}
+    inner: Any = model
+    while inner is not None:
+        found = getattr(inner, "keywords", {}) | found if isinstance(inner, partial) else found
+        inner = inner.func if isinstance(inner, partial) else getattr(inner, "fn", None)
+    return {name: value for name, value in found.items() if is_by_row(value, size)}
+
+
+def is_by_row(value: PyTree, size: int) -> bool:
+    """Whether an argument has an array as long as there are rows."""
+    leaves = (leaf for leaf in jax.tree.leaves(value) if not isinstance(leaf, type))
+    return any(np.shape(leaf)[:1] == (size,) for leaf in leaves)
+
+
+def names_of(model: Callable | None) -> list[str]:
+    """Names of the parameters of a model; none of a callable that does not say what it takes."""
+    try:
+        return list(inspect.signature(innermost(model)).parameters)
+    except (TypeError, ValueError):
+        return []
 
 
 def prepared(
@@ -60,11 +91,7 @@ def prepared(
 
 
 def refuse_network(model: Callable | None) -> None:
-    """Refuse a Flax module where a model is expected: it has no prior and no likelihood.
-
-    :param model: the model, with or without handlers around it.
-    :raises TypeError: naming the network.
-    """
+    """Refuse a Flax module where a model is expected: it has no prior and no likelihood."""
     # Flax is recognised by name, because only `models` imports it.
     given = innermost(model)
     if any(base.__module__.startswith("flax.") for base in type(given).__mro__):
@@ -243,10 +270,7 @@ def _parameters(
     model: Callable | None, args: tuple, kwargs: Mapping[str, object]
 ) -> dict[str, Any]:
     """All arguments by name, the positional ones first."""
-    try:
-        known = list(inspect.signature(innermost(model)).parameters)
-    except (TypeError, ValueError):
-        known = []
+    known = names_of(model)
     names = [
         known[i] if i < len(known) and known[i] not in kwargs else f"argument {i + 1}"
         for i in range(len(args))
@@ -261,40 +285,23 @@ def _parameters(
 def by_place(
     model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]
 ) -> dict[int | str, PyTree]:
-    """Arguments of a call by their number or name; inputs that were given by name have the number 0 too.
-
-    :param model: the model, whose signature names its inputs first; None where it is not known.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    """
+    """Arguments of a call by their number or name; inputs that were given by name have the number 0 too."""
     given: dict[int | str, PyTree] = dict(enumerate(args)) | dict(kwargs)
     if model is None or args or not kwargs:
         return given
-    try:
-        first = next(iter(inspect.signature(innermost(model)).parameters), None)
-    except (TypeError, ValueError):  # a callable that does not say what it takes
-        return given
+    first = next(iter(names_of(model)), None)
     if first in given:
         given[0] = given.pop(first)
     return given
 
 
 def inputs_of_call(model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]) -> PyTree:
-    """The inputs of a call of a model: its first argument, given by position or by name; None without.
-
-    :param model: the model; None where it is not known.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    """
+    """The inputs of a call of a model: its first argument, given by position or by name; None without."""
     return by_place(model, args, kwargs).get(0)
 
 
 def with_tables(given: PyTree, arrays: PyTree) -> PyTree:
-    """Arrays that :func:`as_arrays` made, but tables of pandas as they were given, for their columns' names.
-
-    :param given: an argument as it was given.
-    :param arrays: the same argument as arrays.
-    """
+    """Arrays that :func:`as_arrays` made, but tables of pandas as they were given, for names of columns."""
     if isinstance(given, list) and not isinstance(arrays, list):
         return arrays
     return jax.tree.map(lambda own, made: own if hasattr(own, "iloc") else made, given, arrays)
@@ -303,12 +310,7 @@ def with_tables(given: PyTree, arrays: PyTree) -> PyTree:
 def named_leaves(
     model: Callable | None, args: tuple, kwargs: Mapping[str, object]
 ) -> Iterator[tuple[str, Any]]:
-    """All arrays and constants among the arguments of a model, with the names that its signature gives them.
-
-    :param model: the model, with or without handlers around it.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    """
+    """All arrays and constants among the arguments of a model, with the names of its signature."""
     for name, value in _parameters(model, args, kwargs).items():
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             yield name + jax.tree_util.keystr(path), leaf

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -23,7 +22,7 @@ from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.other_laws import sites_from_priors
 from numpyro_bnn.posterior.prediction_sites import structure_at
-from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictions import first_rows, predict_with
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.priors.paths import is_auxiliary
 from numpyro_bnn.samplers.suspects import named_elsewhere
@@ -52,6 +51,7 @@ def diagnose(
     align_units: bool | None = None,
     batch_size: int | None = None,
     site: str | None = None,
+    **by_row: PyTree,
 ) -> Report:
     """Judge a run by its predictions at given inputs: how precisely are averages known, do chains agree?
 
@@ -77,6 +77,7 @@ def diagnose(
     :param batch_size: rows predicted at a time, see :func:`~numpyro_bnn.predict`.
     :param site: the site that is predicted, see :func:`~numpyro_bnn.predict`; for a model whose
         likelihood is a factor, a deterministic one.
+    :param by_row: further arguments of the model by name, such as an offset of each row of x.
     :return: numbers, verdict and explanation; see :func:`diagnose_draws`.
     :raises ValueError: without draws or a model, for other columns than the fit had, for a `second` at
         another temperature, or where it is not clear which site is the target.
@@ -90,7 +91,9 @@ def diagnose(
         raise TypeError(
             f"diagnose: got {type(run).__name__} and {type(x).__name__} as run and x. Write {_CALL}"
         )
-    draws = draws_of(run, model, "diagnose")
+    draws = draws_of(run, model, "diagnose").bound_to(by_row)
+    if draws.model is None:
+        raise ValueError("diagnose: these draws carry no model. Pass `model=`.")
     if not draws.num_chains * draws.num_draws:
         raise ValueError(
             f"diagnose: there are no draws, but {draws.num_chains} chains of {draws.num_draws}. Run the "
@@ -205,7 +208,7 @@ def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays 
         structure.sites[name].plates for name in structure.latent if name in draws
     ):
         return None  # a site with a value for each row: predictions at some rows would need all of them
-    layers = find_hidden_layers(draws, jax.tree.map(lambda leaf: leaf[:_ROWS_TRIED], x), site=site)
+    layers = find_hidden_layers(*first_rows(draws, x, _ROWS_TRIED), site=site)
     return align(weights, layers) if layers else None
 
 
@@ -219,4 +222,4 @@ def _spaces_of(
         if is_precision(name) or not is_auxiliary(name) or name.rpartition(".")[0] not in draws
     }
     with named_elsewhere():
-        return weights, predict(None, draws, x, batch_size=batch_size, site=site)
+        return weights, predict_with(draws, x, {}, batch_size=batch_size, site=site)

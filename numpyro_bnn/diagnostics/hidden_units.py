@@ -20,7 +20,7 @@ from scipy.optimize import linear_sum_assignment
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.posterior.draws import Draws, one_draw
 from numpyro_bnn.posterior.prediction_sites import targets_without_draws
-from numpyro_bnn.posterior.predictions import Predictor, predict
+from numpyro_bnn.posterior.predictions import Predictor
 
 Values = dict[str, np.ndarray]
 _BLOCK = 256  # draws at a time, for bounded memory
@@ -198,7 +198,7 @@ def _all_predictions(
     found: list[np.ndarray] = []
     for name in sites:
         try:
-            found += predict(model, draws, x, site=name).values.values()
+            found += Predictor(known, x, site=name)(draws).values.values()
         except (TypeError, ValueError) as error:
             if name == site or len(sites) == 1:
                 raise

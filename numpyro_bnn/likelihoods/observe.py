@@ -12,6 +12,7 @@ from numpyro.primitives import Messenger
 from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._types import Array, PyTree, Values
+from numpyro_bnn.data.units import check_range
 from numpyro_bnn.distributions.unwrap import unwrapped
 
 
@@ -216,6 +217,9 @@ def observe(
     for what, values in ((label, inputs), ("y", y)):
         check_array(owner, what, values)
         check_finite(owner, what, values)
+    for what, values in ((label, inputs), ("y", y), ("weights", weights)):
+        if isinstance(values, np.ndarray):
+            check_range(owner, what, values)
     if inputs is None:
         raise TypeError(f"{owner}: f is None, expected predictions, or the network with `x=`.")
     if not jnp.shape(inputs) or (y is not None and jnp.shape(y)[:1] != jnp.shape(inputs)[:1]):

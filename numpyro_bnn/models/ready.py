@@ -24,7 +24,14 @@ from numpyro_bnn._types import PyTree, Values
 from numpyro_bnn.data.arguments import as_array
 from numpyro_bnn.data.columns import check_columns, column_names, refuse_row_shape
 from numpyro_bnn.data.fingerprints import checksum_of, is_same_checksum
-from numpyro_bnn.data.units import Column, Prepared, check_resolution, moments, standardized
+from numpyro_bnn.data.units import (
+    Column,
+    Prepared,
+    check_range,
+    check_resolution,
+    moments,
+    standardized,
+)
 from numpyro_bnn.likelihoods.families import (
     Noise,
     bernoulli,
@@ -203,6 +210,7 @@ class ReadyModel:
     def _target(self, y: Any, units: Standardization) -> Any:
         y = self._checked("y", y)
         if self.kind != "regression":
+            check_range(self.kind, "y", y)
             return y
         check_target(y)
         check_resolution(self.kind, Column("y"), y.dtype, units.y_mean, units.y_scale)
@@ -212,6 +220,7 @@ class ReadyModel:
 
     def _row_weights(self, weights: Any, units: Standardization) -> np.ndarray:
         weights = self._checked("weights", weights)
+        check_range(self.kind, "weights", weights)
         return weights.astype(jax.dtypes.canonicalize_dtype(np.float64))
 
     def _check_columns(self, shape: tuple[int, ...], units: Standardization) -> None:

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import is_zipfile
 
+import jax
 import numpy as np
 
 from numpyro_bnn.data.arguments import innermost
+from numpyro_bnn.data.made_up_inputs import made_up_inputs
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.known_model import known_predictions, refuse_other_model
 from numpyro_bnn.posterior.training_data import known_rows
+from numpyro_bnn.potential.fixed_parameters import fixed_in, with_values
 from numpyro_bnn.samplers.failed_chains import warn_of_failed
 from numpyro_bnn.samplers.suspects import suspect_chains
 from numpyro_bnn.storage.draw_store import DrawStore
@@ -47,6 +50,8 @@ def save(run: Run, path: str | Path) -> Path:
     arrays |= {f"stat:{name}": np.asarray(value) for name, value in draws.stats.items()}
     if units is not None:
         arrays |= {f"units:{name}": np.asarray(value) for name, value in units._asdict().items()}
+    values = jax.tree.leaves(fixed_in(draws.model))
+    arrays |= {f"fixed:{i}": np.asarray(value) for i, value in enumerate(values)}
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
         np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
@@ -104,7 +109,7 @@ def load(path: str | Path, model: Callable) -> Draws:
             if not is_zipfile(opened):
                 raise ValueError("it is no NumPy archive, or was cut off")
             opened.seek(0)
-            header, sites, stats, units = _read(opened)
+            header, sites, stats, units, fixed = _read(opened)
         except Exception as error:  # a damaged archive makes the readers fail in any way there is
             raise ValueError(
                 f"load: {path} does not hold draws written by `bnn.save`: {error}."
@@ -117,22 +122,26 @@ def load(path: str | Path, model: Callable) -> Draws:
                 "model, made with the same module and prior."
             )
         ready.restore(units)
+    if fixed and (noted := header["info"].get("input_ranges")):
+        model = with_values(model, (made_up_inputs(noted),), list(fixed.values()))
     draws = Draws(sites, model, stats, header["info"])
     refuse_other_model("load", draws, header.get("predictions"))
     return draws
 
 
-def _read(opened: BinaryIO) -> tuple[dict, dict, dict, dict]:
-    """Header, sites, statistics and units of an archive."""
+def _read(opened: BinaryIO) -> tuple[dict, dict, dict, dict, dict]:
+    """Header, sites, statistics, units and fixed parameters of an archive."""
     with np.load(opened, allow_pickle=False) as file:
         header = json.loads(str(file["header"]))
         if header.get("format") != _FORMAT:
             raise ValueError(f"its format is {header.get('format')!r}, not {_FORMAT!r}")
         sites = {name: file[f"site:{name}"] for name in header["sites"]}
         stats = {name: file[f"stat:{name}"] for name in header["stats"]}
-        prefix = "units:"
-        units = {k.removeprefix(prefix): file[k] for k in file.files if k.startswith(prefix)}
-    return header, sites, stats, units
+        units, fixed = (
+            {k.removeprefix(prefix): file[k] for k in file.files if k.startswith(prefix)}
+            for prefix in ("units:", "fixed:")
+        )
+    return header, sites, stats, units, fixed
 
 
 def _from_store(store: DrawStore, model: Callable) -> Draws:

@@ -1,6 +1,7 @@
 """Posterior draws that carry their model: the one type for draws of samplers, ensembles and files."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import jax
@@ -10,10 +11,11 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.data.arguments import as_arrays, innermost
 from numpyro_bnn.data.columns import about_inputs, check_columns, check_row_shapes
 from numpyro_bnn.data.number_types import native
 from numpyro_bnn.posterior.fitted import held_by, inputs_of
+from numpyro_bnn.potential.fixed_parameters import like
 from numpyro_bnn.samplers.fields import has_exact_energy
 from numpyro_bnn.samplers.suspects import suspects_in
 
@@ -50,6 +52,12 @@ class Draws(Mapping[str, Any]):
         self.model = model
         self.stats: dict[str, Any] = {n: native("Draws", n, v) for n, v in (stats or {}).items()}
         self.info: dict[str, Any] = dict(info or {})
+
+    def bound_to(self, by_row: Mapping[str, PyTree]) -> "Draws":
+        """These draws, with values of further arguments of their model, such as an offset of each row."""
+        if not by_row or self.model is None:
+            return self
+        return Draws(self, partial(self.model, **by_row), self.stats, self.info)
 
     def __getitem__(self, site: str) -> Any:
         return self.values_by_site[site]
@@ -125,10 +133,12 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
     if isinstance(inside := held_by(run, "draws"), Draws):
         run = inside
     if isinstance(run, Draws):
-        return run if model is None else Draws(run, model, run.stats, run.info)
+        _refuse_other_units(owner, run.model, model)
+        return run if model is None else Draws(run, like(model, run.model), run.stats, run.info)
     if isinstance(run, NumPyroMCMC):
         if run._states is None:
             raise ValueError(f"{owner}: the MCMC has no draws yet; call `run` first.")
+        _refuse_other_units(owner, getattr(run.sampler, "model", None), model)
         samples = run.get_samples(group_by_chain=True)
         stats = stats_by_site(run.get_extra_fields(group_by_chain=True))
         info = {
@@ -143,13 +153,29 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
         info |= {name: dict(chains) for name, chains in about.items() if chains}
         # An MCMC of NumPyro itself has the tables that it was given, and no names.
         info |= about_inputs(inputs_of(run, model), getattr(run, "columns", ()), samples)
-        return Draws(samples, model or getattr(run.sampler, "model", None), stats, info)
+        own = getattr(run.sampler, "model", None)
+        return Draws(samples, like(model, own) or own, stats, info)
     if isinstance(run, Mapping):
         return Draws(run, model)
     raise TypeError(
         f"{owner}: expected an MCMC after `run`, what `fit` returned, a fitted estimator, or draws by "
         f"site name, got {type(run).__name__}."
     )
+
+
+def _refuse_other_units(owner: str, own: Callable | None, given: Callable | None) -> None:
+    """Refuse a ready model that keeps the units of other data than the model that was run."""
+    ours, theirs = (getattr(innermost(m), "standardization", None) for m in (own, given))
+    if ours is None or theirs is None:
+        return
+    for name in ("x_mean", "x_scale", "y_mean", "y_scale"):
+        values = getattr(ours, name), getattr(theirs, name)
+        if not np.array_equal(*values):
+            raise ValueError(
+                f"{owner}: the model that was given keeps the units of other data than the model of the run: "
+                f"{name} {values[1].tolist()}, and {values[0].tolist()} in the run. Give the model that was "
+                "run, or None."
+            )
 
 
 def checked_inputs(owner: str, draws: Draws, x: PyTree, label: str = "x") -> PyTree:

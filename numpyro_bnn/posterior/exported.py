@@ -6,7 +6,7 @@ the average over the draws, in the user's units.
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, innermost
+from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.prediction_programs import VECTOR, flat_draws
 from numpyro_bnn.posterior.prediction_sites import draws_for
@@ -39,6 +39,7 @@ def export(
     *,
     site: str | None = None,
     platforms: Sequence[str] = ("cpu", "cuda"),
+    **by_row: PyTree,
 ) -> Path:
     """Write the average predictions of a run as a function in one file, which JAX alone can call.
 
@@ -67,6 +68,8 @@ def export(
     :param site: the site to predict, see :func:`~numpyro_bnn.predict`.
     :param platforms: what the function can run on: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``. One that the
         model cannot be compiled for is left out with a warning.
+    :param by_row: further arguments of the model by name, with a value for each row of x. The function in the
+        file takes them by name too, also those that ``functools.partial`` binds to the model.
     :return: the path written.
     :raises ValueError: without draws or a model, for latent values of single rows, for more than 1 GiB of
         draws, and for a model that cannot be compiled for an unknown number of rows.
@@ -82,8 +85,10 @@ def export(
     if draws.model is None:
         raise ValueError("export: these draws carry no model. Give `Draws(values, model)`.")
     checked_inputs("export", draws, x)
-    predictive = _predictive(draws, draws.model, x, site)
-    program = _compiled(predictive, _specification(draws.model, x), platforms)
+    count = len(jax.tree.leaves(x)[0])
+    arguments = bound_by_row(draws.model, count) | by_row
+    predictive = _predictive(draws, draws.model, x, arguments, site)
+    program = _compiled(predictive, _specification(draws.model, x, arguments), platforms)
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(program)
     partial.replace(path)
@@ -110,10 +115,10 @@ def _file(path: str | Path) -> Path:
 
 
 def _predictive(
-    draws: Draws, of: Callable, x: PyTree, site: str | None
-) -> Callable[[Any], dict[str, jax.Array]]:
+    draws: Draws, of: Callable, x: PyTree, others: Mapping[Any, PyTree], site: str | None
+) -> Callable[..., dict[str, jax.Array]]:
     """The function from inputs to averages over the draws of a model."""
-    known = Predictor(of, x, site=site)
+    known = Predictor(of, x, others=others, site=site)
     model, structure = known.model, known.structure
     target = known.target_of(draws)
     plates = set(structure.sites[target].plates) if target in structure.sites else set()
@@ -133,11 +138,11 @@ def _predictive(
         )
     constants = {name: jnp.asarray(value) for name, value in values.items()}
 
-    def predictive(x: PyTree) -> dict[str, jax.Array]:
+    def predictive(x: PyTree, **others: PyTree) -> dict[str, jax.Array]:
         def of_one(given: tuple[dict[str, jax.Array], jax.Array]) -> dict[str, jax.Array]:
             draw, key = given
             seeded = seed(model, key)
-            found = trace(substitute(seeded, data=draw)).get_trace(x)[target]
+            found = trace(substitute(seeded, data=draw)).get_trace(x, **others)[target]
             if found["type"] == "deterministic":
                 return {"mean": found["value"]}
             return parameters_of(found["fn"])
@@ -170,9 +175,9 @@ def _mean(values: jax.Array) -> jax.Array:
     return filled.reshape(length, length, *values.shape[1:]).sum(1).sum(0) / count
 
 
-def _specification(model: Any, x: PyTree) -> Any:
-    """Shapes and types of the inputs, with a number of rows that is not known."""
-    (x,), _ = as_arrays(model, (x,), {})
+def _specification(model: Any, x: PyTree, others: dict[str, PyTree]) -> Any:
+    """Shapes and types of the arguments, with a number of rows that is not known."""
+    arrays = as_arrays(model, (x,), others)
     (rows,) = jax_export.symbolic_shape("rows")
     is_ready = hasattr(innermost(model), "standardization")
 
@@ -181,16 +186,17 @@ def _specification(model: Any, x: PyTree) -> Any:
         kind = jax.dtypes.canonicalize_dtype(given)
         return jax.ShapeDtypeStruct((rows, *np.shape(leaf)[1:]), kind)
 
-    return jax.tree.map(of, x)
+    return jax.tree.map(of, arrays)
 
 
 def _compiled(
-    function: Callable[[Any], Any], specification: Any, platforms: Sequence[str]
+    function: Callable[..., Any], specification: Any, platforms: Sequence[str]
 ) -> bytearray:
     """The function for all platforms or, with a warning, for those that it can be compiled for."""
 
     def compiled(*names: str) -> bytearray:
-        made = jax_export.export(jax.jit(function), platforms=names)(specification)
+        args, kwargs = specification
+        made = jax_export.export(jax.jit(function), platforms=names)(*args, **kwargs)
         return made.serialize()
 
     try:

@@ -20,6 +20,7 @@ from numpyro_bnn.potential.structure import as_jax, structure_of
 from numpyro_bnn.potential.value_sources import sites_taken
 
 _SIGNATURE = "give it the signature `def model(x, y=None)`"
+_KNOWN = "Latent values of single rows are known for the rows of the fit alone: predict at those."
 _BY_SITE = (
     "A likelihood that is a `numpyro.factor` has no target to predict: record what you want with "
     "`numpyro.deterministic('f', net(x))`, leave the factor out where y is None, and pass `site='f'`"
@@ -27,17 +28,19 @@ _BY_SITE = (
 
 
 def check_call(model: Callable, args: tuple, kwargs: Collection[str]) -> None:
-    """Refuse models that need more than the arguments of a prediction.
-
-    :param args: positional arguments, the inputs first.
-    :param kwargs: names of keyword arguments.
-    :raises TypeError: naming the arguments that are missing.
-    """
+    """Refuse models that need more than the arguments of a prediction."""
     try:
         parameters = list(inspect.signature(innermost(model)).parameters.values())
     except (TypeError, ValueError):  # a callable that does not say what it takes
         return
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    names = [p.name for p in parameters]
+    if (unknown := set(kwargs).difference(names)) and all(
+        p.kind != variable[1] for p in parameters
+    ):
+        raise TypeError(
+            f"predict: the model has no argument {', '.join(sorted(unknown))}; its arguments are {names}."
+        )
     needed = [
         p.name
         for p in parameters[len(args) :]
@@ -47,18 +50,13 @@ def check_call(model: Callable, args: tuple, kwargs: Collection[str]) -> None:
         bound = ", ".join(f"{name}=…" for name in needed)
         raise TypeError(
             f"predict calls the model as `model(x)`, and it also needs {needed}. If that is the "
-            f"target, {_SIGNATURE}; bind other arguments: `functools.partial(model, {bound})` as the "
-            "`model=` of predict or diagnose."
+            f"target, {_SIGNATURE}; give other arguments by name, `predict(model, run, x, {bound})`, or bind "
+            f"them: `functools.partial(model, {bound})` as the model."
         )
 
 
 def structure_at(model: Callable, *args: PyTree, **kwargs: PyTree) -> Structure:
-    """Sites and plates of the model at new inputs, without a target.
-
-    :param args: the inputs, and other arguments of the model.
-    :param kwargs: its keyword arguments.
-    :raises TypeError: if it needs a target, or more arguments.
-    """
+    """Sites and plates of the model at new inputs, without a target."""
     check_call(model, args, kwargs)
     try:
         return structure_of(model, args, kwargs)
@@ -71,9 +69,26 @@ def structure_at(model: Callable, *args: PyTree, **kwargs: PyTree) -> Structure:
         ) from error
 
 
+def without_imputed(samples: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Draws without the missing targets of a fit (``obs_mask=``), which belong to its rows alone."""
+    ends = "_unobserved"
+    imputed = {part for n in samples if n.endswith(ends) for part in (n, n.removesuffix(ends))}
+    return {n: v for n, v in samples.items() if n not in imputed} if imputed else samples
+
+
+def site_in(structure: Structure, site: str | None) -> str | None:
+    """The name that a site has in a model: ``obs_mask=`` makes two sites of one."""
+    masked = f"{site}_observed"
+    return masked if masked in structure.sites else site
+
+
 def targets_without_draws(structure: Structure, samples: Collection[str]) -> list[str]:
     """Sites without draws, of which the target is one; none that belongs to a weight with draws."""
-    sites = structure.sites
+    sites = {
+        name: site
+        for name, site in structure.sites.items()
+        if f"{name.removesuffix('_unobserved')}_observed" not in structure.sites
+    }
     # Sites that belong to a weight (its precision, its standardised value) are not needed once the weight
     # itself is given.
     weights = tuple(f"{name}." for name in samples)
@@ -91,13 +106,7 @@ def target_of(
     samples: Collection[str],
     site: str | None,
 ) -> str:
-    """The site to predict: the one that was asked for, or the only one without draws.
-
-    :param structure: sites and plates of the model at some arguments.
-    :param arguments: these, positional and keyword.
-    :raises ValueError: if several sites could be the target, or if sites that it is computed from have no
-        draws.
-    """
+    """The site to predict: the one that was asked for, or the only one without draws."""
     sites, without = structure.sites, targets_without_draws(structure, samples)
     computed = [name for name in structure.deterministic if name not in structure.parameters]
     if site is not None:
@@ -107,8 +116,21 @@ def target_of(
         without = [site]
     if len(without) == 1:
         (target,) = without
-        missing = [name for name in _missing(structure, samples, target) if not sites[name].plates]
-        # Through sites under a plate too, which are drawn.
+        missing = _missing(structure, samples, target)
+
+        def takes(site: str, other: str) -> bool:
+            # Through sites without draws too, which are drawn.
+            return bool(_needed(model, structure, arguments, samples, site, [other]))
+
+        for name in structure.observed:
+            if told := [n for n in missing if takes(target, n) and takes(name, n)]:
+                raise ValueError(
+                    f"predict: '{target}' is computed from the latent sites {told}, which have no draws at "
+                    f"these rows, while '{name}' is observed at them and tells of {told}, as measured "
+                    "inputs do. Values from the prior would ignore it, and their posterior given x is not "
+                    "computed. Predict at the rows of the fit, with the draws of the run."
+                )
+        missing = [name for name in missing if not sites[name].plates]
         if needed := _needed(model, structure, arguments, samples, target, missing):
             raise ValueError(
                 f"predict: no draws for the latent sites {needed}, from which '{target}' is computed. Give "
@@ -137,15 +159,7 @@ def sites_without_draws(
     samples: Collection[str],
     target: str,
 ) -> list[str]:
-    """Latent sites without draws that a target is computed from: predictions draw them from their priors.
-
-    Others do not matter, such as the precision above a weight with draws, or a second target.
-
-    :param structure: sites and plates of the model at some arguments.
-    :param arguments: these, positional and keyword.
-    :param samples: names of the sites that have draws.
-    :param target: the site that is predicted.
-    """
+    """Latent sites without draws that a target is computed from: predictions draw them from their priors."""
     missing = _missing(structure, samples, target)
     return _needed(model, structure, arguments, samples, target, missing)
 
@@ -185,16 +199,7 @@ def draws_for(
     arguments: tuple[tuple, dict[str, PyTree]],
     batch_size: int,
 ) -> dict[str, Array]:
-    """The draws whose values the sites of the model take, with axes (chain, draw).
-
-    :param structure: sites and plates of the model at the first `batch_size` rows of x.
-    :param samples: draws by site.
-    :param target: site that is predicted.
-    :param arguments: positional and keyword arguments of the model, all inputs first.
-    :param batch_size: rows at a time.
-    :raises ValueError: if draws have another shape than their site, as latent values of other
-        rows have.
-    """
+    """The draws whose values the sites of the model take, with axes (chain, draw)."""
     shapes = {n: shape for n, shape in structure.shapes.items() if n in samples and n != target}
     grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)
     size = len(jax.tree.leaves(arguments[0][0])[0])
@@ -204,9 +209,8 @@ def draws_for(
         if own != expected:
             raise ValueError(
                 f"predict: draws of '{name}' have values of shape {own}, but for {size} rows the "
-                f"model has it with shape {expected}. Latent values of single rows are known for the "
-                "rows of the fit alone: predict at those, or leave this site out of the draws and "
-                f"pass `site={target!r}`, to draw it from its prior."
+                f"model has it with shape {expected}. {_KNOWN} Without draws of it, `site={target!r}`, it is "
+                "drawn from its prior, which is right where nothing that is observed at x tells of it."
             )
         if expected != shapes[name]:
             raise ValueError(
@@ -223,11 +227,7 @@ def check_same_rows(
     x: PyTree,
     fitted: PyTree | str | None,
 ) -> None:
-    """Refuse to use latent values of single training rows at other rows, though their number is the same.
-
-    :param fitted: the inputs of the fit, or their fingerprint; None where they are not known.
-    :raises ValueError: naming the sites.
-    """
+    """Refuse to use latent values of single training rows at other rows, though their number is the same."""
     if fitted is None or target not in structure.sites:
         return
     plates = set(structure.sites[target].plates)
@@ -239,6 +239,6 @@ def check_same_rows(
     if not is_same(fingerprint(x), fitted if isinstance(fitted, str) else fingerprint(fitted)):
         raise ValueError(
             f"predict: the latent sites {local} have a value for every row of the fit, and x holds "
-            "other rows. Predict at the rows of the fit, or leave these sites out of the draws and "
-            f"pass `site={target!r}`, to draw them from their prior."
+            f"other rows. {_KNOWN} Without draws of them, `site={target!r}`, they are drawn from their "
+            "prior, which is right where nothing that is observed at x tells of them."
         )

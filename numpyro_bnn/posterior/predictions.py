@@ -1,7 +1,7 @@
 """Predictions of every draw, computed in blocks of draws and rows to need little memory."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpyro_bnn._calls import shows_call
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
+from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost, is_by_row, prepared
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
@@ -19,15 +19,19 @@ from numpyro_bnn.posterior.prediction_programs import DRAWN, VECTOR, program_of
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
     draws_for,
+    site_in,
     sites_without_draws,
     structure_at,
     target_of,
+    without_imputed,
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
 from numpyro_bnn.posterior.row_axis import check_rows_first, check_values_of_rows
 from numpyro_bnn.posterior.separate_predictions import rows_are_separate, told_dependent_rows
 from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.fixed_parameters import with_first_values
+from numpyro_bnn.potential.known_indices import refuse_unknown_indices
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.value_sources import Place
 from numpyro_bnn.potential.without_subsampling import all_rows
@@ -54,6 +58,7 @@ def predict(
     *,
     batch_size: int | None = None,
     site: str | None = None,
+    **by_row: PyTree,
 ) -> Predictions:
     """The distribution of the target at new inputs under every draw.
 
@@ -69,6 +74,8 @@ def predict(
     :param batch_size: rows at a time; default: 1000, or all rows where these depend on one another.
     :param site: the target, where the model has several sites without draws; or a deterministic
         site with a value for every row, of which there is only the mean.
+    :param by_row: further arguments of the model by name, such as an offset of each row of x; those that
+        ``functools.partial`` binds to the model are taken too.
     :return: predictions with leading axes (chain, draw, row). Latent sites under a plate that have no draws,
         such as values of single rows at new rows, are drawn from their prior, one value for each draw:
         averages over draws are those of the posterior predictive distribution, while densities and noise of a
@@ -89,9 +96,33 @@ def predict(
     if model is None:
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
     options: dict[str, Any] = {"batch_size": batch_size, "site": site}
+    others: dict[Any, PyTree] = dict(by_row)
     if isinstance(samples, Draws):
-        return predict_with(samples, x, {}, **options)
-    return Predictor(model, x, **options)(samples)
+        found = predict_with(samples, x, others, **options)
+    else:
+        found = Predictor(model, x, others=others, **options)(samples)
+    _refuse_rows_of_nan(found, x)
+    return found
+
+
+def _refuse_rows_of_nan(predictions: Predictions, x: PyTree) -> None:
+    """Refuse rows without a prediction under any draw; a distribution without a mean has none at all rows."""
+    main = np.asarray(predictions)
+    if not np.isnan(main.min(initial=0.0)):
+        return
+    bad = np.isnan(main).reshape(*main.shape[:3], -1).any(3).all((0, 1))
+    rows = np.flatnonzero(bad)
+    inputs = [np.asarray(leaf) for leaf in jax.tree.leaves(x)]
+    inputs = [leaf for leaf in inputs if leaf.dtype.kind == "f"]
+    nan = [~np.isfinite(leaf[rows]).reshape(rows.size, -1).all(1) for leaf in inputs]
+    of_inputs = np.any(nan, 0) if nan else np.zeros(rows.size, bool)
+    if rows.size and (rows.size < bad.size or of_inputs.all()):
+        named = ", ".join(map(str, rows[:5])) + (", …" if rows.size > 5 else "")
+        why = f", of which {of_inputs.sum()} have NaN or infinite inputs" if of_inputs.any() else ""
+        raise ValueError(
+            f"predict: the predictions of {rows.size} of {bad.size} rows are NaN under every draw (rows "
+            f"{named}){why}. Fill in these inputs, or leave the rows out."
+        )
 
 
 def predict_with(
@@ -108,19 +139,34 @@ def predict_with(
     return _predictor_of(draws, x, others, **options)(draws)
 
 
-def predict_some(draws: Draws, x: PyTree, rows: np.ndarray) -> Predictions:
-    """Predictions of some rows of inputs, as they are among all of these.
-
-    :param draws: draws with their model.
-    :param x: inputs.
-    :param rows: numbers of the rows.
-    :raises ValueError: as :func:`predict`.
-    """
-    predictor = _predictor_of(draws, x, {})
+def predict_some(
+    draws: Draws, x: PyTree, others: Mapping[Place, PyTree], rows: np.ndarray
+) -> Predictions:
+    """Predictions of some rows of inputs, whose numbers are given, as they are among all of these."""
+    predictor = _predictor_of(draws, x, others)
     if len(rows) == predictor.size or not predictor.are_separate(draws):
         return predictor(draws).at_rows(rows)
-    some = jax.tree.map(lambda v: v.iloc[rows] if hasattr(v, "iloc") else np.asarray(v)[rows], x)
-    return predict_with(draws, some, {})
+    x, *values = _some_rows([x, *predictor.others.values()], rows, predictor.size)
+    return predict_with(draws, x, dict(zip(predictor.others, values)))
+
+
+def first_rows(draws: Draws, x: PyTree, count: int) -> tuple[Draws, PyTree]:
+    """The first rows of inputs, and draws whose model has its bound arguments at these rows."""
+    size = len(jax.tree.leaves(x)[0])
+    given = [bound_by_row(draws.model, size), x]
+    bound, x = _some_rows(given, slice(count), size)
+    return draws.bound_to(bound), x
+
+
+def _some_rows(given: list[Any], rows: np.ndarray | slice, size: int) -> list[Any]:
+    """Some rows of arguments and tables; what is not by row stays whole."""
+
+    def of(leaf: Any) -> Any:
+        if np.shape(leaf)[:1] != (size,):
+            return leaf
+        return leaf.iloc[rows] if hasattr(leaf, "iloc") else np.asarray(leaf)[rows]
+
+    return jax.tree.map(of, given)
 
 
 def rows_at_a_time(draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any) -> int:
@@ -194,11 +240,22 @@ class Predictor:
             )
         ((self.size,),) = rows
         self._given, self._fitted, self._site = x, fitted, site
-        self._others = dict(others or {})
-        self.arguments = prepared(model, *call_with({0: table, **(others or {})}))
-        self.model = all_rows(model)
+        self.others: dict[Place, PyTree] = {**bound_by_row(model, self.size), **(others or {})}
+        self.arguments = prepared(model, *call_with({0: table, **self.others}))
+        self.model: Callable = all_rows(model)
         self.shift = getattr(innermost(model), "shift", None)
-        self.structure = self._structure_at(self.batch_size)
+        try:
+            self.structure = self._structure_at(self.batch_size)
+        except (TypeError, ValueError):
+            if self._in_given_blocks or self.size <= self.batch_size:
+                raise
+            # A model that holds values of all rows, as a closure does, has no predictions of some.
+            self.batch_size = self.size
+            self.structure = self._structure_at(self.size)
+        if self.structure.unfixed:
+            self.model = with_first_values(self.model, *self.arguments)
+            self.structure = self._structure_at(self.batch_size)
+        refuse_unknown_indices("predict", self.model, *self.arguments)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()
         # Whether rows are predicted each by itself; None where that is not known.
@@ -213,6 +270,8 @@ class Predictor:
         :raises ValueError: if the target cannot be told, draws do not fit the inputs, or blocks would part
             rows that depend on one another.
         """
+        suspect = samples.suspect if isinstance(samples, Draws) else {}
+        samples = without_imputed(samples)
         self.rows_at_a_time(samples)
         target = self.target_of(samples)
         check_same_rows(self.structure, samples, target, self._given, self._fitted)
@@ -220,33 +279,34 @@ class Predictor:
             self.model, self.structure, samples, target, self.arguments, self.batch_size
         )
         evaluate = partial(self._evaluate, target, grouped, first)
-        suspect = samples.suspect if isinstance(samples, Draws) else {}
         values = evaluate("parameters", None)
         site = self.structure.sites.get(target)
         predictions = Predictions(values, evaluate, self.shift, suspect, site)
         predictions.warn_of_suspects("predict")
         return predictions
 
-    def target_of(self, samples: Collection[str]) -> str:
+    def target_of(self, samples: Mapping[str, Any]) -> str:
         """The site to predict from draws of some sites.
 
         :raises ValueError: if it cannot be told, sites that it is computed from have no draws, or its first
             axis is not that of the rows.
         """
         first = self._first_rows(self.batch_size)
-        target = target_of(self.model, self.structure, first, samples, self._site)
+        known, site = without_imputed(samples), site_in(self.structure, self._site)
+        target = target_of(self.model, self.structure, first, known, site)
         if target not in self._with_rows:
             count = min(self.size, self.batch_size)
             check_rows_first(target, count, self.structure, self._structure_at)
             self._with_rows.add(target)
         return target
 
-    def sites_from_priors(self, samples: Collection[str]) -> list[str]:
+    def sites_from_priors(self, samples: Mapping[str, Any]) -> list[str]:
         """Latent sites that the target is computed from and that have no draws, so that their priors give
         a value for each draw.
 
-        :param samples: draws, or names of the sites that have some.
+        :param samples: draws by site.
         """
+        samples = without_imputed(samples)
         known = self.model, self.structure, self._first_rows(self.batch_size)
         return sites_without_draws(*known, samples, self.target_of(samples))
 
@@ -259,11 +319,7 @@ class Predictor:
         if self.size <= self.batch_size or self.are_separate(samples, self.batch_size):
             return self.batch_size
         if self._in_given_blocks:
-            by_row = [
-                place
-                for place, value in self._others.items()
-                if any(np.shape(leaf)[:1] == (self.size,) for leaf in jax.tree.leaves(value))
-            ]
+            by_row = [p for p, value in self.others.items() if is_by_row(value, self.size)]
             raise ValueError(told_dependent_rows(self.size, self.batch_size, by_row))
         self.batch_size = self.size
         self.structure = self._structure_at(self.size)
@@ -276,6 +332,7 @@ class Predictor:
         :param part: rows of a block.
         """
         if self._separate is None:
+            samples = without_imputed(samples)
             target = self.target_of(samples)
             call = self.model, self.structure, target, samples, self.arguments, part
             self._separate = rows_are_separate(*call)
@@ -284,7 +341,17 @@ class Predictor:
     def _structure_at(self, count: int) -> Structure:
         """Sites and plates of the model at the first rows."""
         args, kwargs = self._first_rows(count)
-        return structure_at(self.model, *args, **kwargs)
+        try:
+            return structure_at(self.model, *args, **kwargs)
+        except (TypeError, ValueError) as error:
+            shapes = {n: np.shape(v) for n, v in self.others.items() if np.ndim(v)}
+            other = {n: shape for n, shape in shapes.items() if shape[0] != self.size}
+            if not other:
+                raise
+            raise ValueError(
+                f"predict: x has {self.size} rows, and the arguments {other} other numbers of them. The "
+                f"model says: {error}. Give a value for each row of x."
+            ) from error
 
     def _first_rows(self, count: int) -> PyTree:
         """The arguments of the model at the first rows."""

@@ -13,14 +13,7 @@ from numpyro_bnn.potential.sites import Structure
 def check_rows_first(
     target: str, count: int, structure: Structure, at_rows: Callable[[int], Structure]
 ) -> None:
-    """Refuse to predict a site whose first axis is not that of the rows.
-
-    :param target: the site, a sample site or a deterministic one.
-    :param count: number of rows.
-    :param structure: sites and plates of the model at these rows.
-    :param at_rows: these at some of the rows. It is asked where several axes are as long as there are rows.
-    :raises ValueError: naming the axes of the plates, and what to write.
-    """
+    """Refuse to predict a site whose first axis is not that of the rows."""
     shape = _shape(structure, target)
     if shape[:1] != (count,):
         raise ValueError(_message(target, count, structure))
@@ -39,14 +32,7 @@ def check_rows_first(
 def check_values_of_rows(
     what: str, target: str, shape: tuple[int, ...], expected: tuple[int, ...]
 ) -> None:
-    """Refuse what a model computes at a block of rows, where it is not one value for each.
-
-    :param what: what is computed: ``"parameters"``, ``"log_prob"``, ….
-    :param target: the site.
-    :param shape: shape of it under one draw.
-    :param expected: the shape that it must have, rows first.
-    :raises ValueError: naming both.
-    """
+    """Refuse what a model computes at a block of rows, where it is not one value for each."""
     if shape == expected:
         return
     raise ValueError(

@@ -14,16 +14,10 @@ from numpyro_bnn.distributions.unwrap import family_of
 from numpyro_bnn.posterior.draws import group_by_chain, one_draw
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.rows_in_parts import same_in_parts
-from numpyro_bnn.potential.separate_rows import separate_in_program
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.value_sources import Place
 from numpyro_bnn.storage.shared_programs import Traced, compiled
 
-# Numbers of rows of the two programs that are traced, an odd and an even one.
-_TRACED = (67, 60)
-# Programs whose rows were seen to be separate, by all that their traces depend on, and how many are kept.
-_separate: set[str] = set()
-_MOST = 1000
 # As many blocks of one draw take no more memory than a block of a vector of draws.
 _BLOCKS = 32
 
@@ -36,17 +30,7 @@ def rows_are_separate(
     arguments: tuple[tuple, dict[str, Any]],
     part: int,
 ) -> bool | None:
-    """Whether the law of a target at a row is the same among other rows, under the first draw.
-
-    :param model: the model.
-    :param structure: its sites at some of the rows.
-    :param target: the site that is predicted.
-    :param samples: draws by site.
-    :param arguments: arguments of the model, those by row with all rows.
-    :param part: rows of a block.
-    :return: None where it is not known: no difference was seen under this draw, or the model fails at other
-        numbers of rows than it is called with.
-    """
+    """Whether the law of a target at a row is the same among other rows, under the first draw."""
     size = len(jax.tree.leaves(arguments[0][0])[0])
     shapes = {n: s for n, s in structure.shapes.items() if n in samples and n != target}
     grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)
@@ -72,15 +56,7 @@ def rows_are_separate(
         return [kind.shape for kind in jax.eval_shape(laws, *abstract(count))]
 
     try:
-        traced, some = Traced(model, static, target=target), [abstract(count) for count in _TRACED]
-        seen = f"{traced.hash} {some}"
-        if seen in _separate:
-            return True
-        if separate_in_program(laws, some[0], some[1]):
-            if traced.hash is not None and len(_separate) < _MOST:
-                _separate.add(seen)
-            return True
-        program = compiled(laws, traced)
+        program = compiled(laws, Traced(model, static, target=target))
         draw = one_draw(grouped, 0, 0)
 
         def at_rows(rows: np.ndarray) -> list[np.ndarray]:
@@ -111,12 +87,7 @@ def _shape(array: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
 
 
 def told_dependent_rows(size: int, batch_size: int, others: Sequence[Place]) -> str:
-    """The error for blocks of rows that depend on one another.
-
-    :param size: number of all rows.
-    :param batch_size: rows of a block.
-    :param others: places of arguments beside the inputs that are as long as these.
-    """
+    """The error for blocks of rows that depend on one another."""
     named = ", ".join(
         f"'{place}'" if isinstance(place, str) else f"number {place + 1}" for place in others
     )

@@ -11,6 +11,7 @@ from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import inputs_of
 from numpyro_bnn.posterior.predictions import predict_some
 from numpyro_bnn.posterior.predictive_draws import Predictions
+from numpyro_bnn.posterior.training_data import training_data
 
 # Rows at which predictions are compared, at most, and parts of equal probability that a continuous
 # predictive distribution is cut into.
@@ -20,7 +21,7 @@ _BINS = 20
 _ROUNDS = 3
 
 
-def thin(run: Run, k: int, x: PyTree = None) -> Draws:
+def thin(run: Run, k: int, x: PyTree = None, **by_row: PyTree) -> Draws:
     """Choose the `k` draws whose average is nearest to the average of all draws, as a single chain.
 
     Draws are taken one by one, each so that the mean of those taken comes nearest to the whole (kernel
@@ -35,6 +36,8 @@ def thin(run: Run, k: int, x: PyTree = None) -> Draws:
     :param k: how many draws to keep, at most as many as there are.
     :param x: inputs like those that will be predicted; default: the inputs of the run. Of more than 200 rows
         200 are used.
+    :param by_row: further arguments of the model by name, such as an offset of each row of x; default: those
+        of the run.
     :return: draws with axes (1, k); ``info["thinned"]`` has ``"draws"``, the number of them before,
         ``"total_variation"``, the mean over rows of the total variation between the two averages (for a
         continuous target over the 20 parts), and ``"total_variation_99"``, its 99 % quantile over rows.
@@ -48,9 +51,12 @@ def thin(run: Run, k: int, x: PyTree = None) -> Draws:
     count = draws.num_chains * draws.num_draws
     if k > count:
         raise ValueError(f"thin: k={k} draws of {count} were asked for. Give at most {count}.")
-    x = _inputs(run) if x is None else x
+    others: dict[Any, PyTree] = dict(by_row)
+    if x is None:
+        data = training_data("thin", draws.model, run)
+        x, others = _inputs(run), {**data.others, **others}
     x = np.asarray(x) if isinstance(x, list) else x
-    parts = _probabilities(predict_some(draws, x, _some_rows(x)))
+    parts = _probabilities(predict_some(draws, x, others, _some_rows(x)))
     flat = parts.reshape(count, -1)
     chosen = _chosen(flat, k)
     # In double precision: many draws add up to more digits than single precision has.

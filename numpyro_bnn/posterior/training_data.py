@@ -6,7 +6,6 @@ is. Predictions at the rows of a fit need all others, such as an offset. Values 
 weights are no data (:func:`~numpyro_bnn.potential.value_sources.given_sites`).
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +14,15 @@ import numpy as np
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_array, by_place, innermost, prepared
+from numpyro_bnn.data.arguments import (
+    as_array,
+    bound_by_row,
+    by_place,
+    innermost,
+    is_by_row,
+    names_of,
+    prepared,
+)
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.row_digests import noted_rows
 from numpyro_bnn.posterior.draws import Run
@@ -56,10 +63,7 @@ class TrainingData(NamedTuple):
 
 
 def call_with(arguments: Mapping[Place, PyTree]) -> tuple[tuple, dict[str, PyTree]]:
-    """Positional and keyword arguments from arguments by place; None stands where one was taken out.
-
-    :param arguments: by number or name.
-    """
+    """Positional and keyword arguments from arguments by place; None stands where one was taken out."""
     count = 1 + max((place for place in arguments if isinstance(place, int)), default=-1)
     named = {place: value for place, value in arguments.items() if isinstance(place, str)}
     return tuple(arguments.get(number) for number in range(count)), named
@@ -86,24 +90,28 @@ def training_data(
     """
     known = TrainingData()
     # Of data on the host only the rows that are given are looked at.
-    given = {} if holds_host_rows(run) else by_place(model, *arguments_of(run))
+    own = model_of(run) or model
+    given = {} if holds_host_rows(run) else by_place(own, *arguments_of(run))
     if given:
-        known = TrainingData(given.get(0)) if model is None else data_of(model, given)
+        known = TrainingData(given.get(0)) if own is None else data_of(own, given)
     if x is None:
         return known
-    if known.others:
-        _refuse_unknown_rows(owner, known, x)
-    arguments = {0: x, **known.others}
+    bound = bound_by_row(model, len(jax.tree.leaves(x)[0]))
+    names: dict[Place, Place] = dict(enumerate(names_of(model))) if bound else {}
+    others = {
+        place: value
+        for place, value in known.others.items()
+        if names.get(place, place) not in bound
+    }
+    _refuse_unknown_rows(owner, known._replace(others=others), x)
     if y is not None:
-        arguments[_place_of_target(owner, known, site) if given else place_by_name(model)] = y
+        others[_place_of_target(owner, known, site) if given else place_by_name(model)] = y
+    arguments = {0: x} | {names.get(place, place): value for place, value in others.items()}
     return TrainingData(x) if model is None else data_of(model, arguments)
 
 
 def holds_host_rows(run: Run | None) -> bool:
-    """Whether the data of a run stay on the host (:class:`~numpyro_bnn.OnHost`).
-
-    :param run: as :func:`training_data` takes it.
-    """
+    """Whether the data of a run stay on the host (:class:`~numpyro_bnn.OnHost`)."""
     return any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves(arguments_of(run)))
 
 
@@ -121,44 +129,32 @@ def _place_of_target(owner: str, known: TrainingData, site: str | None) -> Place
 
 def place_by_name(model: Callable | None) -> Place:
     """Where a model takes its target, as far as its signature says: as `y`, or second."""
-    try:
-        parameters = list(inspect.signature(innermost(model)).parameters)
-    except (TypeError, ValueError):  # a callable that does not say what it takes
-        return 1
-    return "y" if "y" in parameters[1:] else 1
+    return "y" if "y" in names_of(model)[1:] else 1
 
 
 def _refuse_unknown_rows(owner: str, known: TrainingData, x: PyTree) -> None:
     """Refuse inputs of other rows, where the model also needs other arguments of them."""
-    size = np.shape(jax.tree.leaves(known.x)[0])[0]
+    size = len(jax.tree.leaves(known.x)[0]) if known.others else 0
     by_row = [
         f"{place!r}" if isinstance(place, str) else f"number {place + 1}"
         for place, value in known.others.items()
-        if any(np.shape(leaf)[:1] == (size,) for leaf in jax.tree.leaves(value))
+        if is_by_row(value, size)
     ]
     if by_row and not same_rows(x, known.x):
         raise ValueError(
             f"{owner}: x holds other rows than the run, whose model also has a value for every row in its "
-            f"argument {', '.join(by_row)}, not known for these. Leave x and y out, or give draws with a "
-            "model of these rows: `bnn.Draws(draws, functools.partial(model, …))`."
+            f"argument {', '.join(by_row)}, not known for these. Give it by its name, or leave x and y out."
         )
 
 
 def same_rows(x: PyTree, fitted: PyTree) -> bool:
-    """Whether two inputs hold the same rows in the same order.
-
-    :param x: arrays, tables, or a pytree of them.
-    :param fitted: the others.
-    """
+    """Whether two inputs hold the same rows in the same order."""
     new, old = jax.tree.leaves(x), jax.tree.leaves(fitted)
     return len(new) == len(old) and all(np.array_equal(one, other) for one, other in zip(new, old))
 
 
 def refuse_moving(owner: str, data: TrainingData, site: str) -> None:
-    """Refuse an observed site whose values change with latent ones: no one number is that of its row.
-
-    :raises ValueError: naming the site.
-    """
+    """Refuse an observed site whose values change with latent ones: no one number is that of its row."""
     if site in data.moving:
         raise ValueError(
             f"{owner}: the observed values of '{site}' are computed from latent sites, so that they are "
@@ -168,11 +164,7 @@ def refuse_moving(owner: str, data: TrainingData, site: str) -> None:
 
 
 def target_places(model: Callable, given: dict[Place, PyTree]) -> frozenset[Place]:
-    """The arguments that observed values are computed from, and no distribution is.
-
-    :param model: a model.
-    :param given: its arguments by place.
-    """
+    """The arguments that observed values are computed from, and no distribution is."""
     args, kwargs = prepared(model, *call_with(given))
     targets = structure_of(model, args, kwargs).targets
     found = _targets(sources_of(_shaped(model), args, kwargs, []), targets)
@@ -182,12 +174,7 @@ def target_places(model: Callable, given: dict[Place, PyTree]) -> frozenset[Plac
 def rows_of_call(
     model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]
 ) -> dict[str, Any]:
-    """What draws keep of the rows in a call of a model, by which these are known later.
-
-    :param model: the model.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    """
+    """What draws keep of the rows in a call of a model, by which these are known later."""
 
     def targets() -> frozenset[Place]:
         try:
@@ -203,10 +190,7 @@ def rows_of_call(
 
 
 def known_rows(fitted: object) -> dict[str, Any]:
-    """What draws keep of the training rows of a run; nothing where there are none.
-
-    :param fitted: a run, or a fitted object.
-    """
+    """What draws keep of the training rows of a run; nothing where there are none."""
     return rows_of_call(model_of(fitted), *arguments_of(fitted))
 
 
@@ -227,11 +211,7 @@ def _targets(sources: SiteSources, sites: list[str]) -> dict[str, frozenset[Plac
 
 
 def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
-    """What a model does with its arguments.
-
-    :param model: a model.
-    :param given: its arguments by place.
-    """
+    """What a model does with its arguments."""
     args, kwargs = prepared(model, *call_with(given))
     structure = structure_of(model, args, kwargs)
     sites = structure.targets
@@ -257,16 +237,18 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     if is_ready:
         found = {name: _as_given(given, targets[name], value) for name, value in found.items()}
     taken_out = frozenset[Place]().union(*targets.values())
+    # A target of which some are missing (`obs_mask=`) is two sites of NumPyro, and has their common name.
+    bare = {n: n.removesuffix("_observed") for n in sites}
+    named = {n: b if f"{b}_unobserved" in structure.sites else n for n, b in bare.items()}
+    weights = {n: s for n, (_, s, _) in values.items() if s is not None}
     return TrainingData(
         given.get(0),
-        found,
-        {name: targets[name] for name in sites},
+        {named[n]: value for n, value in found.items()},
+        {named[n]: targets[n] for n in sites},
         {place: value for place, value in given.items() if place != 0 and place not in taken_out},
-        {name: np.asarray(entries) for name, (_, _, entries) in values.items()},
-        frozenset(
-            n for n, (_, s, _) in values.items() if s is not None and (np.asarray(s) != 1).any()
-        ),
-        frozenset(name for name in sites if sources.values[name].latent),
+        {named[n]: np.asarray(entries) for n, (_, _, entries) in values.items()},
+        frozenset(named[n] for n, s in weights.items() if (np.asarray(s) != 1).any()),
+        frozenset(named[n] for n in sites if sources.values[n].latent),
     )
 
 

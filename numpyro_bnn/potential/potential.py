@@ -38,7 +38,7 @@ from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.rows import Rows, summed
 from numpyro_bnn.potential.rows_of_energies import refuse_dependent_rows
 from numpyro_bnn.potential.shared_rows import rows_are_shared, taken_by_all
-from numpyro_bnn.potential.structure import as_jax, structure_of
+from numpyro_bnn.potential.structure import as_jax, structure_of, with_structure
 from numpyro_bnn.potential.targets import check_targets
 from numpyro_bnn.potential.tempered_likelihood import TemperedLikelihood, tempered_likelihood
 from numpyro_bnn.potential.without_subsampling import without_subsampling
@@ -98,7 +98,7 @@ class Potential:
 
     def __init__(self, model: Callable, args: tuple = (), kwargs: dict | None = None) -> None:
         self.args, self.kwargs = as_jax(prepared(model, args, kwargs or {}))
-        self.structure = structure_of(model, self.args, self.kwargs)
+        model, self.structure = with_structure(model, self.args, self.kwargs)
         self.model = without_subsampling(model, self.structure)
         if self.model is not model:
             self.structure = structure_of(self.model, self.args, self.kwargs)

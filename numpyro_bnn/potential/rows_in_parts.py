@@ -1,10 +1,14 @@
-"""Compares what a model computes for some rows together with what it computes for parts of them."""
+"""Compares what a model computes for some rows together with what it computes for parts of them.
+
+Predictions are computed a block of rows at a time, and likelihoods summed over chunks and minibatches. Both
+are right where each row is computed by itself, and wrong, without any error, where rows depend on one
+another: a model that standardises its inputs by their own mean, a recurrent network along the rows, lags made
+inside, a sum over rows.
+"""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
-
-from numpyro_bnn.potential.separate_rows import differing
 
 # Rounding, in standard deviations of a result and in proportion to its numbers.
 _ROUNDING, _LAST_DIGITS = 1e-3, 1e-5
@@ -13,6 +17,13 @@ _ROUNDING, _LAST_DIGITS = 1e-3, 1e-5
 AtRows = Callable[[np.ndarray], Sequence[np.ndarray]]
 # Their shapes at some number of rows.
 Shapes = Callable[[int], Sequence[tuple[int, ...]]]
+
+
+def differing(first: tuple[int, ...], second: tuple[int, ...]) -> list[int]:
+    """Axes on which two shapes differ."""
+    if len(first) != len(second):
+        return list(range(len(first)))
+    return [axis for axis, (a, b) in enumerate(zip(first, second)) if a != b]
 
 
 def same_in_parts(

@@ -15,11 +15,12 @@ from numpyro.infer import init_to_uniform
 from numpyro_bnn._types import Array
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.rows_in_parts import same_in_parts
-from numpyro_bnn.potential.separate_rows import separate_in_program
-from numpyro_bnn.potential.structure import blanks
 
-# Rows that are computed together, and those of the two programs that are traced, an odd and an even number.
-_TOGETHER, _TRACED = 64, (67, 60)
+# Rows that are computed together; an odd number of them, less than half, is a part.
+_TOGETHER = 64
+# What was found for a program, by its text, and how many are kept.
+_known: dict[str, bool] = {}
+_MOST = 100
 
 
 def refuse_dependent_rows(potential: Any, plate: str, size: int) -> None:
@@ -33,7 +34,7 @@ def refuse_dependent_rows(potential: Any, plate: str, size: int) -> None:
     if size < 4:
         return
     try:
-        separate = _in_program(potential, plate, size) or _in_numbers(potential, plate, size)
+        separate = _are_separate(potential, plate, size)
     except (
         Exception
     ):  # a model of made-up numbers may fail in any way there is: nothing is known then
@@ -65,21 +66,8 @@ def _laws(potential: Any, model: Callable, share: float, arguments: tuple) -> li
     return [jnp.asarray(leaf) for leaf in found if isinstance(leaf, (jax.Array, np.ndarray))]
 
 
-def _in_program(potential: Any, plate: str, size: int) -> bool:
-    def laws(indices: jax.Array, blank: jax.Array) -> list[jax.Array]:
-        bound = substitute(potential.bound, data={plate: indices})
-        shaped = seed(substitute(bound, substitute_fn=blanks(blank)), jax.random.key(0))
-        given = potential.args, potential.kwargs
-        return _laws(potential, shaped, len(indices) / size, given)
-
-    counts = (min(count, size - less) for count, less in zip(_TRACED, (1, 2)))
-    blank = jax.ShapeDtypeStruct((), jnp.result_type(float))
-    first, second = ((jax.ShapeDtypeStruct((count,), jnp.int32), blank) for count in counts)
-    return separate_in_program(laws, first, second, size)
-
-
-def _in_numbers(potential: Any, plate: str, size: int) -> bool:
-    """The comparison of numbers: laws at the data, or at made-up data where these are traced."""
+def _are_separate(potential: Any, plate: str, size: int) -> bool:
+    """Compare laws at the data, or at made-up data where these are traced; once for each program."""
     arguments = Arguments.split(potential.args, potential.kwargs)
 
     def laws(indices: jax.Array, arrays: list[jax.Array]) -> list[jax.Array]:
@@ -92,18 +80,31 @@ def _in_numbers(potential: Any, plate: str, size: int) -> bool:
         kinds = jax.eval_shape(laws, jax.ShapeDtypeStruct((count,), jnp.int32), arguments.arrays)
         return [kind.shape for kind in kinds]
 
+    some = jax.ShapeDtypeStruct((min(_TOGETHER, size),), jnp.int32)
+    kinds = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arguments.arrays]
+    program = f"{jax.make_jaxpr(laws)(some, kinds)} {plate} {size}"
+    if program not in _known:
+        if len(_known) >= _MOST:
+            _known.clear()
+        _known[program] = _compared(laws, shapes, arguments.arrays, size, potential)
+    return _known[program]
+
+
+def _compared(
+    laws: Callable, shapes: Callable, given: list[Array], size: int, potential: Any
+) -> bool:
     with jax.ensure_compile_time_eval():
-        arrays = [_known(array) for array in arguments.arrays]
+        arrays = [_made_up(array) for array in given]
         program = jax.jit(laws)
 
         def at_rows(rows: np.ndarray) -> list[np.ndarray]:
             return [np.asarray(one) for one in program(jnp.asarray(rows, jnp.int32), arrays)]
 
         drawn = potential.structure.takes_keys
-        return same_in_parts(at_rows, shapes, size, _TOGETHER // 2, _TOGETHER, drawn)
+        return same_in_parts(at_rows, shapes, size, _TOGETHER // 2 - 1, _TOGETHER, drawn)
 
 
-def _known(array: Array) -> Array:
+def _made_up(array: Array) -> Array:
     """The array, or numbers of its kind where it is traced."""
     if not isinstance(array, jax.core.Tracer):
         return array

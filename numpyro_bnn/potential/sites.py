@@ -100,6 +100,7 @@ class Structure(NamedTuple):
       compared with them
     - **informative** - those of them whose log density depends on a latent site, such as a constant that was
       measured with an error, or the first value of a series: they are evidence, as data are
+    - **unfixed** - parameters without a prior (``numpyro.param``) that have no values yet
     - **preset** - latent sites that a handler inside of the model sets, as ``substitute`` does
     """
 
@@ -112,6 +113,7 @@ class Structure(NamedTuple):
     given: frozenset[str] = frozenset()
     informative: frozenset[str] = frozenset()
     preset: frozenset[str] = frozenset()
+    unfixed: frozenset[str] = frozenset()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -24,9 +24,12 @@ from numpyro.util import find_stack_level
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.host_rows import with_stand_ins
+from numpyro_bnn.data.units import check_range
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.likelihoods.observe import check_classes, check_precision
+from numpyro_bnn.potential.fixed_parameters import KINDS, fixed_in, with_first_values
+from numpyro_bnn.potential.known_indices import refuse_unknown_indices
 from numpyro_bnn.potential.sites import Plate, Site, Structure, altered
 from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
 from numpyro_bnn.potential.value_sources import (
@@ -118,6 +121,7 @@ def structure_of(
             if site["type"] == "sample" and name not in held
         }
         computed = {n: site for n, site in sites.items() if site["type"] == "deterministic"}
+        fixed = (name for name, site in sites.items() if site["type"] in KINDS)
         found.append(
             Structure(
                 {name: _site(site) for name, site in samples.items()},
@@ -126,6 +130,7 @@ def structure_of(
                 {n: jnp.shape(site["value"]) for n, site in computed.items()},
                 frozenset(n for n, site in computed.items() if is_parameter(site)),
                 keys.taken,
+                unfixed=frozenset(fixed) - set(fixed_in(model)),
             )
         )
         return key
@@ -199,6 +204,8 @@ def _site(site: dict[str, Any]) -> Site:
     distribution = site["fn"]
     scale = jnp.shape(1.0 if site["scale"] is None else site["scale"])
     if site["is_observed"]:
+        if isinstance(site["value"], np.ndarray):
+            check_range(f"The observed site '{site['name']}'", "its value", site["value"])
         check_classes(site["name"], distribution, site["value"])
         check_precision(site["name"], distribution, site["value"])
     # Broadcasting fails if weights of rows have the full number of rows in a minibatch.
@@ -237,14 +244,27 @@ def _unconstrained_shape(site: dict[str, Any]) -> tuple[int, ...] | None:
     return tuple(transform.inverse_shape(jnp.shape(site["value"])))
 
 
-def begin_fit(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict, Structure]:
+def with_structure(
+    model: Callable, args: tuple, kwargs: dict[str, Any]
+) -> tuple[Callable, Structure]:
+    """A model with values of its fixed parameters, and its structure at prepared arguments."""
+    structure = structure_of(model, args, kwargs)
+    if not structure.unfixed:
+        return model, structure
+    model = with_first_values(model, args, kwargs)
+    return model, structure_of(model, args, kwargs)
+
+
+def begin_fit(
+    model: Callable, args: tuple, kwargs: dict
+) -> tuple[Callable, tuple, dict, Structure]:
     """The first step of every fit: trace the model with its training data, and check both.
 
     :param model: a NumPyro model.
     :param args: its positional arguments, as the user gave them.
     :param kwargs: its keyword arguments.
-    :return: the arguments as the device gets them (:func:`~numpyro_bnn.data.arguments.prepared`), and
-        the structure of the model.
+    :return: the model with values of its fixed parameters, the arguments as the device gets them
+        (:func:`~numpyro_bnn.data.arguments.prepared`), and the structure of the model.
     :raises ValueError: if data have no rows, if the model keeps the units of other data, if values
         of an observed site would be broadcast or counted several times, or if the target is
         missing; and any error of the model itself.
@@ -255,9 +275,10 @@ def begin_fit(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict, 
     learned = hasattr(ready, "learn") and ready.learn(*args, **kwargs)
     try:
         args, kwargs = prepared(model, args, kwargs)
-        structure = structure_of(model, args, kwargs)
+        model, structure = with_structure(model, args, kwargs)
         check_targets(structure)
         check_observed(structure, ready, args, kwargs)
+        refuse_unknown_indices("The data of a fit", model, args, kwargs)
     except Exception:
         if learned:
             ready.forget()
@@ -270,4 +291,4 @@ def begin_fit(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict, 
             "weights takes its place. Other noise belongs into `numpyro.sample`.",
             stacklevel=find_stack_level(),
         )
-    return args, kwargs, structure
+    return model, args, kwargs, structure

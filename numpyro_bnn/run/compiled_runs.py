@@ -26,6 +26,7 @@ from numpyro_bnn.posterior.fitted import inputs_of
 from numpyro_bnn.posterior.known_model import known_predictions
 from numpyro_bnn.posterior.training_data import known_rows
 from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.fixed_parameters import Fixed, fixed_in
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.chain_states import ChainStates
@@ -38,7 +39,7 @@ from numpyro_bnn.run.continued import (
 )
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.identity import Identity, identity_of
-from numpyro_bnn.run.kernel_protocol import after_pilot, is_cold
+from numpyro_bnn.run.kernel_protocol import after_pilot, is_cold, over_model
 from numpyro_bnn.run.ladder_results import LadderResults
 from numpyro_bnn.run.outcome import suspects_of_run, warn_of_early_end, without_chains
 from numpyro_bnn.run.plan import Plan
@@ -80,6 +81,8 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     _processes: Processes
     _disk: Disk | None
     _kernel: MCMCKernel
+    # Kernels as they were given, where these had no values of fixed parameters.
+    _unfixed: tuple[MCMCKernel, MCMCKernel] | None = None
     _args: tuple
     _kwargs: dict[str, PyTree]
 
@@ -140,6 +143,15 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     def _see(self, args: tuple, kwargs: dict[str, Any]) -> BoundModel | None:
         """Trace the model with its data, and refuse what the kernel cannot sample correctly."""
         seen = seen_by(self.sampler, self.model, self.chunk_size is not None, args, kwargs)
+        if (
+            seen.fit is not None
+            and (values := fixed_in(seen.fit.model))
+            and not fixed_in(self.model)
+        ):
+            # From here on the run is one of a model with these values of its fixed parameters.
+            fix = partial(Fixed, data=values)
+            self._unfixed = self.sampler, self._kernel
+            self.sampler, self._kernel = (over_model(k, fix) for k in self._unfixed)
         self._args, self._kwargs = seen.args, seen.kwargs
         self.columns = column_names(inputs_of_call(self.model, args, kwargs))
         return seen.fit
@@ -148,6 +160,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         """Describe all that decides the draws, before tracing the model changes any of it."""
         if self._disk is None or self._disk.checkpoint is None:
             return None
+        self.sampler, self._kernel = self._unfixed or (self.sampler, self._kernel)
         return identity_of(self, self._disk.settings, self._placement.mesh)
 
     def _described(

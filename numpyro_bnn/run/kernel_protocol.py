@@ -18,6 +18,10 @@
 A state may have ``without_counts()``: the state where another run begins, without what it counted so far.
 """
 
+import copy
+from collections.abc import Callable
+from typing import Any
+
 import jax
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
@@ -70,6 +74,18 @@ def after_pilot(
         return kernel
     key = jax.random.fold_in(keys if is_prng_key(keys) else keys[0], _PILOT)
     return kernel.with_pilot(key, args, kwargs)
+
+
+def over_model(kernel: MCMCKernel, wrapper: Callable[[Callable], Callable]) -> MCMCKernel:
+    """A copy of a kernel, with the kernel inside it, over another model."""
+    if type(kernel).wrap_model is not MCMCKernel.wrap_model:
+        return kernel.wrap_model(wrapper)
+    made: Any = copy.copy(kernel)
+    if isinstance(inner := getattr(made, "kernel", None), MCMCKernel) and inner.model is not None:
+        made.kernel = over_model(inner, wrapper)
+    if getattr(made, "_model", None) is not None:
+        made._model = wrapper(made._model)
+    return made
 
 
 def can_recompute(kernel: MCMCKernel) -> bool:

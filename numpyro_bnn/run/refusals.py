@@ -59,7 +59,7 @@ def seen_by(
         return Seen(args, kwargs, None)
     arguments = as_arrays(model, args, kwargs)
     refuse_host_rows(sampler, chunked, (args, kwargs))
-    args, kwargs, structure = begin_fit(model, args, kwargs)
+    model, args, kwargs, structure = begin_fit(model, args, kwargs)
     take_batch_size(sampler, structure)
     refuse_subsampling(sampler, structure)
     refuse_discrete(sampler, structure)

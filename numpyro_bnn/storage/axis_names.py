@@ -142,7 +142,9 @@ def class_layer(
     ) -> jax.Array:
         args, kwargs = Arguments.join(arrays, arguments.static)
         bound = substitute(seed(model, jax.random.key(0)), data={**draw, **some})
-        fn = trace(bound).get_trace(*args, **kwargs)[target]["fn"]
+        sites = trace(bound).get_trace(*args, **kwargs)
+        # A target of which some are missing (`obs_mask=`) is two sites.
+        fn = sites.get(f"{target}_observed", sites[target])["fn"]
         if not isinstance(fn, (dist.CategoricalProbs, dist.CategoricalLogits)):
             return jnp.zeros(())
         counts.append(fn.probs.shape[-1])

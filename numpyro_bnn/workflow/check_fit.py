@@ -53,6 +53,7 @@ def check_fit(
     names: Sequence[object] | None = None,
     site: str | None = None,
     batch_size: int | None = None,
+    **by_row: PyTree,
 ) -> FitCheck:
     """Check a model against the data that it was fitted to: leave-one-out and posterior predictive checks.
 
@@ -72,14 +73,14 @@ def check_fit(
     arrays of draws × rows.
 
     :param run: an ``MCMC`` after `run`, what :func:`~numpyro_bnn.fit` returned, or draws with a model.
-    :param x: inputs of the training rows; default: those of the run. Some of its rows are enough, unless the
-        model has other arguments by row, such as an offset, which are known in the run alone.
+    :param x: inputs of the training rows; default: those of the run. Some of its rows are enough.
     :param y: their targets.
     :param model: the model, where `run` does not carry one.
     :param key: for the data that the model makes; default ``jax.random.key(0)``.
     :param names: names of the rows; default: the index of a table `x`, or numbers.
     :param site: the observed site, where the model has several.
     :param batch_size: rows predicted at a time, see :func:`~numpyro_bnn.predict`.
+    :param by_row: further arguments of the model by name, such as an offset of each row of x.
     :return: numbers, words and pictures; print it.
     :raises ValueError: for rows that were not trained on; for draws that are too few, of another temperature
         than 1, of a mixture, or without latent sites that the target is computed from; for weights of rows;
@@ -92,7 +93,7 @@ def check_fit(
     """
     key = jax.random.key(0) if key is None else key
     check_key("check_fit", key)
-    draws = draws_of(run, model, "check_fit")
+    draws = draws_of(run, model, "check_fit").bound_to(by_row)
     if draws.model is None:
         raise ValueError("check_fit: these draws carry no model. Pass `model=`.")
     if why := why_not_the_posterior(draws):

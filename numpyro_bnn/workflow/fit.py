@@ -216,7 +216,7 @@ def fit(
 
 def _check_one_target(model: Callable, x: PyTree, y: ArrayLike, weights: dict[str, Any]) -> None:
     """Refuse a model of several targets: the report at the end is about predictions of one."""
-    _, _, structure = begin_fit(model, (x, y), weights)
+    *_, structure = begin_fit(model, (x, y), weights)
     targets = structure.targets
     if len(targets) > 1:
         raise ValueError(

@@ -36,7 +36,10 @@ CALLS = {
         lambda: bnn.predict(model, X, DRAWS),
         f"predict: got function, ndarray and Draws as model, samples and x. {PREDICT}",
     ),
-    "an unknown keyword": (lambda: bnn.predict(model, DRAWS, X, rows=2), f"'rows'. {PREDICT}"),
+    "an unknown keyword": (
+        lambda: bnn.predict(model, DRAWS, X, rows=2),
+        r"no argument rows; its arguments are \['x', 'y'\]",
+    ),
     "diagnose without x": (lambda: bnn.diagnose(DRAWS), f"argument: 'x'. {DIAGNOSE}"),
     "the model before the run": (
         lambda: bnn.diagnose(model, DRAWS, X),

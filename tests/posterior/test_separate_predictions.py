@@ -68,7 +68,7 @@ def test_rows_that_depend_on_one_another_are_predicted_together(feature):
 def test_some_rows_are_predicted_as_they_are_among_all(feature):
     rows = np.array([3, 30, 99])
     draws = bnn.Draws(W, model_of(feature))
-    found = predict_some(draws, X[:100], rows)
+    found = predict_some(draws, X[:100], {}, rows)
     exact = W["w"][..., None] * np.asarray(feature(X[:100]))[rows]
     np.testing.assert_allclose(found.mean, exact, rtol=1e-4, atol=1e-5)
     y = np.array([0.1, 0.2, 0.3], np.float32)
@@ -124,7 +124,7 @@ def dropout(x):
 
 
 def looped(x):
-    """The traced program does not show that rows are separate here; numbers do not show that they are not."""
+    """A loop of the traced program."""
     return jax.lax.while_loop(
         lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.tanh(s[1])), (0, x[:, 0])
     )[1]

@@ -224,3 +224,64 @@ def test_log_scores_are_those_of_the_mixture_and_say_their_error():
 def test_a_report_on_all_draws_says_nothing_of_priors():
     report = bnn.diagnose(bnn.Draws(exact_draws(with_local=True), local), X, site="y")
     assert not any("no draws of" in sentence for sentence in report.sentences)
+
+
+# -- latent values that something observed at the new rows tells of -------------------------------
+
+
+def measured(x, y=None):
+    """Inputs that were measured with an error."""
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        true = numpyro.sample("true", dist.Normal(0, 1))
+        numpyro.sample("measured", dist.Normal(true, 0.5), obs=x)
+        numpyro.sample("y", dist.Normal(w * true, 0.8), obs=y)
+
+
+def by_a_factor(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        true = numpyro.sample("true", dist.Normal(0, 1))
+        numpyro.factor("measured", -2 * (x - true) ** 2)
+        numpyro.sample("y", dist.Poisson(jnp.exp(w * true)), obs=y)
+
+
+def through_another(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        true = numpyro.sample("true", dist.Normal(0, 1))
+        bias = numpyro.sample("bias", dist.Normal(true, 1))
+        numpyro.sample("measured", dist.Normal(bias, 0.5), obs=x)
+        numpyro.sample("y", dist.Bernoulli(logits=w * true), obs=y)
+
+
+def around_the_measurement(x, y=None):
+    """The value scatters around what was set: its prior is what is known at new rows."""
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        true = numpyro.sample("true", dist.Normal(x, 0.5))
+        numpyro.sample("y", dist.Normal(w * true, 0.8), obs=y)
+
+
+@pytest.mark.parametrize("model", [measured, by_a_factor, through_another])
+def test_values_that_are_measured_at_new_rows_are_not_drawn_from_their_prior(model):
+    draws = {"w": np.ones((1, 4))}
+    for call in (
+        lambda: bnn.predict(model, draws, X, site="y"),
+        lambda: bnn.diagnose(draws, X, model=model, site="y"),
+    ):
+        with pytest.raises(ValueError, match="'measured' is observed at them and tells of"):
+            call()
+
+
+def test_the_advice_for_new_rows_names_no_way_that_ignores_x():
+    with pytest.raises(ValueError, match="right where nothing that is observed at x tells of it"):
+        bnn.predict(
+            measured, {"w": np.ones((1, 4)), "true": np.ones((1, 4, ROWS))}, X[:3], site="y"
+        )
+
+
+def test_values_around_a_measurement_are_drawn_around_it():
+    draws = {"w": np.ones((1, 400))}
+    found = bnn.average(bnn.predict(around_the_measurement, draws, X, site="y"))
+    assert np.allclose(found.mean, X, atol=5 * 0.5 / 20)

@@ -1,4 +1,4 @@
-"""Whether each row of a result is computed from one row: read off programs, and by numbers."""
+"""Whether each row of a result is computed from one row, seen in numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,6 @@ import pytest
 from flax import linen as nn
 
 from numpyro_bnn.potential.rows_in_parts import same_in_parts
-from numpyro_bnn.potential.separate_rows import separate_in_program
 
 W = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 TABLE = jnp.arange(20.0).reshape(10, 2)
@@ -71,7 +70,6 @@ SEPARATE = {
     "mask": lambda x: jnp.where(x > 0, x, jnp.zeros_like(x)),
     "two axes for one": lambda x: x.reshape(-1, 2, 2).transpose(1, 0, 2).sum(0),
     "constant": lambda x: jnp.ones(len(x)) * 2.0,
-    "drawn": lambda x: x * jax.random.bernoulli(KEY, 0.5, x.shape),
     "recurrent within": within,
     "mapped": jax.vmap(lambda row: jnp.tanh(row @ W).sum()),
     "checkpointed": jax.checkpoint(lambda x: jnp.tanh(x @ W)),
@@ -119,19 +117,17 @@ def _(recwarn):
 
 
 @pytest.mark.parametrize("name", SEPARATE)
-def test_rows_of_a_program_are_seen_to_be_separate(name):
-    assert separate_in_program(SEPARATE[name], rows(67), rows(60))
-    assert name == "drawn" or by_numbers(SEPARATE[name])
+def test_separate_rows_have_the_same_results_in_parts(name):
+    assert by_numbers(SEPARATE[name])
 
 
 @pytest.mark.parametrize("module", [Block(), Sequence(), nn.Dense(2)])
 def test_layers_of_networks_are_seen_to_be_separate(module):
-    assert separate_in_program(network(module), rows(67), rows(60))
+    assert by_numbers(network(module))
 
 
 @pytest.mark.parametrize("name", DEPENDENT)
 def test_rows_that_depend_on_one_another_are_not(name):
-    assert not separate_in_program(DEPENDENT[name], rows(67), rows(60))
     assert not by_numbers(DEPENDENT[name])
 
 
@@ -141,14 +137,4 @@ def test_a_model_that_relates_rows_at_some_numbers_of_them_is_not():
     def pairs(x):
         return x * 0 if len(x) % 2 else x.reshape(-1, 8)[:, :4].repeat(2, 0)
 
-    assert not separate_in_program(pairs, rows(67), rows(60))
-
-
-def test_what_is_not_known_is_decided_by_numbers():
-    def looped(x):
-        return jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.tanh(s[1])), (0, x))[
-            1
-        ]
-
-    assert not separate_in_program(looped, rows(67), rows(60))
-    assert by_numbers(looped)
+    assert not by_numbers(pairs, 64, 31)

@@ -1,0 +1,58 @@
+"""Parameters of a model that are neither sampled nor data: sites of ``numpyro.param``.
+
+``flax_module`` and its like make them, and a network of ``random_flax_module`` some of whose parameters have
+a prior. NumPyro initialises them again in each call of the model. Here a fit initialises them once, with one
+key, and they stay what they are.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from numpyro.handlers import seed, substitute, trace
+
+from numpyro_bnn.data.host_rows import with_stand_ins
+from numpyro_bnn.potential.compiled_arguments import Arguments
+
+KINDS = ("param", "mutable")
+
+
+class Fixed(substitute):
+    """A model whose fixed parameters have values.
+
+    - **data** - values by site
+    """
+
+
+def fixed_in(model: Any) -> dict[str, Any]:
+    """Values of the fixed parameters that a model was given; empty where it has none."""
+    while model is not None and not isinstance(model, Fixed):
+        model = getattr(model, "func", None) or getattr(model, "fn", None)
+    return {} if model is None else model.data
+
+
+def with_first_values(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Callable:
+    """A model with values of its fixed parameters, always the same ones for the same arguments."""
+    arguments = Arguments.split(args, dict(kwargs))
+
+    @jax.jit
+    def first(arrays: list[Any]) -> dict[str, Any]:
+        args, kwargs = Arguments.join(arrays, arguments.static)
+        sites = trace(seed(with_stand_ins(model), jax.random.key(0))).get_trace(*args, **kwargs)
+        return {name: site["value"] for name, site in sites.items() if site["type"] in KINDS}
+
+    return Fixed(model, data=first(arguments.arrays))
+
+
+def with_values(model: Callable, args: tuple, values: list[Any]) -> Callable:
+    """A model with values of its fixed parameters, in their order, as they were stored."""
+    first = fixed_in(with_first_values(model, args, {}))
+    return Fixed(model, data=jax.tree.unflatten(jax.tree.structure(first), values))
+
+
+def like(model: Callable | None, other: Callable | None) -> Callable | None:
+    """A model with the fixed parameters that another one has, unless it has its own."""
+    values = fixed_in(other)
+    return (
+        Fixed(model, data=values) if values and model is not None and not fixed_in(model) else model
+    )

@@ -1,0 +1,105 @@
+"""Refuses data that look up an entry which a table of the model does not have, such as a group never seen.
+
+JAX takes the last entry for an index beyond the end, counts a negative one from the end, or gives NaN. A
+count that is larger than all before is no index: the traced program tells which numbers are.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import checkify
+from numpyro.handlers import seed, substitute
+from numpyro.infer import init_to_uniform
+
+from numpyro_bnn.data.arguments import named_leaves
+from numpyro_bnn.data.host_rows import sources_in
+from numpyro_bnn.data.units import Column
+from numpyro_bnn.potential.compiled_arguments import Arguments
+
+# An index that no table has, which single precision holds, and rows that are looked at first.
+_FAR, _FEW = 2**24, 100
+_FOUND = re.compile(r"index (-?\d+) is out of bounds for axis \d+ with size (\d+)")
+
+
+def refuse_unknown_indices(
+    owner: str, model: Callable, args: tuple, kwargs: Mapping[str, Any]
+) -> None:
+    """Refuse concrete arguments of a model, prepared for the device, that index beyond a table of it.
+
+    :raises ValueError: naming value, column and row.
+    """
+    named = [(n, v) for n, v in named_leaves(model, args, kwargs) if _is_array(v)]
+    if sources_in((args, kwargs)) or not any(_whole(v).any() for _, v in named):
+        return
+    arrays, static = Arguments.split(args, dict(kwargs))
+
+    def program(arrays: list[Any]) -> Any:
+        args, kwargs = Arguments.join(arrays, static)
+        drawn = substitute(
+            seed(model, jax.random.key(0)), substitute_fn=init_to_uniform(radius=0.1)
+        )
+        return drawn(*args, **kwargs)
+
+    try:
+        if "gather" not in str(jax.make_jaxpr(program)(arrays)):
+            return
+        check = jax.jit(lambda arrays: checkify.checkify(program, checkify.index_checks)(arrays)[0])
+        beyond, far = _index(check, arrays), None
+        if beyond is None and any((v[_negative(v)] < 0).any() for v in arrays):
+            far = _index(check, [np.where(_negative(v), _FAR, v) for v in arrays])
+    except Exception:  # a model may fail in any way there is: its own checks say how
+        return
+    if beyond is not None:
+        raise ValueError(_message(owner, named, *beyond))
+    # An index may have an offset: an hour from -12 on is none from the end.
+    least = min((v[_negative(v)].min() for v in arrays if _negative(v).any()), default=0)
+    if far is not None and least + far[0] - _FAR < 0:
+        raise ValueError(_message(owner, named, int(least), far[1]))
+
+
+def _is_array(value: Any) -> bool:
+    numbers = isinstance(value, (np.ndarray, jax.Array)) and not isinstance(value, jax.core.Tracer)
+    return numbers and value.ndim > 0 and getattr(value.dtype, "kind", "") in "iuf"
+
+
+def _whole(values: Any) -> np.ndarray:
+    """Which columns of an array hold whole numbers alone."""
+    if values.dtype.kind in "iu":
+        return np.ones(values.shape[1:], bool)
+    few = np.asarray(values[:_FEW])
+    whole = (few == np.round(few)).all(0)
+    if whole.any() and len(values) > _FEW:
+        every = np.asarray(values)
+        whole &= (every == np.round(every)).all(0)
+    return np.asarray(whole)
+
+
+def _negative(values: Any) -> np.ndarray:
+    """Which entries are negative whole numbers, in columns of whole numbers."""
+    if not _is_array(values):
+        return np.zeros(np.shape(values), bool)
+    return (np.asarray(values) < 0) & _whole(values)
+
+
+def _index(check: Callable, arrays: list[Any]) -> tuple[int, int] | None:
+    """An index beyond its table, and the size of that; None where all are inside."""
+    found = _FOUND.search(check(arrays).get() or "")
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def _message(owner: str, named: list[tuple[str, Any]], index: int, size: int) -> str:
+    where = f"an index that is computed from the data is {index}"
+    for label, values in named:
+        at = np.argwhere((np.asarray(values) == index) & _whole(values))
+        if len(at):
+            row, *column = at[0].tolist()
+            where = f"{Column(label).at(tuple(column))} has the value {index} in row {row}"
+            break
+    return (
+        f"{owner}: {where}, and the model looks it up in a table of {size} entries, 0 to {size - 1}. JAX "
+        "would take another entry, or NaN, without an error. Leave these rows out, number groups from 0, or "
+        "give the model a table that has an entry for each."
+    )

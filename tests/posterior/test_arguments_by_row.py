@@ -1,0 +1,120 @@
+"""Arguments with a value for each row: by name, bound by ``functools.partial``, or held by a closure."""
+
+from functools import partial
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.handlers import condition
+from numpyro.infer import NUTS
+
+import numpyro_bnn as bnn
+
+SIZE = 1001
+X = np.linspace(-1, 1, SIZE, dtype="f4")[:, None]
+EXPOSURE = np.linspace(1, 3, SIZE, dtype="f4")
+DRAWS = {"b": np.array([[0.5, 0.3]])}
+WANT = EXPOSURE * np.mean([np.exp(b * X[:, 0]) for b in (0.5, 0.3)], 0)
+
+
+def counts(x, y=None, exposure=None):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Poisson(exposure * jnp.exp(b * x[:, 0])), obs=y)
+
+
+def widths(x, widths, y=None):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(widths * jnp.exp(b * x[:, 0]), widths), obs=y)
+
+
+def closure(x, y=None):
+    return counts(x, y, exposure=EXPOSURE)
+
+
+def mean(predictions):
+    return np.asarray(bnn.average(predictions).mean)
+
+
+@pytest.mark.parametrize("batch_size", [None, 300])
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (counts, {"exposure": EXPOSURE}),
+        (partial(counts, exposure=EXPOSURE), {}),
+        (condition(partial(counts, exposure=EXPOSURE), {"unused": 1.0}), {}),
+        (partial(condition(counts, {"unused": 1.0}), exposure=EXPOSURE), {}),
+        (partial(counts, exposure=EXPOSURE + 1), {"exposure": EXPOSURE}),
+        (widths, {"widths": EXPOSURE}),
+        (partial(widths, widths=EXPOSURE), {}),
+    ],
+)
+def test_predict_takes_them_by_name_and_bound_to_the_model(model, named, batch_size):
+    found = bnn.predict(model, DRAWS, X, batch_size=batch_size, **named)
+    assert np.allclose(mean(found), WANT, rtol=1e-5)
+
+
+def test_rows_that_a_closure_holds_are_predicted_together():
+    assert np.allclose(mean(bnn.predict(closure, DRAWS, X)), WANT, rtol=1e-5)
+
+
+def test_other_numbers_of_rows_and_unknown_names_are_refused():
+    with pytest.raises(
+        ValueError, match=r"x has 5 rows, and the arguments \{'exposure': \(1001,\)\}"
+    ):
+        bnn.predict(counts, DRAWS, X[:5], exposure=EXPOSURE)
+    with pytest.raises(TypeError, match=r"no argument exposures; its arguments are .*exposure"):
+        bnn.predict(counts, DRAWS, X, exposures=EXPOSURE)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """Runs of one model, the exposures given in three ways."""
+    y = np.random.default_rng(0).poisson(EXPOSURE * np.exp(0.4 * X[:, 0]))
+    calls = {
+        "by name": (counts, (X, y), {"exposure": EXPOSURE}),
+        "by place": (counts, (X, y, EXPOSURE), {}),
+        "bound": (partial(counts, exposure=EXPOSURE), (X, y), {}),
+    }
+    found = {}
+    for name, (model, args, kwargs) in calls.items():
+        run = bnn.MCMC(
+            NUTS(model), num_warmup=50, num_samples=100, num_chains=1, progress_bar=False
+        )
+        run.run(jax.random.key(0), *args, **kwargs)
+        found[name] = run
+    return y, found
+
+
+@pytest.mark.parametrize("name", ["by name", "by place", "bound"])
+def test_diagnose_and_check_fit_take_them(runs, name):
+    y, found = runs
+    run = found[name]
+    given = {} if name == "bound" else {"exposure": EXPOSURE}
+    assert bnn.diagnose(run, X, y, **given).monte_carlo_error.log_score > 0
+    whole, rows = bnn.check_fit(run), slice(0, 900)
+    few = bnn.check_fit(run, X[rows], y[rows], exposure=EXPOSURE[rows])
+    assert np.allclose(few.loo.by_row, whole.loo.by_row[rows], atol=0.01)
+
+
+@pytest.mark.parametrize("name", ["by name", "by place", "bound"])
+def test_thin_takes_those_of_the_run_or_others(runs, name):
+    run = runs[1][name]
+    expected = bnn.thin(bnn.Draws(run.get_samples(True), partial(counts, exposure=EXPOSURE)), 3, X)
+    assert np.array_equal(bnn.thin(run, 3)["b"], expected["b"])
+    few = bnn.thin(run, 3, X[:100], exposure=EXPOSURE[:100])
+    assert few.info["thinned"]["total_variation"] < 0.1
+
+
+@pytest.mark.parametrize("model", [counts, partial(counts, exposure=EXPOSURE)])
+def test_a_file_takes_them_by_name(model, tmp_path):
+    given = {"exposure": EXPOSURE} if model is counts else {}
+    path = bnn.export(bnn.Draws(DRAWS, model), X, tmp_path / "f.jax", platforms=["cpu"], **given)
+    load = jax.export.deserialize(bytearray(path.read_bytes()))
+    found = load.call(X[:7], exposure=EXPOSURE[:7])["mean"]
+    assert np.allclose(found, WANT[:7], rtol=1e-5)

@@ -120,6 +120,12 @@ def check_classes(site: str, law: dist.Distribution, values: Array) -> None:
     if not two and not isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
         return
     shown = "Bernoulli" if two else "Categorical"
+    shape = jnp.shape(values)
+    if not two and len(shape) > len(law.shape()) and shape[-1] == base.probs.shape[-1]:
+        raise ValueError(
+            f"The observed site '{site}' is Categorical, and its values have shape {shape}, which looks "
+            "one-hot. Pass class numbers, for example `y.argmax(-1)`."
+        )
     kind = jnp.result_type(values)
     # The log density of a Bernoulli distribution is linear in its value, of any type; a categorical one uses
     # it as an index.

@@ -68,6 +68,7 @@ class Site(NamedTuple):
     - **unconstrained** - shape of its unconstrained value; None for a site without one
     - **fan_in** - terms that an output sums through these weights, where that does not follow from the name
     - **law** - class of its distribution, without what wraps it
+    - **directions** - whether values are angles, of which π and -π are the same
     - **concentration** - of a Gamma distribution, its shape parameter; None where that depends on other sites
     """
 
@@ -82,6 +83,7 @@ class Site(NamedTuple):
     unconstrained: tuple[int, ...] | None = None
     fan_in: int | None = None
     law: type = object
+    directions: bool = False
     concentration: float | None = None
 
 

@@ -9,6 +9,7 @@ from scipy.stats import t as student
 
 from numpyro_bnn.diagnostics.compare_runs import label_of, limit_of_errors
 from numpyro_bnn.diagnostics.convergence.rhat import moments, rhat
+from numpyro_bnn.diagnostics.copied_chains import copies_of, without_copies
 from numpyro_bnn.posterior.draws import Run, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.references.models import PROBLEMS, Problem
@@ -163,6 +164,8 @@ def grade(run: Run | Mapping[str, np.ndarray], reference: Reference | str) -> Gr
     """
     reference = load(reference) if isinstance(reference, str) else reference
     scalars = _scalars_of(run, reference)
+    # Chains that are copies of one another count once: their errors are not those of more chains.
+    scalars = without_copies(scalars, copies_of(scalars.values()), len(scalars[FUNCTIONS]))
     functions = scalars.pop(FUNCTIONS)
     floor = PROBLEMS[reference.name].floor
     kept = reference.draws.reshape(len(reference.draws), -1)

@@ -72,6 +72,8 @@ def values_of(name: str, predictions: Scored, key: str) -> np.ndarray:
                 f"{sorted(predictions.values)}. Use a score for that kind of likelihood, or "
                 f"pass an array in place of the predictions."
             )
+        if key in ("mean", "scale"):
+            _refuse_without_mean(name, predictions)
         predictions = predictions.values[key]
     if isinstance(predictions, Mapping):
         raise TypeError(
@@ -241,7 +243,6 @@ def mixture(
     if is_predictions(predictions):
         # Draws of the mean are not draws of y: without a scale they would score too narrow.
         scale = values_of(name, predictions, "scale")
-        refuse_censored(name, predictions)
         if hasattr(predictions, "targets") and not getattr(predictions, "gaussian", True):
             return draws_like(name, "samples", predictions.targets(SAMPLES), y), None
     values = values_of(name, predictions, "mean")
@@ -252,11 +253,13 @@ def mixture(
     )
 
 
-def refuse_censored(name: str, predictions: Scored) -> None:
-    """Refuse predictions of times that may not have been seen to end, for scores that need the time itself.
-
-    :raises ValueError: for such predictions.
-    """
+def _refuse_without_mean(name: str, predictions: PredictionsLike) -> None:
+    """Refuse directions, and times that may not have been seen to end, for scores that need a number."""
+    if getattr(predictions, "directions", False) and name != "pit":
+        raise ValueError(
+            f"scores.{name}: targets are directions, which have neither a mean nor an interval on a line. "
+            "Use scores.lppd, or angles to `bnn.average(predictions).mean`, modulo 2π."
+        )
     if getattr(predictions, "may_be_censored", False):
         raise ValueError(
             f"scores.{name}: targets are times that may be censored, of which only a bound is known, so that "

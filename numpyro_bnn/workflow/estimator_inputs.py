@@ -87,32 +87,43 @@ def weights_of(
 
 
 def held_out(estimator: BaseEstimator, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the rows to fit, and of those that its `calibration` holds out; shares of classes kept.
-
-    :param y: targets, or class numbers.
-    :raises ValueError: for a share that is not between 0 and 1, or that gives too few rows.
-    """
-    rows, share = np.arange(len(y)), estimator.calibration
-    if share is None:
-        return rows, rows[:0]
-    if (
-        isinstance(share, bool)
-        or not isinstance(share, (int, float, np.number))
-        or not 0 < share < 1
-    ):
+    """Numbers of the rows to fit, and of those that its `calibration` holds out; shares of classes kept."""
+    share = estimator.calibration
+    real = isinstance(share, (int, float, np.number)) and not isinstance(share, bool)
+    if share is not None and not (real and 0 < share < 1):
         raise ValueError(
             f"calibration must be None or the share of rows to hold out, strictly between 0 and 1, got "
             f"calibration={share!r}. Give 0.2 for a fifth of the rows."
         )
+    is_class, seed = is_classifier(estimator), estimator.random_state
+    return calibration_rows(f"calibration={share}", y, share, seed, is_class)
+
+
+def calibration_rows(
+    option: str, y: np.ndarray, share: float | None, seed: Any, is_class: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the rows to fit, and of a share to calibrate on, of which each class has its part.
+
+    :param option: what asks for calibration, for errors.
+    :param y: targets, or class numbers; a row of every class is fitted.
+    :raises ValueError: for a share that gives too few rows.
+    """
+    if share is None:
+        return np.arange(len(y)), np.arange(0)
     count, needed = round(float(share) * len(y)), rows_needed(COVERAGE)
+    order = check_random_state(seed).permutation(len(y))
+    classes = y[order] if is_class else np.zeros(len(y), int)
+    # Rows of a class stand next to each other, so that evenly spaced ones are its part, up to one row.
+    order = order[np.argsort(classes, kind="stable")]
+    order = np.delete(order, np.unique(np.sort(classes), return_index=True)[1])
+    count = min(count, len(order))
     if count < needed:
         raise ValueError(
-            f"calibration={share} of {len(y)} rows holds out {count}, too few for intervals of coverage "
-            f"{COVERAGE}. Hold out at least {needed}, or give more rows."
+            f"{option} of {len(y)} rows holds out {count}, too few for intervals of coverage {COVERAGE}. Hold "
+            f"out at least {needed}, or give more rows."
         )
-    classes = estimator.classes_ if is_classifier(estimator) else None
-    kept, held = parted(f"calibration={share}", y, count, estimator.random_state, classes)
-    return np.sort(kept), np.sort(held)
+    held = np.sort(order[np.arange(count) * len(order) // count])
+    return np.setdiff1d(np.arange(len(y)), held), held
 
 
 def parted(

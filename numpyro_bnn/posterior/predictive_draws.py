@@ -366,8 +366,8 @@ def _finite(values: np.ndarray, averaged: np.ndarray, allow: float = np.nan) -> 
         raise ValueError(
             f"average: predictions are NaN or infinite in {by_row.sum()} of {len(bad)} rows (the first is "
             f"row {by_row.argmax()}), in draws of chains {np.flatnonzero(chains).tolist()}. Leave out such "
-            "rows, or chains that exploded. Of a target without a mean (Cauchy, Student's t with df up to 1) take "
-            "`predictions.quantiles(0.5)`."
+            "rows, or chains that exploded. Of a target without a mean (Cauchy, Student's t with df up to 1) "
+            "take `predictions.quantiles(0.5)`."
         )
     return averaged
 

@@ -119,8 +119,8 @@ def calibration_rows(
     count = min(count, len(order))
     if count < needed:
         raise ValueError(
-            f"{option} of {len(y)} rows holds out {count}, too few for intervals of coverage {COVERAGE}. Hold "
-            f"out at least {needed}, or give more rows."
+            f"{option} of {len(y)} rows holds out {count}, too few for intervals of coverage {COVERAGE}. "
+            f"Hold out at least {needed}, or give more rows."
         )
     held = np.sort(order[np.arange(count) * len(order) // count])
     return np.setdiff1d(np.arange(len(y)), held), held

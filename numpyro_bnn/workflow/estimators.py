@@ -206,9 +206,9 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     :param thinning: steps to a draw; default 100 of the samplers without a Metropolis correction, else 1.
     :param batch_size: rows in a minibatch; all rows where None, up to 20,000.
     :param calibration: share of the rows to hold out of the fit, of each class alike (of one with too few
-        rows none), such as 0.2: `predict_set` then holds the share of new labels that it says, on average over rows that are
-        exchangeable with these, also where the run has not converged (see :func:`numpyro_bnn.calibrate`).
-        Each counts once, whatever its weight.
+        rows none), such as 0.2: `predict_set` then holds the share of new labels that it says, on average
+        over rows that are exchangeable with these, also where the run has not converged (see
+        :func:`numpyro_bnn.calibrate`). Each counts once, whatever its weight.
     :param random_state: seed, ``np.random.RandomState`` or None, as in scikit-learn.
     :param progress_bar: show progress.
 

@@ -26,19 +26,7 @@ from numpyro_bnn.potential.value_sources import Place
 def observed_targets(
     owner: str, fitted: object, model: Callable | None, x: PyTree, y: ArrayLike, site: str | None
 ) -> np.ndarray:
-    """Values of the observed site at some rows, which the model makes of targets as a user has them.
-
-    :param owner: the function that was called, for errors.
-    :param fitted: a run, draws or a fitted object, which may have names of classes.
-    :param model: the model; None where it is not known.
-    :param x: inputs of the rows.
-    :param y: targets, as the model takes them.
-    :param site: the observed site that they belong to, where there are several.
-    :return: an array with rows first; `y` itself where the model observes it as it is, and where it cannot be
-        called with inputs and targets alone.
-    :raises ValueError: for a label that was not among the training labels, and where the values change with
-        latent sites.
-    """
+    """Values of the observed site at some rows, which the model makes of targets as a user has them."""
     return as_observed(owner, fitted, model, x, targets_of(fitted, y, owner), site)
 
 
@@ -79,10 +67,7 @@ def _with_gaps(made: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _at_rows(
     fitted: object, model: Callable, x: PyTree, y: np.ndarray
 ) -> tuple[Place | None, TrainingData]:
-    """Where the target is in the call, and what the model observes at some rows.
-
-    Nothing where it cannot be called in this way.
-    """
+    """Where the target is in the call, and what the model observes at some rows."""
     own = model_of(fitted)
     given = by_place(own, *arguments_of(fitted))
     try:

@@ -30,11 +30,7 @@ def flat_draws(draws: PyTree) -> PyTree:
 
 
 def program_of(model: Callable, target: str, static: tuple) -> Callable:
-    """The compiled program ``(draws, arrays, extra, keys, what) -> values by name``.
-
-    Draws and keys have leading axes (chain, draw), and values one axis for both. Arrays are those among the
-    arguments of the model, of which `static` is the rest (:class:`Arguments`).
-    """
+    """The compiled program ``(draws, arrays, extra, keys, what) -> values by name``."""
 
     def over_draws(draws: Any, arrays: Any, extra: Any, prior_keys: Any, what: str) -> Any:
         # Flattened in here: outside, the shape of every site would be compiled by itself.

@@ -27,12 +27,7 @@ _BY_SITE = (
 
 
 def check_call(model: Callable, args: tuple, kwargs: Collection[str]) -> None:
-    """Refuse models that need more than the arguments of a prediction.
-
-    :param args: positional arguments, the inputs first.
-    :param kwargs: names of keyword arguments.
-    :raises TypeError: naming the arguments that are missing.
-    """
+    """Refuse models that need more than the arguments of a prediction."""
     try:
         parameters = list(inspect.signature(innermost(model)).parameters.values())
     except (TypeError, ValueError):  # a callable that does not say what it takes
@@ -53,12 +48,7 @@ def check_call(model: Callable, args: tuple, kwargs: Collection[str]) -> None:
 
 
 def structure_at(model: Callable, *args: PyTree, **kwargs: PyTree) -> Structure:
-    """Sites and plates of the model at new inputs, without a target.
-
-    :param args: the inputs, and other arguments of the model.
-    :param kwargs: its keyword arguments.
-    :raises TypeError: if it needs a target, or more arguments.
-    """
+    """Sites and plates of the model at new inputs, without a target."""
     check_call(model, args, kwargs)
     try:
         return structure_of(model, args, kwargs)
@@ -91,13 +81,7 @@ def target_of(
     samples: Collection[str],
     site: str | None,
 ) -> str:
-    """The site to predict: the one that was asked for, or the only one without draws.
-
-    :param structure: sites and plates of the model at some arguments.
-    :param arguments: these, positional and keyword.
-    :raises ValueError: if several sites could be the target, or if sites that it is computed from have no
-        draws.
-    """
+    """The site to predict: the one that was asked for, or the only one without draws."""
     sites, without = structure.sites, targets_without_draws(structure, samples)
     computed = [name for name in structure.deterministic if name not in structure.parameters]
     if site is not None:
@@ -137,15 +121,7 @@ def sites_without_draws(
     samples: Collection[str],
     target: str,
 ) -> list[str]:
-    """Latent sites without draws that a target is computed from: predictions draw them from their priors.
-
-    Others do not matter, such as the precision above a weight with draws, or a second target.
-
-    :param structure: sites and plates of the model at some arguments.
-    :param arguments: these, positional and keyword.
-    :param samples: names of the sites that have draws.
-    :param target: the site that is predicted.
-    """
+    """Latent sites without draws that a target is computed from: predictions draw them from their priors."""
     missing = _missing(structure, samples, target)
     return _needed(model, structure, arguments, samples, target, missing)
 
@@ -185,16 +161,7 @@ def draws_for(
     arguments: tuple[tuple, dict[str, PyTree]],
     batch_size: int,
 ) -> dict[str, Array]:
-    """The draws whose values the sites of the model take, with axes (chain, draw).
-
-    :param structure: sites and plates of the model at the first `batch_size` rows of x.
-    :param samples: draws by site.
-    :param target: site that is predicted.
-    :param arguments: positional and keyword arguments of the model, all inputs first.
-    :param batch_size: rows at a time.
-    :raises ValueError: if draws have another shape than their site, as latent values of other
-        rows have.
-    """
+    """The draws whose values the sites of the model take, with axes (chain, draw)."""
     shapes = {n: shape for n, shape in structure.shapes.items() if n in samples and n != target}
     grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)
     size = len(jax.tree.leaves(arguments[0][0])[0])
@@ -223,11 +190,7 @@ def check_same_rows(
     x: PyTree,
     fitted: PyTree | str | None,
 ) -> None:
-    """Refuse to use latent values of single training rows at other rows, though their number is the same.
-
-    :param fitted: the inputs of the fit, or their fingerprint; None where they are not known.
-    :raises ValueError: naming the sites.
-    """
+    """Refuse to use latent values of single training rows at other rows, though their number is the same."""
     if fitted is None or target not in structure.sites:
         return
     plates = set(structure.sites[target].plates)

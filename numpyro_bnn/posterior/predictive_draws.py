@@ -21,7 +21,6 @@ from numpyro_bnn.samplers.suspects import warn_of_use
 
 # What is computed at targets, of which there is one a row.
 OF_TARGETS = ("log_prob", "log_likelihood", "cdf")
-_MOST_COUNTS = 1e8
 
 
 class Predictions:
@@ -162,7 +161,7 @@ class Predictions:
         :raises ValueError: for other levels.
         """
         mean, scale = self.mean, self._value("scale")
-        self._check_counts("quantiles")
+        self._check_counts("quantiles", float(np.finfo(np.float32).max))
         return quantiles_of(mean, scale, self.cdf_at, levels, self.discrete)
 
     def rounding_of(self, values: np.ndarray) -> np.ndarray:
@@ -253,13 +252,13 @@ class Predictions:
         self._check_counts("sample")
         return self._evaluate("sample", key)["sample"]
 
-    def _check_counts(self, what: str) -> None:
-        """Refuse counts so large that their draws would not fit into 32 bits."""
-        if self.discrete and "mean" in self.values and not self.mean.max() <= _MOST_COUNTS:
+    def _check_counts(self, what: str, most: float = 1e8) -> None:
+        """Refuse counts with larger means: draws of theirs do not fit into 32 bits."""
+        if self.discrete and "mean" in self.values and not self.mean.max() <= most:
             raise ValueError(
                 f"{what}: counts with a mean of {self.mean.max():.3g} were predicted, expected at most "
-                f"{_MOST_COUNTS:.0e}, beyond which draws do not fit into 32 bits. Look for weights that grow "
-                "without bound, or give the logarithm of the mean where the model takes its exponential."
+                f"{most:.3g}. Look for weights that grow without bound, or give the logarithm of the mean "
+                "where the model takes its exponential."
             )
 
     def targets(self, least: int) -> np.ndarray:

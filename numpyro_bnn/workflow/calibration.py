@@ -174,7 +174,8 @@ class Calibrated:
         y = _observed("evaluate", self._source, x_test, y)
         _check_targets(predictions, y)
         if self.temperature is None:
-            own = _intervals(predictions, "cqr", self.coverage, 0.0)
+            tail = (1 - self.coverage) / 2
+            own = predictions.quantiles((tail, 1 - tail)).T
             made = _intervals(predictions, self.method, self.coverage, self.threshold)
             return Evaluation(*(_of_intervals(ends, y) for ends in (own, made)))
         made = self.predict_set(x_test)

@@ -24,13 +24,7 @@ BLOCK = 256
 def validated(
     estimator: BaseEstimator, X: Any, y: Any = None, *, reset: bool, y_numeric: bool = False
 ) -> Any:
-    """Inputs, and targets where given, as arrays, checked as scikit-learn does it.
-
-    :param reset: whether to remember number and names of the columns, or to compare with those remembered.
-    :param y_numeric: whether targets must be numbers.
-    :raises ValueError: for missing values, other columns or numbers of rows.
-    :raises TypeError: for columns of texts, categories or dates.
-    """
+    """Inputs, and targets where given, as arrays, checked as scikit-learn does it."""
     refuse_text_columns(type(estimator).__name__, "X", X, convertible=True)
     if reset:
         return validate_data(
@@ -69,10 +63,7 @@ def table_like(estimator: BaseEstimator, X: np.ndarray) -> Any:
 def weights_of(
     X: np.ndarray, y: np.ndarray, sample_weight: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Rows that count, and their weights; None where each counts once.
-
-    :raises ValueError: for weights that are negative, or zeros alone.
-    """
+    """Rows that count, and their weights; None where each counts once."""
     if sample_weight is None:
         return X, y, None
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -102,12 +93,7 @@ def held_out(estimator: BaseEstimator, y: np.ndarray) -> tuple[np.ndarray, np.nd
 def calibration_rows(
     option: str, y: np.ndarray, share: float | None, seed: Any, is_class: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the rows to fit, and of a share to calibrate on, of which each class has its part.
-
-    :param option: what asks for calibration, for errors.
-    :param y: targets, or class numbers; a row of every class is fitted.
-    :raises ValueError: for a share that gives too few rows.
-    """
+    """Numbers of the rows to fit, and of a share to calibrate on, of which each class has its part."""
     if share is None:
         return np.arange(len(y)), np.arange(0)
     count, needed = round(float(share) * len(y)), rows_needed(COVERAGE)
@@ -129,16 +115,7 @@ def calibration_rows(
 def parted(
     option: str, y: np.ndarray, count: int, seed: Any, classes: Sequence[Any] | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers in two parts; classes keep their shares in both.
-
-    :param option: what asks for the second part, for errors.
-    :param y: targets, or class numbers.
-    :param count: rows of the second part.
-    :param seed: as scikit-learn takes it.
-    :param classes: labels of the classes; None for other targets.
-    :return: numbers of the rows of the first part, and of the second.
-    :raises ValueError: for a class of one row, or a part with fewer rows than there are classes.
-    """
+    """Row numbers in two parts; classes keep their shares in both."""
     if classes is not None:
         single = np.flatnonzero(np.bincount(y, minlength=len(classes)) == 1)
         if single.size:
@@ -162,10 +139,7 @@ def parted(
 
 
 def in_blocks(X: np.ndarray) -> np.ndarray:
-    """Rows, the last one repeated up to whole blocks of :data:`BLOCK` rows.
-
-    Blocks of one size are one compiled program, and a row gets the same numbers among any others.
-    """
+    """Rows, the last one repeated up to whole blocks of :data:`BLOCK` rows."""
     return np.concatenate([X, np.repeat(X[-1:], -len(X) % BLOCK, 0)])
 
 

@@ -1,4 +1,4 @@
-"""Moments, densities and distribution functions against mpmath, over many orders of magnitude of parameters."""
+"""Moments, densities and distribution functions against mpmath, over many orders of magnitude."""
 
 import jax
 import jax.numpy as jnp

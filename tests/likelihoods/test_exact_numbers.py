@@ -250,7 +250,7 @@ def test_counts_without_bound_are_refused_or_have_their_limit():
         lambda: made.sample(jax.random.key(0)),
         lambda: bnn.scores.crps(made, y),
     ):
-        with pytest.raises(ValueError, match="a mean of inf were predicted, expected at most 1e"):
+        with pytest.raises(ValueError, match="a mean of inf were predicted, expected at most"):
             call()
     with pytest.raises(ValueError, match="NaN or infinite in 1 of 1 rows"):
         bnn.average(made)

@@ -175,6 +175,8 @@ def test_densities_and_distribution_functions(name):
 @pytest.mark.parametrize("name", ["zero-inflated", "hurdle", "mixture", "masked"])
 @pytest.mark.parametrize("mean", [3.0, 1e6])
 def test_counts_inside_of_other_distributions(name, mean):
+    if name == "hurdle" and not hasattr(jax.nn, "log1mexp"):
+        pytest.skip("NumPyro's hurdle distributions need a newer JAX")
     made = predicted(lambda f: WRAPPERS[name](dist.Poisson(mean * f)))
     y = round(mean) + 1
     log_prob, below = poisson(mean, y)

@@ -27,17 +27,14 @@ from numpyro_bnn.priors.hierarchical import Hierarchical
 from numpyro_bnn.priors.horseshoe import Horseshoe
 from numpyro_bnn.priors.independent import FanIn, Laplace, Normal, StudentT
 from numpyro_bnn.run.mcmc import MCMC
-from numpyro_bnn.scores.conformal import rows_needed
 from numpyro_bnn.workflow.calibration import Evaluation, calibrate
 from numpyro_bnn.workflow.compare import compare, default_methods
 from numpyro_bnn.workflow.default_kernels import kernel_named
-from numpyro_bnn.workflow.estimator_inputs import parted
+from numpyro_bnn.workflow.estimator_inputs import COVERAGE, calibration_rows, parted
 from numpyro_bnn.workflow.fit import Fit, fit
 from numpyro_bnn.workflow.method_table import Comparison
 
 POSTERIOR = "posterior average"
-# Coverage of intervals and sets of classes in the report.
-_COVERAGE = 0.9
 PRIORS: dict[str, Callable] = {
     "hierarchical": Hierarchical,
     "fan-in": FanIn,
@@ -194,7 +191,7 @@ def run(
     add(POSTERIOR, fitted.draws, fitted.seconds["optimise"] + fitted.seconds["sample"])
     evaluation = None
     if held.size:
-        calibrated = calibrate(fitted, table.x[held], table.y[held], _COVERAGE)
+        calibrated = calibrate(fitted, table.x[held], table.y[held], COVERAGE)
         evaluation = calibrated.evaluate(x_test, y_test)
     return Outcome(
         table,
@@ -232,20 +229,11 @@ def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:
 
 
 def held_out(table: Table, train: np.ndarray, options: Options) -> tuple[np.ndarray, np.ndarray]:
-    """The training rows to fit to, and those that are held out for calibration.
-
-    :raises ValueError: where too few would be held out.
-    """
-    if options.calibration is None:
-        return train, train[:0]
-    count, needed = round(options.calibration * len(train)), rows_needed(_COVERAGE)
-    if count < needed:
-        raise ValueError(
-            f"--calibration {options.calibration} of {len(train)} rows holds out {count}, too few for "
-            f"intervals of coverage {_COVERAGE}. Hold out at least {needed}, or give more rows."
-        )
-    order = np.random.default_rng(options.seed).permutation(train)
-    return np.sort(order[count:]), np.sort(order[:count])
+    """The training rows to fit to, and those that are held out for calibration; classes keep their shares."""
+    option, is_class = f"--calibration {options.calibration}", table.task == "classification"
+    y, share = table.y[train], options.calibration
+    kept, held = calibration_rows(option, y, share, options.seed, is_class)
+    return train[kept], train[held]
 
 
 def model_of(table: Table, options: Options) -> ReadyModel:

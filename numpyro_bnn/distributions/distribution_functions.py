@@ -1,35 +1,145 @@
-"""The distribution function of a target's law, where NumPyro has one and where it has none."""
+"""Densities, distribution functions and draws of targets, also where NumPyro's are rounded or missing."""
+
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import lax
 from jax.typing import ArrayLike
+from scipy import stats
+from scipy.special import expit
 
 from numpyro_bnn.distributions.unwrap import family_of
 
-_ZERO_INFLATED = (dist.ZeroInflatedProbs, dist.ZeroInflatedLogits)
+# Distributions whose functions SciPy computes on the host in double precision: their parameters, and the same
+# distribution there. Single precision cancels what is left of their log Gamma functions: of Poisson counts
+# around 10⁶ the log density would be off by 0.6 nats.
+_SCIPY: dict[type[dist.Distribution], tuple[tuple[str, ...], Any]] = {
+    dist.Poisson: (("rate",), lambda m: stats.poisson(np.minimum(m, 1e300))),
+    dist.GammaPoisson: (
+        ("concentration", "rate"),
+        lambda k, r: stats.nbinom(k, 1 / (1 + 1 / np.maximum(r, 1e-300))),
+    ),
+    dist.BinomialProbs: (("total_count", "probs"), stats.binom),
+    dist.BinomialLogits: (("total_count", "logits"), lambda n, z: stats.binom(n, expit(z))),
+    dist.BetaBinomial: (("total_count", "concentration1", "concentration0"), stats.betabinom),
+    dist.StudentT: (("df", "loc", "scale"), stats.t),
+    dist.Gamma: (("concentration", "rate"), lambda k, r: stats.gamma(k, scale=1 / r)),
+    dist.Beta: (("concentration1", "concentration0"), stats.beta),
+}
+
+# Rates from which Poisson quantiles are expanded: to a hundredth of a count.
+_MANY = 1e4
+
+
+class _ByScipy(dist.Distribution):
+    """A distribution whose log density and distribution function come from SciPy.
+
+    :param base_dist: one of those above.
+    """
+
+    pytree_data_fields = ("base_dist",)
+
+    def __init__(self, base_dist: dist.Distribution) -> None:
+        self.base_dist = base_dist
+        super().__init__(base_dist.batch_shape, base_dist.event_shape)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "base_dist":
+            raise AttributeError(name)
+        return getattr(self.base_dist, name)
+
+    @property
+    def support(self) -> Any:
+        return self.base_dist.support
+
+    @property
+    def mean(self) -> Any:
+        return self.base_dist.mean
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        return self._found("logpmf" if self.support.is_discrete else "logpdf", value)
+
+    def cdf(self, value: ArrayLike) -> jax.Array:
+        if isinstance(self.base_dist, dist.BetaBinomial):  # SciPy's sums take one number at a time
+            raise NotImplementedError
+        return self._found("cdf", value)
+
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> Any:
+        law = self.base_dist
+        if isinstance(law, dist.GammaPoisson):
+            key, other = jax.random.split(key)
+            rate = law._gamma.sample(other, sample_shape)
+            return _poisson(key, rate, jnp.shape(rate))
+        if isinstance(law, dist.Poisson):
+            return _poisson(key, law.rate, sample_shape + law.batch_shape)
+        return law.sample(key, sample_shape)
+
+    def _found(self, what: str, value: ArrayLike) -> jax.Array:
+        family = next(kind for kind in _SCIPY if isinstance(self.base_dist, kind))
+        given = [value, *(getattr(self.base_dist, name) for name in _SCIPY[family][0])]
+        given = list(jnp.broadcast_arrays(*map(jnp.asarray, given)))
+        made = jax.ShapeDtypeStruct(given[0].shape, jnp.result_type(float))
+        host = partial(_on_host, family, what, made.dtype)
+        return jax.pure_callback(host, made, *given, vmap_method="broadcast_all")
+
+
+def _poisson(key: jax.Array, rate: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
+    """Counts; of large rates by the expansion of quantiles, as JAX rejects by rounded log densities there."""
+    few, many = jax.random.split(key)
+    z, rate = jax.random.normal(many, shape), jnp.asarray(rate)
+    far = jnp.floor(rate + jnp.sqrt(rate) * z + (z**2 - 1) / 6 + 0.5)
+    near = jax.random.poisson(few, jnp.minimum(rate, _MANY), shape)
+    return jnp.where(rate < _MANY, near, far.astype(near.dtype))
+
+
+def _on_host(family: type, what: str, kind: Any, value: Any, *parameters: Any) -> np.ndarray:
+    """A function of SciPy's distribution at some values, in double precision."""
+    y, *given = (np.asarray(v, np.float64) for v in (value, *parameters))
+    with np.errstate(all="ignore"):
+        return np.asarray(getattr(_SCIPY[family][1](*given), what)(y)).astype(kind)
+
+
+def in_double_precision(law: dist.Distribution) -> dist.Distribution:
+    """A distribution of the same values, whose parts that SciPy has are taken from there."""
+
+    def is_known(part: Any) -> bool:
+        return isinstance(part, (_ByScipy, *_SCIPY))
+
+    def replaced(part: Any) -> Any:
+        return _ByScipy(part) if isinstance(part, tuple(_SCIPY)) else part
+
+    # A class that is no pytree would come back without its attributes: it is left alone.
+    has_known = any(map(is_known, jax.tree.leaves(law, is_leaf=is_known)))
+    return jax.tree.map(replaced, law, is_leaf=is_known) if has_known else law
 
 
 def distribution_function(law: dist.Distribution, y: jax.Array) -> jax.Array:
     """F(y) of every entry of a target by itself, also of one whose entries are one event.
 
-    What NumPyro has is taken. Laws of whole numbers that have none there, such as the binomial, are summed
-    from their first number up to y: the cost grows with y.
+    What SciPy or NumPyro has is taken. Laws of whole numbers that have none there, such as the beta-binomial,
+    are summed from their first number up to y: the cost grows with y.
 
     :param law: distribution of the target.
     :param y: one value for each entry, of any size: below the support F is 0, above it 1.
     :return: the shape of the target, between 0 and 1.
     :raises NotImplementedError: for a law without one, naming it.
     """
-    base = family_of(law)
+    base = family_of(in_double_precision(law))
     if isinstance(base, (dist.MultivariateNormal, dist.LowRankMultivariateNormal)):
         # Of each output by itself.
         return dist.Normal(base.mean, jnp.sqrt(base.variance)).cdf(y)
     if isinstance(base, dist.Delta):
         return jnp.where(y >= base.v, 1.0, 0.0)
-    if isinstance(base, _ZERO_INFLATED):
-        return base.gate * (y >= 0) + (1 - base.gate) * distribution_function(base.base_dist, y)
+    if isinstance(base, (dist.ZeroInflatedProbs, dist.HurdleProbs)):
+        part = distribution_function(base.base_dist, y)
+        if isinstance(base, dist.HurdleProbs):
+            zero = distribution_function(base.base_dist, jnp.zeros_like(y))
+            part = jnp.where(y >= 0, (part - zero) / (1 - zero), 0.0)
+        return base.gate * (y >= 0) + (1 - base.gate) * part
     if (parts := _of_components(base, y)) is not None:
         return jnp.sum(base.mixing_distribution.probs * parts, -1)
     # Outside of the support, and between whole numbers, NumPyro's functions are NaN or something in between.
@@ -47,7 +157,7 @@ def distribution_function(law: dist.Distribution, y: jax.Array) -> jax.Array:
                 "that quantiles, and distances between distribution functions, cannot be computed. Draw "
                 "targets by `predictions.sample(key)`, or use a law that has one."
             ) from None
-        found = _summed(base, low, inside)
+        found = _summed(getattr(base, "base_dist", base), low, inside)
     return jnp.where(at < low, 0.0, jnp.where(at >= high, 1.0, found))
 
 

@@ -17,11 +17,7 @@ from numpyro_bnn.distributions.unwrap import unwrapped
 
 
 def check_array(owner: str, label: str, values: Any) -> None:
-    """Refuse everything but numeric arrays (lists, tables, …), and arrays without rows.
-
-    :raises TypeError: naming the type.
-    :raises ValueError: naming the shape.
-    """
+    """Refuse everything but numeric arrays (lists, tables, …), and arrays without rows."""
     if tuple(getattr(values, "shape", ()))[:1] == (0,):
         raise ValueError(
             f"{owner}: {label} has shape {tuple(values.shape)} and no rows, expected at least one. "
@@ -39,10 +35,7 @@ def check_array(owner: str, label: str, values: Any) -> None:
 
 
 def check_vector(owner: str, f: Values) -> None:
-    """Refuse predictions that are not one number a row.
-
-    :raises ValueError: naming the shape.
-    """
+    """Refuse predictions that are not one number a row."""
     if jnp.ndim(f) != 1:
         raise ValueError(
             f"{owner}: f has shape {jnp.shape(f)}, expected (N,), one prediction a row. Drop an "
@@ -51,10 +44,7 @@ def check_vector(owner: str, f: Values) -> None:
 
 
 def check_finite(owner: str, label: str, values: PyTree) -> None:
-    """Refuse NaN and infinite values in concrete data.
-
-    :raises ValueError: naming how many there are and where the first is.
-    """
+    """Refuse NaN and infinite values in concrete data."""
     if values is None or not not_jax_tracer(values):
         return
     array = np.asarray(values)
@@ -70,11 +60,7 @@ def check_finite(owner: str, label: str, values: PyTree) -> None:
 
 
 def check_labels(owner: str, y: Any, num_classes: int) -> None:
-    """Refuse targets that are not one integer class a row.
-
-    :raises TypeError: for labels that are not integers.
-    :raises ValueError: for one-hot labels or labels out of range.
-    """
+    """Refuse targets that are not one integer class a row."""
     if y is None:
         return
     if jnp.ndim(y) == 2 and jnp.shape(y)[1] == num_classes:
@@ -106,21 +92,18 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
 
 
 def check_classes(site: str, law: dist.Distribution, values: Array) -> None:
-    """Refuse an observed site of a user's model whose values cannot be classes of its distribution.
-
-    JAX would return NaN for a class out of range, and raise an error of its own for a fraction.
-
-    :param site: name of the site.
-    :param law: its distribution, of any kind; only categorical and Bernoulli ones are checked.
-    :param values: the observed values; checked one by one where they are concrete.
-    :raises TypeError: for labels that are not whole numbers.
-    :raises ValueError: for labels out of range.
-    """
+    """Refuse an observed site of a user's model whose values cannot be classes of its distribution."""
     base = unwrapped(law)
     two = isinstance(base, (dist.BernoulliProbs, dist.BernoulliLogits))
     if not two and not isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
         return
     shown = "Bernoulli" if two else "Categorical"
+    shape = jnp.shape(values)
+    if not two and len(shape) > len(law.shape()) and shape[-1] == base.probs.shape[-1]:
+        raise ValueError(
+            f"The observed site '{site}' is Categorical, and its values have shape {shape}, which looks "
+            "one-hot. Pass class numbers, for example `y.argmax(-1)`."
+        )
     kind = jnp.result_type(values)
     # The log density of a Bernoulli distribution is linear in its value, of any type; a categorical one uses
     # it as an index.
@@ -146,13 +129,7 @@ def check_classes(site: str, law: dist.Distribution, values: Array) -> None:
 
 
 def check_precision(site: str, law: dist.Distribution, values: Array) -> None:
-    """Refuse an observed site whose log densities are in half precision, in which their sum is rounded.
-
-    :param site: name of the site.
-    :param law: its distribution.
-    :param values: the observed values.
-    :raises TypeError: naming the type.
-    """
+    """Refuse an observed site whose log densities are in half precision, in which their sum is rounded."""
     # The value of a factor is an empty array.
     leaves = [leaf for leaf in (*jax.tree.leaves(law), values) if jnp.size(leaf)]
     kinds = [jnp.result_type(leaf) for leaf in leaves]
@@ -168,11 +145,7 @@ def check_precision(site: str, law: dist.Distribution, values: Array) -> None:
 
 
 def check_shape(owner: str, f: Values, y: Values | None, trailing: tuple[int, ...] = ()) -> None:
-    """Refuse predictions and targets that would broadcast against each other.
-
-    :param trailing: axes that f has beyond those of the target.
-    :raises ValueError: naming both shapes.
-    """
+    """Refuse predictions and targets that would broadcast against each other."""
     if y is None:
         return
     have, expected = jnp.shape(f), (*jnp.shape(y), *trailing)
@@ -200,15 +173,7 @@ def observe(
     event_dim: int,
     weights: Values | None = None,
 ) -> jax.Array:
-    """Sample a target inside its plate, from predictions or from a network and its inputs.
-
-    :param f: predictions (N, …), or, with `x`, a callable that makes them from rows of x.
-    :param y: targets (N, …), or None to predict.
-    :param x: inputs (N, …) or None.
-    :param likelihood: checks predictions against targets and returns a distribution.
-    :param event_dim: axes of one prediction.
-    :param weights: (N,), how often each row counts; None for once.
-    """
+    """Sample a target inside its plate, from predictions or from a network and its inputs."""
     if callable(f) and x is None:
         raise TypeError(f"{owner}: f is callable; pass the inputs it is to be called with as `x=`.")
     if not callable(f) and x is not None:
@@ -240,11 +205,7 @@ def observe(
 
 
 def check_weights(owner: str, weights: Values | None, size: int) -> None:
-    """Refuse weights of rows that are not one finite number of at least 0 a row.
-
-    :param size: number of rows.
-    :raises ValueError: naming the shape or the value.
-    """
+    """Refuse weights of rows that are not one finite number of at least 0 a row."""
     if weights is None:
         return
     if jnp.shape(weights) != (size,):

@@ -8,6 +8,7 @@ Source: J. D. Kalbfleisch and R. L. Prentice, *The Statistical Analysis of Failu
 (2nd ed., 2002), §3.2 (independent censoring) and §2.2.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,12 @@ from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._types import Outputs, PyTree, Values
 from numpyro_bnn.likelihoods.observe import check_array, observe
+
+# Below it, 1 - (1 - e^(-x)) / x and the variance of an exponential time that is cut at 1, (1 - 2 x e^(-x) -
+# e^(-2x)) / x², are their power series, divided by x and with the highest power first.
+_SMALL = 0.5
+_LOST = [(-1) ** n / math.factorial(n) for n in range(16, 1, -1)]
+_OWN = [(-1) ** n * (2 * n - 2**n) / math.factorial(n) for n in range(20, 2, -1)]
 
 
 class PiecewiseHazard(dist.Distribution):
@@ -84,18 +91,25 @@ class PiecewiseHazard(dist.Distribution):
         return jnp.stack([reached, event.astype(reached.dtype)], -1)
 
     def _moments(self) -> tuple[jax.Array, jax.Array]:
-        """E t = ∫ S(t) dt and E t² = 2 ∫ t S(t) dt, piece by piece, S the survivor."""
-        hazard, begins = jnp.exp(self.log_hazard), self._begins
-        spent = hazard[..., :-1] * jnp.diff(begins)
-        reached = jnp.exp(-jnp.cumsum(spent, -1))
-        here = jnp.concatenate([jnp.ones_like(hazard[..., :1]), reached], -1)
-        # ∫ e^(-hu) du and ∫ u e^(-hu) du over a piece, the last without end.
-        ends = jnp.concatenate([spent, jnp.full_like(hazard[..., :1], jnp.inf)], -1)
-        left = jnp.exp(-ends)
-        first = (1 - left) / hazard
-        second = (1 - left - jnp.where(left > 0, ends * left, 0.0)) / hazard**2
-        mean = jnp.sum(here * first, -1)
-        return mean, 2 * jnp.sum(here * (begins * first + second), -1)
+        """Mean and variance of the time, by pieces from the last: no large numbers are subtracted."""
+        hazard, lengths = jnp.exp(self.log_hazard), jnp.diff(self._begins)
+        mean, variance = 1 / hazard[..., -1], jnp.square(1 / hazard[..., -1])
+        for k in reversed(range(len(lengths))):
+            # Of the time A inside of the piece, with x = h L: E A = L inside, L - E A = L lost.
+            length, x = lengths[k], hazard[..., k] * lengths[k]
+            lives, near = jnp.exp(-x), jnp.minimum(x, _SMALL)
+            inside = -jnp.expm1(-x) / x
+            lost = jnp.where(x < _SMALL, jnp.polyval(jnp.asarray(_LOST), near) * near, 1 - inside)
+            own = jnp.where(
+                x < _SMALL,
+                jnp.polyval(jnp.asarray(_OWN), near) * near,
+                (1 - 2 * x * lives - lives**2) / x**2,
+            )
+            # The variance of A + S T, of which T is the time after the piece and S whether it was reached.
+            apart = lives * mean * (x * inside * mean + 2 * length * lost)
+            variance = own * length**2 + lives * variance + apart
+            mean = length * inside + lives * mean
+        return mean, variance
 
     @property
     def mean(self) -> jax.Array:
@@ -106,8 +120,8 @@ class PiecewiseHazard(dist.Distribution):
     @property
     def variance(self) -> jax.Array:
         """Variance of the time, and 0."""
-        mean, square = self._moments()
-        return jnp.stack([square - mean**2, jnp.zeros_like(mean)], -1)
+        _, variance = self._moments()
+        return jnp.stack([variance, jnp.zeros_like(variance)], -1)
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Times at which the cumulative hazard reaches a standard exponential; all are events."""

@@ -121,6 +121,11 @@ def _predictive(
     known = Predictor(of, x, others=others, site=site)
     model, structure = known.model, known.structure
     target = known.target_of(draws)
+    if target in structure.sites and structure.sites[target].directions:
+        raise ValueError(
+            f"export: '{target}' holds directions, whose mean and standard deviation on a line say nothing. "
+            "Use `bnn.average(bnn.predict(…))`."
+        )
     plates = set(structure.sites[target].plates) if target in structure.sites else set()
     local = [n for n in structure.latent if n != target and plates & set(structure.sites[n].plates)]
     if local:

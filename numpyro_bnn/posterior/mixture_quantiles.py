@@ -24,16 +24,7 @@ def quantiles_of(
     levels: ArrayLike,
     discrete: bool = False,
 ) -> np.ndarray:
-    """The least q with average over draws of F_s(q) ≥ level for each row, by bisection.
-
-    :param mean: means of the draws, (chain, draw, row).
-    :param scale: their standard deviations; infinite where a law has none.
-    :param cdf: F of every draw at one number a row, (chain, draw, row).
-    :param levels: probabilities, (levels,).
-    :param discrete: of whole numbers, at which F jumps.
-    :return: (levels, row).
-    :raises ValueError: for levels that are not strictly between 0 and 1.
-    """
+    """The least q with average over draws of F_s(q) ≥ level for each row, by bisection."""
     levels = np.atleast_1d(np.asarray(levels, np.float64))
     if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
         raise ValueError(

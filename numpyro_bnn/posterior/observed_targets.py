@@ -67,10 +67,7 @@ def _with_gaps(made: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _at_rows(
     fitted: object, model: Callable, x: PyTree, y: np.ndarray
 ) -> tuple[Place | None, TrainingData]:
-    """Where the target is in the call, and what the model observes at some rows.
-
-    Nothing where it cannot be called in this way.
-    """
+    """Where the target is in the call, and what the model observes at some rows."""
     own = model_of(fitted)
     given = by_place(own, *arguments_of(fitted))
     try:

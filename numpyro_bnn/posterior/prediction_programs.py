@@ -9,7 +9,10 @@ from jax import lax
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.distributions.distribution_functions import distribution_function
+from numpyro_bnn.distributions.distribution_functions import (
+    distribution_function,
+    in_double_precision,
+)
 from numpyro_bnn.distributions.unwrap import unmasked
 from numpyro_bnn.posterior.target_parameters import parameters_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
@@ -27,11 +30,7 @@ def flat_draws(draws: PyTree) -> PyTree:
 
 
 def program_of(model: Callable, target: str, static: tuple) -> Callable:
-    """The compiled program ``(draws, arrays, extra, keys, what) -> values by name``.
-
-    Draws and keys have leading axes (chain, draw), and values one axis for both. Arrays are those among the
-    arguments of the model, of which `static` is the rest (:class:`Arguments`).
-    """
+    """The compiled program ``(draws, arrays, extra, keys, what) -> values by name``."""
 
     def over_draws(draws: Any, arrays: Any, extra: Any, prior_keys: Any, what: str) -> Any:
         # Flattened in here: outside, the shape of every site would be compiled by itself.
@@ -62,7 +61,9 @@ def _over_draws(
         site = trace(substitute(seeded, data=draw)).get_trace(*args, **kwargs)[target]
         if site["type"] == "deterministic":
             return {"mean": site["value"]}
-        fn = site["fn"]
+        if what == "parameters":
+            return parameters_of(site["fn"])
+        fn = in_double_precision(site["fn"])
         if what == "log_prob":
             return {"log_prob": unmasked(fn).log_prob(extra)}
         if what == "log_likelihood":
@@ -71,9 +72,7 @@ def _over_draws(
             return {"cdf": distribution_function(fn, extra)}
         if what == "sample":
             return {"sample": fn.sample(key)}
-        if what == "targets":
-            return {"targets": jnp.moveaxis(jax.vmap(fn.sample)(key), 0, -1)}
-        return parameters_of(fn)
+        return {"targets": jnp.moveaxis(jax.vmap(fn.sample)(key), 0, -1)}
 
     keys = extra if what in DRAWN else None
     return lax.map(one, (flat, keys, prior_keys), batch_size=VECTOR)

@@ -95,6 +95,11 @@ def predict(
         model = samples.model
     if model is None:
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
+    for name, value in samples.items():
+        if 0 in np.shape(value)[:2]:
+            raise ValueError(
+                f"predict: '{name}' has shape {np.shape(value)}, which are no draws. Give at least one."
+            )
     options: dict[str, Any] = {"batch_size": batch_size, "site": site}
     others: dict[Any, PyTree] = dict(by_row)
     if isinstance(samples, Draws):

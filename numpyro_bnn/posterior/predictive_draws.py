@@ -32,6 +32,7 @@ class Predictions:
       where ``scale`` is the standard deviation of the noise, in the units of the target
     - **discrete** - whether targets are classes or counts
     - **gaussian** - whether each entry of a target is Gaussian under each draw, which closed forms need
+    - **directions** - whether targets are angles, which have no mean on a line
     - **may_be_censored** - whether targets are pairs of a time and whether it was seen to end
     - **suspect** - chains among them that never moved or mostly diverged: reason by number in the run
     """
@@ -50,6 +51,7 @@ class Predictions:
         law = dist.Normal if site is None else site.law
         self.discrete = site is not None and site.discrete
         self.gaussian = issubclass(law, GAUSSIAN)
+        self.directions = site is not None and site.directions
         self.may_be_censored = getattr(law, "may_be_censored", False)
         self.suspect = dict(suspect or {})
         self._evaluate = evaluate
@@ -159,7 +161,13 @@ class Predictions:
         :raises ValueError: for other levels.
         """
         mean, scale = self.mean, self._value("scale")
+        self._check_counts("quantiles", float(np.finfo(np.float32).max))
         return quantiles_of(mean, scale, self.cdf_at, levels, self.discrete)
+
+    def rounding_of(self, values: np.ndarray) -> np.ndarray:
+        """How far single precision may move targets near some values, one a row."""
+        at = values if self._shift is None else values - np.asarray(self._shift)
+        return np.finfo(np.float32).eps * np.abs(at)
 
     def first_rows(self, count: int) -> "Predictions":
         """The predictions of the first rows alone.
@@ -241,7 +249,17 @@ class Predictions:
         :param key: random key.
         :return: shape (chain, draw, row, …).
         """
+        self._check_counts("sample")
         return self._evaluate("sample", key)["sample"]
+
+    def _check_counts(self, what: str, most: float = 1e8) -> None:
+        """Refuse counts with larger means: draws of theirs do not fit into 32 bits."""
+        if self.discrete and "mean" in self.values and not self.mean.max() <= most:
+            raise ValueError(
+                f"{what}: counts with a mean of {self.mean.max():.3g} were predicted, expected at most "
+                f"{most:.3g}. Look for weights that grow without bound, or give the logarithm of the mean "
+                "where the model takes its exponential."
+            )
 
     def targets(self, least: int) -> np.ndarray:
         """Targets drawn under all draws, as many under each; the same ones at every call.
@@ -249,6 +267,7 @@ class Predictions:
         :param least: how many a row at least.
         :return: shape (target, row, …), in the units of the target.
         """
+        self._check_counts("targets")
         draws = int(np.prod(self.mean.shape[:2]))
         asked = jax.random.key(0), -(-least // draws)
         drawn = np.moveaxis(self._evaluate("targets", asked)["targets"], -1, 0)
@@ -303,6 +322,8 @@ def average(predictions: Predictions) -> np.ndarray | Average:
     :param predictions: the result of :func:`predict`.
     :return: class probabilities (row, classes), or :class:`Average` for other targets.
     :raises TypeError: for anything else.
+    :raises ValueError: for predictions that are NaN or infinite, such as those of a target without a mean,
+        and for directions other than von Mises ones.
     """
     if not isinstance(predictions, Predictions):
         raise TypeError(
@@ -310,15 +331,47 @@ def average(predictions: Predictions) -> np.ndarray | Average:
         )
     predictions.warn_of_suspects("average")
     if "probs" in predictions.values:
-        return mean_over_draws(predictions.probs)
+        return _finite(predictions.probs, mean_over_draws(predictions.probs))
+    mean = _finite(predictions.mean, mean_over_draws(predictions.mean))
+    if predictions.directions:
+        return _circular(predictions)
     # A deterministic site has no noise.
     scale = predictions.values.get("scale", np.zeros((1, 1)))
     within = mean_over_draws(scale.astype(np.float64) ** 2)
     between = predictions.mean.var((0, 1), dtype=np.float64)
-    return Average(mean_over_draws(predictions.mean), np.sqrt(within + between))
+    return Average(mean, _finite(scale, np.sqrt(within + between), allow=np.inf))
 
 
-def mean_over_draws(values: np.ndarray) -> np.ndarray:
+def _circular(predictions: Predictions) -> Average:
+    """Circular mean and standard deviation (Mardia and Jupp 2000, *Directional statistics*, section 2.3)."""
+    site = predictions._site
+    if site is None or not issubclass(site.law, dist.VonMises):
+        raise ValueError(
+            "average: targets are directions, and of this distribution no circular mean is known. Take that "
+            "of `predictions.sample(key)`, np.angle(np.mean(np.exp(1j * drawn), (0, 1)))."
+        )
+    # NumPyro's variance of a von Mises distribution is 1 less the length of its mean vector.
+    lengths = 1 - predictions.scale.astype(np.float64) ** 2
+    vector = mean_over_draws(lengths * np.exp(1j * predictions.mean.astype(np.float64)), complex)
+    return Average(np.angle(vector), np.sqrt(-2 * np.log(np.abs(vector))))
+
+
+def _finite(values: np.ndarray, averaged: np.ndarray, allow: float = np.nan) -> np.ndarray:
+    """Averages over draws (chain, draw, row, …), if none is NaN or infinite."""
+    bad = ~(np.isfinite(averaged) | (averaged == allow))
+    if bad.any():
+        by_row = bad.reshape(len(bad), -1).any(1)
+        chains = ~np.isfinite(values[:, :, by_row]).reshape(len(values), -1).all(1)
+        raise ValueError(
+            f"average: predictions are NaN or infinite in {by_row.sum()} of {len(bad)} rows (the first is "
+            f"row {by_row.argmax()}), in draws of chains {np.flatnonzero(chains).tolist()}. Leave out such "
+            "rows, or chains that exploded. Of a target without a mean (Cauchy, Student's t with df up to 1) "
+            "take `predictions.quantiles(0.5)`."
+        )
+    return averaged
+
+
+def mean_over_draws(values: np.ndarray, kind: type = np.float64) -> np.ndarray:
     """The average over chains and draws, in double precision.
 
     NumPy adds up arrays (chain, draw, …) one draw after another, and in single precision the sum of many
@@ -326,4 +379,4 @@ def mean_over_draws(values: np.ndarray) -> np.ndarray:
 
     :param values: (chain, draw, …).
     """
-    return values.mean((0, 1), dtype=np.float64)
+    return values.mean((0, 1), dtype=kind)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax.scipy.special import gammaln
 
 from numpyro_bnn.distributions.unwrap import family_of
 
@@ -18,12 +19,28 @@ def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:
         return {"probs": jnp.stack([1 - p, p], -1)}
     shape = fn.batch_shape + fn.event_shape
     try:
-        mean, variance = fn.mean, fn.variance
+        mean, scale = fn.mean, _scale_of(fn)
     except NotImplementedError:
         raise NotImplementedError(
             f"predict: the law of the target, {type(base).__name__}, has no mean or no variance in NumPyro. "
             "Use a law that has both: dist.Normal(loc + scale * f, …) in place of a transformed one, for "
             "example, or a subclass with the properties `mean` and `variance`."
         ) from None
-    scale = jnp.sqrt(jnp.broadcast_to(variance, shape))
-    return {"mean": jnp.broadcast_to(mean, shape), "scale": scale}
+    return {"mean": jnp.broadcast_to(mean, shape), "scale": jnp.broadcast_to(scale, shape)}
+
+
+def _scale_of(fn: dist.Distribution) -> jax.Array:
+    """The standard deviation, also where NumPyro's variance overflows or subtracts large numbers."""
+    base = family_of(fn)
+    if isinstance(base, dist.LogNormal):
+        return base.mean * jnp.sqrt(jnp.expm1(base.scale**2))
+    if isinstance(base, dist.Weibull):
+        first, second = (gammaln(1 + n / base.concentration) for n in (1, 2))
+        return base.mean * jnp.sqrt(jnp.expm1(second - 2 * first))
+    if isinstance(base, (dist.ZeroInflatedProbs, dist.HurdleProbs)):
+        part, missing = base.base_dist, jnp.zeros(())
+        if isinstance(base, dist.HurdleProbs) and base.support.is_discrete:
+            missing = jnp.exp(part.log_prob(jnp.zeros((), int)))
+        share = (1 - base.gate) / (1 - missing)
+        return jnp.sqrt(share * (_scale_of(part) ** 2 + (1 - share) * part.mean**2))
+    return jnp.sqrt(fn.variance)

@@ -11,10 +11,7 @@ from numpyro_bnn.priors.precision_conditionals import Level, largest_likely
 
 
 def altered(site: Mapping[str, Any]) -> str | None:
-    """How handlers change the log density of a sample site: ``"masked"``, ``"scaled"``, or None.
-
-    :param site: the site in a trace.
-    """
+    """How handlers change the log density of a sample site: ``"masked"``, ``"scaled"``, or None."""
     if site["scale"] is not None:
         return "scaled"
     law = site["fn"]
@@ -26,11 +23,7 @@ def altered(site: Mapping[str, Any]) -> str | None:
 
 
 def counted(site: Mapping[str, Any]) -> jax.Array:
-    """Which entries of the value of a site enter its log density: those that no mask hides.
-
-    :param site: the site in a trace.
-    :return: booleans in the shape of the value.
-    """
+    """Which entries of the value of a site enter its log density: those that no mask hides."""
     shape = jnp.shape(site["value"])
     entries = jnp.ones(shape, bool)
     law = site["fn"]
@@ -68,6 +61,7 @@ class Site(NamedTuple):
     - **unconstrained** - shape of its unconstrained value; None for a site without one
     - **fan_in** - terms that an output sums through these weights, where that does not follow from the name
     - **law** - class of its distribution, without what wraps it
+    - **directions** - whether values are angles, of which π and -π are the same
     - **concentration** - of a Gamma distribution, its shape parameter; None where that depends on other sites
     """
 
@@ -82,6 +76,7 @@ class Site(NamedTuple):
     unconstrained: tuple[int, ...] | None = None
     fan_in: int | None = None
     law: type = object
+    directions: bool = False
     concentration: float | None = None
 
 

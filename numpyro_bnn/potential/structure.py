@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from numpyro.distributions import biject_to
+from numpyro.distributions import biject_to, constraints
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro.primitives import Messenger
@@ -210,7 +210,9 @@ def _site(site: dict[str, Any]) -> Site:
         check_precision(site["name"], distribution, site["value"])
     # Broadcasting fails if weights of rows have the full number of rows in a minibatch.
     jnp.broadcast_shapes(scale, distribution.batch_shape)
-    discrete = bool(distribution.support.is_discrete)
+    support = distribution.support
+    discrete = bool(support.is_discrete)
+    entries = getattr(support, "base_constraint", support)
     latent = not site["is_observed"] and not discrete
     return Site(
         shape=jnp.shape(site["value"]),
@@ -224,6 +226,7 @@ def _site(site: dict[str, Any]) -> Site:
         unconstrained=_unconstrained_shape(site) if latent else None,
         fan_in=site["infer"].get("fan_in"),
         law=type(unwrapped(distribution)),
+        directions=isinstance(entries, type(constraints.circular)),
         concentration=_concentration(unwrapped(distribution)) if latent else None,
     )
 

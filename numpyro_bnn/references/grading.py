@@ -9,6 +9,7 @@ from scipy.stats import t as student
 
 from numpyro_bnn.diagnostics.compare_runs import label_of, limit_of_errors
 from numpyro_bnn.diagnostics.convergence.rhat import moments, rhat
+from numpyro_bnn.diagnostics.copied_chains import copies_of, without_copies
 from numpyro_bnn.posterior.draws import Run, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.references.models import PROBLEMS, Problem
@@ -163,6 +164,8 @@ def grade(run: Run | Mapping[str, np.ndarray], reference: Reference | str) -> Gr
     """
     reference = load(reference) if isinstance(reference, str) else reference
     scalars = _scalars_of(run, reference)
+    # Chains that are copies of one another count once: their errors are not those of more chains.
+    scalars = without_copies(scalars, copies_of(scalars.values()), len(scalars[FUNCTIONS]))
     functions = scalars.pop(FUNCTIONS)
     floor = PROBLEMS[reference.name].floor
     kept = reference.draws.reshape(len(reference.draws), -1)
@@ -244,12 +247,7 @@ def _differences(
     floor: float = 0.0,
     kept: np.ndarray | None = None,
 ) -> Differences:
-    """Draws (chain, draw, scalar, …) beside a reference of the same scalars.
-
-    :param names: the scalars that are there; all where None.
-    :param floor: differences below this do not count as errors.
-    :param kept: draws of the reference (draw, scalar), which show how heavy tails are.
-    """
+    """Draws (chain, draw, scalar, …) beside a reference of the same scalars."""
     chosen = slice(None) if names is None else [(known.names or ()).index(n) for n in names]
     mean, error, sd = (values[chosen].ravel() for values in (known.mean, known.error, known.sd))
     flat = draws.reshape(*draws.shape[:2], -1)
@@ -313,16 +311,7 @@ def _spreads(
     known: tuple[np.ndarray, np.ndarray],
     kept: np.ndarray | None,
 ) -> _Spreads:
-    """Compare standard deviations. The error of log s is √((κ - 1) / n) / 2 of n draws with kurtosis κ.
-
-    The kurtosis is the larger one of the draws and of the draws that the reference keeps: draws that lack a
-    tail would have too small an error otherwise.
-
-    :param flat: draws (chain, draw, scalar).
-    :param own: their means and standard deviations.
-    :param known: standard deviations of the reference, and the errors of its means.
-    :param kept: draws of the reference (draw, scalar), or None.
-    """
+    """Compare standard deviations. The error of log s is √((κ - 1) / n) / 2 of n draws with kurtosis κ."""
     (mean, own_sd), (sd, error) = own, known
     size, _, of_squares = moments("references.grade", np.square(flat - mean))
     size = _at_least_one(size)
@@ -352,11 +341,7 @@ def _at_least_one(size: np.ndarray) -> np.ndarray:
 def _as_normal(
     z: np.ndarray, own_error: np.ndarray, joint: np.ndarray, size: np.ndarray
 ) -> np.ndarray:
-    """Quantiles of the normal law as unlikely as z, whose errors are estimated from few effective draws.
-
-    Such a z has Student's law, with degrees of freedom by Welch and Satterthwaite; the error of the reference
-    counts as known.
-    """
+    """Quantiles of the normal law as unlikely as z, whose errors are estimated from few effective draws."""
     share = np.maximum(own_error / joint, 1e-3)
     freedom = np.maximum(size - 1.0, 1.0) / share**4
     # Beyond what a double can tell from 0, z stays as it is.

@@ -71,7 +71,6 @@ def _own_law(name: str, predictions: Scored, y: np.ndarray) -> tuple[np.ndarray,
     if not (inputs.is_predictions(predictions) and hasattr(predictions, "cdf")):
         return None
     inputs.values_of(name, predictions, "mean")
-    inputs.refuse_censored(name, predictions)
     try:
         at: np.ndarray = predictions.cdf(y).astype(np.float64).mean((0, 1))
     except NotImplementedError:

@@ -62,17 +62,7 @@ def threshold(scores: np.ndarray, coverage: float) -> float:
 def cdf_scores(
     cdf: np.ndarray, y: np.ndarray, low: np.ndarray, high: np.ndarray, width: np.ndarray
 ) -> np.ndarray:
-    """Distance of F(y) from its middle: |F(y) - 1/2|, and beyond that in widths.
-
-    Outside the central interval of probability 1 - 2 TAIL, where F is 0 or 1 after rounding, the distance
-    from the interval in units of a width is added. So the sets are nested and none is infinite.
-
-    :param cdf: F(y) of the predictive distribution, (n,).
-    :param y: targets, (n,).
-    :param low: its quantile at TAIL, (n,).
-    :param high: its quantile at 1 - TAIL, (n,).
-    :param width: the unit of distances beyond these quantiles, positive, (n,).
-    """
+    """Distance of F(y) from its middle: |F(y) - 1/2|, and beyond that in widths."""
     beyond = np.maximum(np.maximum(low - y, y - high), 0) / width
     inside = np.minimum(np.abs(cdf - 0.5), 0.5 - TAIL)
     return np.where(beyond > 0, 0.5 - TAIL + beyond, inside)
@@ -84,16 +74,7 @@ def interval_scores(y: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndar
 
 
 def set_scores(probs: np.ndarray, u: np.ndarray, penalty: float = 0.0) -> np.ndarray:
-    """The score of every class: probability of the classes before it, and a share `u` of its own.
-
-    Uniform numbers make the score of the label continuous, so that coverage is exact. With a penalty these
-    are the scores of RAPS: `penalty` more for each class before it beyond the free ones.
-
-    :param probs: (n, classes), rows that add up to 1.
-    :param u: a number between 0 and 1 a row, which does not depend on the label, (n,).
-    :param penalty: what a class costs beyond `FREE_CLASSES`.
-    :return: (n, classes).
-    """
+    """The score of every class: probability of the classes before it, and a share `u` of its own."""
     order = np.argsort(-probs, axis=1, kind="stable")
     ranked = np.take_along_axis(probs, order, axis=1)
     places = np.arange(1, probs.shape[1] + 1)
@@ -111,11 +92,7 @@ def tempered(probs: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature with the smallest log loss (Guo et al. 2017); above 1 for overconfident predictions.
-
-    :param probs: (n, classes).
-    :param labels: class numbers, (n,).
-    """
+    """The temperature with the smallest log loss (Guo et al. 2017); above 1 for overconfident predictions."""
     logs, rows = _logs(probs), np.arange(len(labels))
 
     def log_loss(log_temperature: float) -> float:

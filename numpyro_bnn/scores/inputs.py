@@ -55,15 +55,7 @@ def _warn_of_suspects(predictions: PredictionsLike) -> None:
 
 
 def values_of(name: str, predictions: Scored, key: str) -> np.ndarray:
-    """The array called `key` of an object of predictions, or the array that was given.
-
-    :param name: the score that asks, for the error.
-    :param predictions: an array, or an object with a mapping `values`.
-    :param key: `"probs"`, `"mean"` or `"scale"`.
-    :return: a NumPy array of numbers.
-    :raises TypeError: for a mapping, for text and for ragged lists.
-    :raises ValueError: when the object has no such entry.
-    """
+    """The array called `key` of an object of predictions, or the array that was given."""
     if is_predictions(predictions):
         _warn_of_suspects(predictions)
         if key not in predictions.values:
@@ -72,6 +64,8 @@ def values_of(name: str, predictions: Scored, key: str) -> np.ndarray:
                 f"{sorted(predictions.values)}. Use a score for that kind of likelihood, or "
                 f"pass an array in place of the predictions."
             )
+        if key in ("mean", "scale"):
+            _refuse_without_mean(name, predictions)
         predictions = predictions.values[key]
     if isinstance(predictions, Mapping):
         raise TypeError(
@@ -105,14 +99,7 @@ def _no_nan(name: str, what: str, array: np.ndarray, allow: float | None = None)
 
 
 def probabilities(name: str, predictions: Scored) -> np.ndarray:
-    """Checked class probabilities with all draw axes made one.
-
-    :param name: the score that asks, for the error.
-    :param predictions: array `(..., n, class)`, or predictions with `"probs"`.
-    :return: array `(draw, n, class)`; `draw` is 1 when there was no draw axis.
-    :raises ValueError: for fewer than two axes or classes, for NaN, for negative values and
-        for rows that do not sum to one, and for predictions of several labels a row.
-    """
+    """Checked class probabilities with all draw axes made one."""
     probs = values_of(name, predictions, "probs")
     if is_predictions(predictions) and probs.ndim > 4:
         raise ValueError(
@@ -150,16 +137,7 @@ def mean_probabilities(name: str, predictions: Scored) -> np.ndarray:
 
 
 def labels(name: str, y: ArrayLike, num_rows: int, num_classes: int) -> np.ndarray:
-    """Checked class labels.
-
-    :param name: the score that asks, for the error.
-    :param y: integers `(n,)` from 0 to `num_classes - 1`; booleans count as 0 and 1.
-    :param num_rows: the number of rows that the probabilities have.
-    :param num_classes: the number of classes that they have.
-    :return: an integer array `(n,)`.
-    :raises TypeError: for labels that are not integers.
-    :raises ValueError: for another shape, or a label out of range.
-    """
+    """Checked class labels."""
     y = np.asarray(as_array(f"scores.{name}", "y", y))
     if y.shape != (num_rows,):
         advice = "Pass y[:, 0]." if y.shape == (num_rows, 1) else "Pass one label for each row."
@@ -183,12 +161,7 @@ def labels(name: str, y: ArrayLike, num_rows: int, num_classes: int) -> np.ndarr
 
 
 def target(name: str, y: ArrayLike) -> np.ndarray:
-    """A regression target as a finite double precision array `(n, ...)`.
-
-    :param name: the score that asks, for the error.
-    :param y: numbers, one row first axis.
-    :raises ValueError: for a target without rows, NaN or infinities.
-    """
+    """A regression target as a finite double precision array `(n, ...)`."""
     array = np.asarray(as_array(f"scores.{name}", "y", y), np.float64)
     if array.ndim == 0 or array.size == 0:
         raise ValueError(
@@ -200,15 +173,7 @@ def target(name: str, y: ArrayLike) -> np.ndarray:
 
 
 def draws_like(name: str, what: str, draws: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Flatten the draw axes of `draws`, whose last axes must be exactly those of `y`.
-
-    :param name: the score that asks, for the error.
-    :param what: name of `draws` in the error.
-    :param draws: array `(..., *y.shape)`.
-    :param y: the target; nothing is ever broadcast against it.
-    :return: array `(draw, *y.shape)`.
-    :raises ValueError: when the last axes differ, or a value is NaN or infinite.
-    """
+    """Flatten the draw axes of `draws`, whose last axes must be exactly those of `y`."""
     if draws.ndim < y.ndim or draws.shape[draws.ndim - y.ndim :] != y.shape or draws.size == 0:
         advice = "Give both the same rows and outputs."
         if y.ndim > 1 and y.shape[-1] == 1 and draws.shape[-1:] == y.shape[:1]:
@@ -227,21 +192,10 @@ def draws_like(name: str, what: str, draws: np.ndarray, y: np.ndarray) -> np.nda
 def mixture(
     name: str, predictions: Scored, y: np.ndarray, scale: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Means (or samples) and scales of a Gaussian mixture over draws.
-
-    Predictions whose law is another one give samples of it, the same at every call.
-
-    :param name: the score that asks, for the error.
-    :param predictions: means or samples `(..., *y.shape)`, or predictions with both.
-    :param y: the checked target.
-    :param scale: standard deviations that broadcast against the means, or None.
-    :return: means and scales `(draw, *y.shape)`; no scales means that the first are samples.
-    :raises ValueError: for shapes that differ, NaN, or a scale that is not positive.
-    """
+    """Means (or samples) and scales of a Gaussian mixture over draws."""
     if is_predictions(predictions):
         # Draws of the mean are not draws of y: without a scale they would score too narrow.
         scale = values_of(name, predictions, "scale")
-        refuse_censored(name, predictions)
         if hasattr(predictions, "targets") and not getattr(predictions, "gaussian", True):
             return draws_like(name, "samples", predictions.targets(SAMPLES), y), None
     values = values_of(name, predictions, "mean")
@@ -252,11 +206,13 @@ def mixture(
     )
 
 
-def refuse_censored(name: str, predictions: Scored) -> None:
-    """Refuse predictions of times that may not have been seen to end, for scores that need the time itself.
-
-    :raises ValueError: for such predictions.
-    """
+def _refuse_without_mean(name: str, predictions: PredictionsLike) -> None:
+    """Refuse directions, and times that may not have been seen to end, for scores that need a number."""
+    if getattr(predictions, "directions", False) and name != "pit":
+        raise ValueError(
+            f"scores.{name}: targets are directions, which have neither a mean nor an interval on a line. "
+            "Use scores.lppd, or angles to `bnn.average(predictions).mean`, modulo 2π."
+        )
     if getattr(predictions, "may_be_censored", False):
         raise ValueError(
             f"scores.{name}: targets are times that may be censored, of which only a bound is known, so that "
@@ -265,15 +221,7 @@ def refuse_censored(name: str, predictions: Scored) -> None:
 
 
 def scale_like(name: str, scale: ArrayLike, means: np.ndarray) -> np.ndarray:
-    """Checked standard deviations of the shape of `means`.
-
-    :param name: the score that asks, for the error.
-    :param scale: one number, or an array of as many axes as `means`, each as long or of 1; a
-        scale for each draw is `(draw, 1)`, since `(draw,)` could be one for each row.
-    :param means: array `(..., n)`.
-    :return: a view of `scale` with the shape of `means`.
-    :raises ValueError: for another shape, or a scale that is not positive.
-    """
+    """Checked standard deviations of the shape of `means`."""
     scale = values_of(name, scale, "scale")
     fits = scale.ndim == means.ndim and all(a in (1, b) for a, b in zip(scale.shape, means.shape))
     if scale.ndim > 0 and not fits:
@@ -303,15 +251,7 @@ def by_row(values: np.ndarray) -> np.ndarray:
 
 
 def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
-    """Checked log densities with all draw axes made one.
-
-    :param name: the score that asks, for the error.
-    :param log_prob: array `(..., n)` in nats, or predictions, whose `log_prob(y)` is used.
-    :param y: the target for predictions; None with an array.
-    :return: array `(draw, n)`; minus infinity is allowed, for an event of probability zero.
-    :raises TypeError: for predictions without `y`, or an array with it.
-    :raises ValueError: for NaN, plus infinity, or an array without rows.
-    """
+    """Checked log densities with all draw axes made one."""
     if is_predictions(log_prob):
         if y is None:
             raise TypeError(

@@ -38,6 +38,9 @@ from numpyro_bnn.scores.conformal import (
 from numpyro_bnn.workflow.training_rows import refuse_training_rows
 
 Method = Literal["cdf", "cqr", "aps", "raps"]
+# Probabilities and shares of a width closer than this are the same: they come from single precision and from
+# bisection. A target that occurs in many rows is an end of many intervals, and belongs to them.
+_ROUNDING = 1e-5
 METHODS: dict[str, tuple[Method, ...]] = {"mean": ("cdf", "cqr"), "probs": ("aps", "raps")}
 
 
@@ -142,7 +145,7 @@ class Calibrated:
         :raises TypeError: for regression.
         """
         self._check_kind("predict_set", "probs", "Use `predict_interval` for regression.")
-        return self._class_scores(x) <= self.threshold
+        return self._class_scores(x) <= self.threshold + _ROUNDING
 
     def predict_proba(self, x: PyTree) -> np.ndarray:
         """Probabilities of the classes, averaged over draws and scaled by `temperature`.
@@ -171,10 +174,11 @@ class Calibrated:
         y = _observed("evaluate", self._source, x_test, y)
         _check_targets(predictions, y)
         if self.temperature is None:
-            own = _intervals(predictions, "cqr", self.coverage, 0.0)
+            tail = (1 - self.coverage) / 2
+            own = predictions.quantiles((tail, 1 - tail)).T
             made = _intervals(predictions, self.method, self.coverage, self.threshold)
             return Evaluation(*(_of_intervals(ends, y) for ends in (own, made)))
-        made = self._class_scores(x_test) <= self.threshold
+        made = self.predict_set(x_test)
         own = nominal_sets(self._source, x_test, self.coverage)
         return Evaluation(*(_of_sets(inside, y) for inside in (own, made)))
 
@@ -390,12 +394,22 @@ def _intervals(predictions: Predictions, method: str, coverage: float, limit: fl
         low, high = predictions.quantiles(((1 - coverage) / 2, (1 + coverage) / 2))
         # Ends that would cross meet in the middle.
         by = np.maximum(limit, (low - high) / 2)
-        return np.stack([low - by, high + by], 1)
-    beyond = limit - (0.5 - TAIL)
-    half = min(limit, 0.5 - TAIL)
-    low, high = predictions.quantiles((0.5 - half, 0.5 + half))
-    by = beyond * _width(predictions, low, high) if beyond > 0 else 0.0
-    return np.stack([low - by, high + by], 1)
+    else:
+        beyond = limit - (0.5 - TAIL)
+        half = min(limit, 0.5 - TAIL)
+        # The quantile of a count is the count itself, and of a number one that bisection is near.
+        at, to = (0.1, -0.1) if predictions.discrete else (1, 1)
+        levels = (0.5 - half - at * _ROUNDING, 0.5 + half + to * _ROUNDING)
+        low, high = predictions.quantiles(levels)
+        by = beyond * _width(predictions, low, high) if beyond > 0 else 0.0
+    low, high = low - by, high + by
+    if not predictions.discrete:
+        rounding = _ROUNDING * (high - low)
+        low, high = low - predictions.rounding_of(low), high + predictions.rounding_of(high)
+        return np.stack([low - rounding, high + rounding], 1)
+    first, last = np.ceil(low - _ROUNDING), np.floor(high + _ROUNDING)
+    whole = first <= last
+    return np.stack([np.where(whole, first, low), np.where(whole, last, high)], 1)
 
 
 def _of_intervals(ends: np.ndarray, y: np.ndarray) -> MeasuredCoverage:

@@ -24,13 +24,7 @@ BLOCK = 256
 def validated(
     estimator: BaseEstimator, X: Any, y: Any = None, *, reset: bool, y_numeric: bool = False
 ) -> Any:
-    """Inputs, and targets where given, as arrays, checked as scikit-learn does it.
-
-    :param reset: whether to remember number and names of the columns, or to compare with those remembered.
-    :param y_numeric: whether targets must be numbers.
-    :raises ValueError: for missing values, other columns or numbers of rows.
-    :raises TypeError: for columns of texts, categories or dates.
-    """
+    """Inputs, and targets where given, as arrays, checked as scikit-learn does it."""
     refuse_text_columns(type(estimator).__name__, "X", X, convertible=True)
     if reset:
         return validate_data(
@@ -69,10 +63,7 @@ def table_like(estimator: BaseEstimator, X: np.ndarray) -> Any:
 def weights_of(
     X: np.ndarray, y: np.ndarray, sample_weight: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Rows that count, and their weights; None where each counts once.
-
-    :raises ValueError: for weights that are negative, or zeros alone.
-    """
+    """Rows that count, and their weights; None where each counts once."""
     if sample_weight is None:
         return X, y, None
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -87,47 +78,44 @@ def weights_of(
 
 
 def held_out(estimator: BaseEstimator, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the rows to fit, and of those that its `calibration` holds out; shares of classes kept.
-
-    :param y: targets, or class numbers.
-    :raises ValueError: for a share that is not between 0 and 1, or that gives too few rows.
-    """
-    rows, share = np.arange(len(y)), estimator.calibration
-    if share is None:
-        return rows, rows[:0]
-    if (
-        isinstance(share, bool)
-        or not isinstance(share, (int, float, np.number))
-        or not 0 < share < 1
-    ):
+    """Numbers of the rows to fit, and of those that its `calibration` holds out; shares of classes kept."""
+    share = estimator.calibration
+    real = isinstance(share, (int, float, np.number)) and not isinstance(share, bool)
+    if share is not None and not (real and 0 < share < 1):
         raise ValueError(
             f"calibration must be None or the share of rows to hold out, strictly between 0 and 1, got "
             f"calibration={share!r}. Give 0.2 for a fifth of the rows."
         )
+    is_class, seed = is_classifier(estimator), estimator.random_state
+    return calibration_rows(f"calibration={share}", y, share, seed, is_class)
+
+
+def calibration_rows(
+    option: str, y: np.ndarray, share: float | None, seed: Any, is_class: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the rows to fit, and of a share to calibrate on, of which each class has its part."""
+    if share is None:
+        return np.arange(len(y)), np.arange(0)
     count, needed = round(float(share) * len(y)), rows_needed(COVERAGE)
+    order = check_random_state(seed).permutation(len(y))
+    classes = y[order] if is_class else np.zeros(len(y), int)
+    # Rows of a class stand next to each other, so that evenly spaced ones are its part, up to one row.
+    order = order[np.argsort(classes, kind="stable")]
+    order = np.delete(order, np.unique(np.sort(classes), return_index=True)[1])
+    count = min(count, len(order))
     if count < needed:
         raise ValueError(
-            f"calibration={share} of {len(y)} rows holds out {count}, too few for intervals of coverage "
-            f"{COVERAGE}. Hold out at least {needed}, or give more rows."
+            f"{option} of {len(y)} rows holds out {count}, too few for intervals of coverage {COVERAGE}. "
+            f"Hold out at least {needed}, or give more rows."
         )
-    classes = estimator.classes_ if is_classifier(estimator) else None
-    kept, held = parted(f"calibration={share}", y, count, estimator.random_state, classes)
-    return np.sort(kept), np.sort(held)
+    held = np.sort(order[np.arange(count) * len(order) // count])
+    return np.setdiff1d(np.arange(len(y)), held), held
 
 
 def parted(
     option: str, y: np.ndarray, count: int, seed: Any, classes: Sequence[Any] | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers in two parts; classes keep their shares in both.
-
-    :param option: what asks for the second part, for errors.
-    :param y: targets, or class numbers.
-    :param count: rows of the second part.
-    :param seed: as scikit-learn takes it.
-    :param classes: labels of the classes; None for other targets.
-    :return: numbers of the rows of the first part, and of the second.
-    :raises ValueError: for a class of one row, or a part with fewer rows than there are classes.
-    """
+    """Row numbers in two parts; classes keep their shares in both."""
     if classes is not None:
         single = np.flatnonzero(np.bincount(y, minlength=len(classes)) == 1)
         if single.size:
@@ -151,10 +139,7 @@ def parted(
 
 
 def in_blocks(X: np.ndarray) -> np.ndarray:
-    """Rows, the last one repeated up to whole blocks of :data:`BLOCK` rows.
-
-    Blocks of one size are one compiled program, and a row gets the same numbers among any others.
-    """
+    """Rows, the last one repeated up to whole blocks of :data:`BLOCK` rows."""
     return np.concatenate([X, np.repeat(X[-1:], -len(X) % BLOCK, 0)])
 
 

@@ -196,9 +196,9 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     :param network: any Flax module with an output a class (or one output, for two classes) in place of a
         perceptron; `hidden` is not used then.
     :param prior: prior over the weights, for standardised inputs; default ``priors.Hierarchical()``.
-    :param class_weight: weight by class, or ``"balanced"`` for weights inversely proportional to the
-        frequencies: the likelihood of a row is raised to the weight of its class. The result is the
-        posterior for a population with other shares of the classes, not for the one the rows are from.
+    :param class_weight: weight by class, or ``"balanced"`` for weights inversely proportional to the sums of
+        the weights of their rows: the likelihood of a row is raised to the weight of its class. The result is
+        the posterior for a population with other shares of the classes, not for the one the rows are from.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
     :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.
@@ -207,10 +207,10 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     :param num_chains: chains, each from a network optimised by itself.
     :param thinning: steps to a draw; default 100 of the samplers without a Metropolis correction, else 1.
     :param batch_size: rows in a minibatch; all rows where None, up to 20,000.
-    :param calibration: share of the rows to hold out of the fit, of each class alike, such as 0.2:
-        `predict_set` then holds the share of new labels that it says, on average over rows that are
-        exchangeable with these, also where the run has not converged (see :func:`numpyro_bnn.calibrate`).
-        Each counts once, whatever its weight.
+    :param calibration: share of the rows to hold out of the fit, of each class alike (of one with too few
+        rows none), such as 0.2: `predict_set` then holds the share of new labels that it says, on average
+        over rows that are exchangeable with these, also where the run has not converged (see
+        :func:`numpyro_bnn.calibrate`). Each counts once, whatever its weight.
     :param random_state: seed, ``np.random.RandomState`` or None, as in scikit-learn.
     :param progress_bar: show progress.
 
@@ -277,12 +277,15 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
                 f"BNNClassifier: y holds one class alone, {self.classes_[0]}, expected at least 2 "
                 "classes. Check what selected the rows."
             )
-        if self.class_weight is not None:
-            by_class = compute_sample_weight(self.class_weight, y)
-            sample_weight = (
-                by_class if sample_weight is None else by_class * np.asarray(sample_weight)
-            )
         X, labels, weights = weights_of(X, labels, sample_weight)
+        if self.class_weight is not None:
+            each = np.ones(len(labels)) if weights is None else weights
+            if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+                totals = np.bincount(labels, each)
+                by_class = each.sum() / (np.count_nonzero(totals) * totals[labels])
+            else:
+                by_class = compute_sample_weight(self.class_weight, self.classes_[labels])
+            X, labels, weights = weights_of(X, labels, each * by_class)
         prior = Hierarchical() if self.prior is None else self.prior
         model = classification(self._network(len(self.classes_)), prior)
         fitted: BNNClassifier = self._fit(model, X, labels, weights)

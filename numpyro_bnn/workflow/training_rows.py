@@ -20,17 +20,7 @@ _CHANCE = 1e-4
 
 
 def refuse_training_rows(owner: str, fitted: Any, x: PyTree, y: ArrayLike) -> None:
-    """Refuse rows of inputs and targets of which too many equal a training row.
-
-    Tables of few distinct values repeat rows. A new row may equal a training row as often as training rows
-    equal each other; the rows are refused where there are more than that explains.
-
-    :param owner: the function that was called, for the error.
-    :param fitted: an ``MCMC`` after `run`, a fitted object, or draws, which may know some training rows.
-    :param x: inputs, as the model takes them.
-    :param y: targets.
-    :raises ValueError: naming how many rows were seen in training.
-    """
+    """Refuse rows of inputs and targets of which too many equal a training row."""
     for rows in _compared(owner, fitted, x, y):
         distinct, counts = np.unique(np.array(rows.fitted), return_counts=True)
         seen = int(np.isin(np.array(rows.given), distinct).sum())
@@ -59,15 +49,7 @@ def _chance_of(seen: int, given: int, counts: np.ndarray) -> float:
 
 
 def refuse_new_rows(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) -> None:
-    """Refuse rows of inputs and targets that are not among the training rows.
-
-    :param owner: the function that was called, for the error.
-    :param fitted: an ``MCMC`` after `run`, a fitted object, or draws, which may know some training rows.
-    :param x: inputs, as the model takes them.
-    :param y: targets.
-    :param site: the observed site that they belong to, where there are several.
-    :raises ValueError: naming how many rows are new.
-    """
+    """Refuse rows of inputs and targets that are not among the training rows."""
     found = [
         (rows, np.isin(np.array(rows.given), np.array(rows.fitted)))
         for rows in _compared(owner, fitted, x, y, site)

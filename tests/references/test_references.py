@@ -267,3 +267,12 @@ def test_the_command_grades_a_file(tmp_path, capsys):
     assert main(["grade", "rdata", str(file)]) == 1
     assert "cannot be told" in capsys.readouterr().out
     assert main(["grade", "rdata", str(tmp_path / "none.npz")]) == 2
+
+
+@pytest.mark.parametrize("copies", [4, 16])
+def test_copies_of_a_chain_count_once(copies):
+    reference = references.load("rdata")
+    one = reference.draws[None]
+    known = references.grade({"functions": one}, reference)
+    assert known.agrees
+    assert references.grade({"functions": np.repeat(one, copies, 0)}, reference) == known

@@ -16,7 +16,7 @@ from scipy.stats import kstest
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.workflow.calibration import nominal_sets, uniforms
-from numpyro_bnn.workflow.estimator_inputs import held_out, parted
+from numpyro_bnn.workflow.estimator_inputs import calibration_rows, held_out, parted
 from numpyro_bnn.workflow.training_rows import refuse_training_rows
 
 pytestmark = [
@@ -376,3 +376,72 @@ def test_wrong_arguments_to_a_classifier_are_refused():
         bnn.calibrate(classifier(), X, np.full(60, "middle"))
     with pytest.raises(ValueError, match="strictly between 0 and 1, got 2"):
         classifier().predict_set(X, 2)
+
+
+def on_a_line(law):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal())
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", law(w * x[:, 0]), obs=y)
+
+    return model
+
+
+# Targets of which some values occur many times.
+TIES = {
+    "two values": (lambda f: dist.Normal(f, 1.0), np.repeat([0.0, 1.0], 10), 0.9),
+    "ratings": (lambda f: dist.StudentT(4.0, f, 1.0), np.repeat([1.0, 2.0, 3.0, 4.0, 5.0], 6), 0.8),
+    "zeros": (lambda f: dist.Normal(f, 2.0), np.r_[np.zeros(12), np.linspace(1, 4, 18)], 0.6),
+    "far outside": (lambda f: dist.Normal(f, 0.01), np.repeat([0.0, 1.0], 10), 0.9),
+    "large numbers": (
+        lambda f: dist.Normal(1000.1 + f, 0.01),
+        np.repeat([1000.1, 1001.3], 10),
+        0.9,
+    ),
+    "counts": (lambda f: dist.Poisson(np.e**f), np.repeat([0, 1, 3, 6], 5), 0.8),
+}
+
+
+@pytest.mark.parametrize("method", ["cdf", "cqr"])
+@pytest.mark.parametrize("name", TIES)
+def test_values_that_occur_many_times_belong_to_the_interval_that_they_end(name, method):
+    law, y, coverage = TIES[name]
+    x, y = np.ones((len(y), 1), np.float32), y.astype(int if name == "counts" else np.float64)
+    for seed in range(4):
+        w = 0.5 + 0.1 * np.random.default_rng(seed).normal(size=(2, 20))
+        draws = bnn.Draws({"w": w.astype(np.float32)}, on_a_line(law))
+        calibrated = bnn.calibrate(draws, x, y, coverage, method)
+        low, high = calibrated.predict_interval(x[:7])
+        inside = (low[0] <= y) & (y <= high[0])
+        assert inside.mean() >= coverage
+        # No value but those is let in: the next one on each side is a score above the threshold.
+        assert inside.sum() <= np.sum(calibrated._scores <= calibrated.threshold + 1e-4)
+
+
+@pytest.mark.parametrize("method", ["aps", "raps"])
+def test_labels_that_occur_many_times_belong_to_their_set(method):
+    x, y = np.ones((40, 1), np.float32), np.arange(40) % 2
+    draws = bnn.Draws(
+        {"w": np.full((2, 20), 0.3, np.float32)}, on_a_line(lambda f: dist.Bernoulli(logits=f))
+    )
+    sets = bnn.calibrate(draws, x, y, 0.9, method).predict_set(x[:7])
+    assert np.mean(sets[0][y]) >= 0.9
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
+def test_every_class_keeps_rows_for_the_fit(share):
+    sizes = np.array([1, 2, 4, 30, 63])
+    y = np.repeat(np.arange(5), sizes)
+    for seed in range(30):
+        kept, held = calibration_rows("--calibration", y, share, seed, True)
+        np.testing.assert_array_equal(np.sort(np.r_[kept, held]), np.arange(100))
+        assert len(held) == round(100 * share)
+        assert (np.bincount(y[kept], minlength=5) > 0).all()
+        found = np.bincount(y[held], minlength=5)
+        assert (np.abs(found - len(held) * (sizes - 1) / 95) < 1).all()
+
+
+def test_rows_for_calibration_differ_from_seed_to_seed():
+    held = [calibration_rows("", np.zeros(40), 0.5, seed, False)[1] for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(held[0], held[1])
+    assert set(held[0]) != set(held[2])

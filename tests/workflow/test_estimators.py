@@ -417,3 +417,31 @@ def test_a_target_of_two_columns():
     assert (mean < high).all()
     assert network.sample(x[:3]).shape == (20, 3, 2)
     assert get_tags(network).target_tags.multi_output
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("class_weight", ["balanced", {0: 1.0, 1: 5.0}, None])
+def test_weights_of_classes_are_those_of_repeated_rows(class_weight, monkeypatch):
+    seen = {}
+
+    def stop(self, model, X, y, weights):
+        seen["totals"] = np.bincount(y, weights)
+        raise Stopped
+
+    monkeypatch.setattr(bnn.BNNClassifier, "_fit", stop)
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 2)), (np.arange(30) < 10).astype(int)
+    counts = np.where(y == 1, 3, np.arange(30) % 3)
+
+    def totals(X, y, weights):
+        with pytest.raises(Stopped):
+            bnn.BNNClassifier(hidden=(2,), class_weight=class_weight).fit(X, y, weights)
+        return seen["totals"]
+
+    repeated = totals(np.repeat(X, counts, 0), np.repeat(y, counts), None)
+    np.testing.assert_allclose(totals(X, y, counts), repeated)
+    if class_weight == "balanced":
+        np.testing.assert_allclose(repeated, counts.sum() / 2)

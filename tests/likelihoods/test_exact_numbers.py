@@ -1,0 +1,258 @@
+"""Moments, densities and distribution functions against mpmath, over many orders of magnitude."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import numpyro_bnn as bnn
+from numpyro_bnn.likelihoods.survival import PiecewiseHazard
+
+mpmath = pytest.importorskip("mpmath", reason="mpmath, of the extra `test`, computes exact numbers")
+mp, mpf = mpmath.mp, mpmath.mpf
+pytestmark = pytest.mark.usefixtures("quick_compile")
+X = np.zeros((1, 1), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def many_digits():
+    with mpmath.workdps(60):
+        yield
+
+
+def predicted(law):
+    """Predictions of one row under one draw of a distribution without latent sites."""
+
+    def model(x, y=None):
+        numpyro.sample("unused", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", law(jnp.ones(len(x))), obs=y)
+
+    return bnn.predict(model, {"unused": np.zeros(1, np.float32)}, X)
+
+
+def exact(value):
+    """The number that single precision has."""
+    return mpf(float(np.float32(value)))
+
+
+def times(log_hazards, breaks):
+    """Mean, standard deviation and survivor at the end of every piece."""
+    rates = [mp.exp(exact(v)) for v in log_hazards]
+    begins = [mpf(0), *map(exact, breaks)]
+    mean, square, lives, survivors = mpf(0), mpf(0), mpf(1), []
+    for k, rate in enumerate(rates):
+        end = mp.exp(-rate * (begins[k + 1] - begins[k])) if k + 1 < len(begins) else mpf(0)
+        first = (1 - end) / rate
+        second = (1 - end * (1 - mp.log(end) if end else 1)) / rate**2
+        mean += lives * first
+        square += 2 * lives * (begins[k] * first + second)
+        lives *= end
+        survivors.append(lives)
+    return float(mean), float(mp.sqrt(square - mean**2)), survivors[:-1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_times_of_hazards_over_twelve_orders_of_magnitude(seed):
+    rng, found, expected = np.random.default_rng(seed), [], []
+    for pieces in (1, 2, 3, 5):
+        hazards = rng.uniform(-14, 14, pieces).astype(np.float32)
+        breaks = np.cumsum(10 ** rng.uniform(-6, 6, pieces - 1)).astype(np.float32)
+        law = PiecewiseHazard(jnp.asarray(hazards), tuple(breaks.tolist()))
+        found.append((law.mean[0], jnp.sqrt(law.variance[0])))
+        *moments, lives = times(hazards, breaks)
+        expected.append(moments)
+        for end, left in zip(breaks, lives):
+            cdf = law.cdf(jnp.array([end, 1.0]))[0]
+            assert float(cdf) == pytest.approx(float(1 - left), rel=1e-4)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("hazards", "breaks"), [((1e-4, 1.0), [1.0]), ((1e-7, 1e-2), [365.0]), ((1e-9, 0.5), [1e3])]
+)
+def test_predicted_times_after_a_piece_without_events(hazards, breaks):
+    logs = np.log(hazards).astype(np.float32)
+
+    def model(x, y=None):
+        numpyro.sample("unused", dist.Normal(0.0, 1.0))
+        bnn.likelihoods.survival(jnp.asarray(logs) * jnp.ones((len(x), 2)), y, breaks=breaks)
+
+    found = bnn.average(bnn.predict(model, {"unused": np.zeros(2, np.float32)}, X))
+    mean, sd, _ = times(logs, breaks)
+    np.testing.assert_allclose([found.mean[0, 0], found.sd[0, 0]], [mean, sd], rtol=1e-5)
+
+
+def student(df, z):
+    """Log density and distribution function of Student's t."""
+    df, z = exact(df), exact(z)
+    norm = mp.loggamma((df + 1) / 2) - mp.loggamma(df / 2) - mp.log(df * mp.pi) / 2
+    tail = mp.betainc(df / 2, mpf(1) / 2, 0, df / (df + z**2), regularized=True) / 2
+    return norm - (df + 1) / 2 * mp.log1p(z**2 / df), 1 - tail if z > 0 else tail
+
+
+def poisson(mean, y):
+    mean = exact(mean)
+    log_prob = y * mp.log(mean) - mp.loggamma(y + 1) - mean
+    return log_prob, mp.gammainc(y + 1, mean, regularized=True)
+
+
+def negative_binomial(mean, y, k=2):
+    p = k / (k + exact(mean))
+    log_prob = mp.log(y + 1) + k * mp.log(p) + y * mp.log1p(-p)
+    # The sum of the first numbers of two geometric waiting times.
+    return log_prob, 1 - (1 - p) ** (y + 1) * (1 + (y + 1) * p)
+
+
+def binomial(share, y, n=1_000_000):
+    p = exact(share)
+    ways = mp.loggamma(n + 1) - mp.loggamma(y + 1) - mp.loggamma(n - y + 1)
+    log_prob = ways + y * mp.log(p) + (n - y) * mp.log1p(-p)
+    term = below = mp.exp(log_prob)
+    while y > 0 and term > below * mpf(10) ** -12:
+        term *= y * (1 - p) / ((n - y + 1) * p)
+        y, below = y - 1, below + term
+    return log_prob, below
+
+
+def pinball(level, z):
+    """The asymmetric Laplace distribution around 0 with scale 1."""
+    level, z = mpf(level), exact(z)
+    log_prob = mp.log(level * (1 - level)) - z * (level if z > 0 else level - 1)
+    below = level * mp.exp((1 - level) * z) if z < 0 else 1 - (1 - level) * mp.exp(-level * z)
+    return log_prob, below
+
+
+NUMBERS = {
+    "student": (
+        lambda f, df: dist.StudentT(df * f, 0.0, 1.0),
+        student,
+        (0.3, 3.0, 1e3, 1e6),
+        (-2.0, 0.7),
+    ),
+    "poisson": (lambda f, m: dist.Poisson(m * f), poisson, (1e-6, 3.0, 1e3, 3e5, 1e6), None),
+    "negative binomial": (
+        lambda f, m: dist.NegativeBinomial2(m * f, 2.0),
+        negative_binomial,
+        (1e-6, 3.0, 1e3, 1e6, 1e8),
+        None,
+    ),
+    "binomial": (lambda f, p: dist.Binomial(1_000_000, p * f), binomial, (1e-6, 0.01, 0.4), None),
+    "quantile": (
+        lambda f, level: dist.AsymmetricLaplaceQuantile(0 * f, 1.0, level),
+        pinball,
+        (1e-4, 0.1, 0.5, 0.99),
+        (-2.0, 0.7),
+    ),
+}
+WRAPPERS = {
+    "plain": lambda law: law,
+    "zero-inflated": lambda law: dist.ZeroInflatedDistribution(law, gate=jnp.full(1, 0.25)),
+    "hurdle": lambda law: dist.HurdleDistribution(law, gate=jnp.full(1, 0.25)),
+    "mixture": lambda law: dist.MixtureGeneral(
+        dist.Categorical(probs=jnp.array([[0.25, 0.75]])), [law, law], support=law.support
+    ),
+    "masked": lambda law: law.mask(jnp.ones(1, bool)),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_densities_and_distribution_functions(name):
+    law, reference, parameters, places = NUMBERS[name]
+    for parameter in parameters:
+        made = predicted(lambda f, p=parameter: law(f, p))
+        mean = float(made.mean.item()) if places is None else 0.0
+        spread = float(made.scale.item()) if places is None else 0.0
+        for y in places or {round(mean), max(0, round(mean - 2 * spread)), round(mean + spread)}:
+            log_prob, below = (float(v) for v in reference(parameter, y))
+            at = np.array([y], np.float32)
+            assert made.log_prob(at).item() == pytest.approx(log_prob, rel=1e-6, abs=2e-4)
+            assert made.cdf(at).item() == pytest.approx(below, abs=2e-5)
+
+
+@pytest.mark.parametrize("name", ["zero-inflated", "hurdle", "mixture", "masked"])
+@pytest.mark.parametrize("mean", [3.0, 1e6])
+def test_counts_inside_of_other_distributions(name, mean):
+    if name == "hurdle" and not hasattr(jax.nn, "log1mexp"):
+        pytest.skip("NumPyro's hurdle distributions need a newer JAX")
+    made = predicted(lambda f: WRAPPERS[name](dist.Poisson(mean * f)))
+    y = round(mean) + 1
+    log_prob, below = poisson(mean, y)
+    zero = float(mp.exp(-exact(mean)))
+    share = 0.75 if name in ("zero-inflated", "hurdle") else 1.0
+    if name == "hurdle":
+        log_prob, below = log_prob - mp.log1p(-zero), (below - zero) / (1 - zero)
+    at = np.array([y], np.float32)
+    assert made.log_prob(at).item() == pytest.approx(float(log_prob) + np.log(share), abs=2e-4)
+    assert made.cdf(at).item() == pytest.approx(float(below) * share + 1 - share, abs=2e-5)
+    # A sum of squares less the square of a sum: in single precision nothing would be left of it.
+    kept = 1 - zero * (name == "hurdle")
+    first, second = mean / kept, (mean + mean**2) / kept
+    variance = share * second - (share * first) ** 2
+    np.testing.assert_allclose(made.mean.item(), share * first, rtol=1e-5)
+    np.testing.assert_allclose(made.scale.item(), np.sqrt(variance), rtol=1e-5)
+
+
+@pytest.mark.parametrize("mean", [1e6, 1e7])
+def test_a_zero_inflated_count_without_zeros_keeps_its_spread(mean):
+    law = dist.ZeroInflatedPoisson(jnp.full(1, 1e-12), jnp.full(1, mean))
+    np.testing.assert_allclose(predicted(lambda f: law).scale.item(), np.sqrt(mean), rtol=1e-4)
+
+
+SPREADS = {
+    "log-normal": (
+        lambda s: dist.LogNormal(0.0, s),
+        lambda s: mp.exp(s**2 / 2) * mp.sqrt(mp.expm1(s**2)),
+        (1e-4, 0.5, 7.0),
+    ),
+    "weibull": (
+        lambda k: dist.Weibull(1.0, k),
+        lambda k: mp.sqrt(mp.gamma(1 + 2 / k) - mp.gamma(1 + 1 / k) ** 2),
+        (0.07, 1.0, 100.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_standard_deviations_whose_squares_overflow_or_cancel(name):
+    law, spread, parameters = SPREADS[name]
+    for parameter in parameters:
+        made = predicted(lambda f, p=parameter: law(p * f))
+        expected = float(spread(exact(parameter)))
+        np.testing.assert_allclose(bnn.average(made).sd, expected, rtol=2e-4)
+
+
+@pytest.mark.parametrize("law", [dist.Poisson, lambda m: dist.NegativeBinomial2(m, 1e9)])
+@pytest.mark.parametrize("mean", [3e3, 1e6, 1e8])
+def test_draws_of_large_counts_have_their_mean_and_spread(law, mean):
+    made = predicted(lambda f: law(mean * f))
+    drawn = made.targets(40_000).ravel().astype(np.float64)
+    variance = mean + (0 if law is dist.Poisson else mean**2 / 1e9)
+    z = (drawn - mean) / np.sqrt(variance)
+    assert abs(z.mean()) < 5 / len(z) ** 0.5
+    assert abs(z.std() - 1) < 5 / (2 * len(z)) ** 0.5
+    low, high = made.quantiles([0.025, 0.975])
+    covered = np.mean((drawn >= low) & (drawn <= high))
+    assert covered == pytest.approx(0.95, abs=5 * (0.05 / len(z)) ** 0.5)
+
+
+def test_counts_without_bound_are_refused_or_have_their_limit():
+    def model(x, y=None):
+        f = numpyro.sample("f", dist.Normal(0.0, 20.0))
+        bnn.likelihoods.poisson(f * jnp.ones(len(x)), y)
+
+    made = bnn.predict(model, {"f": np.full(2, 100.0, np.float32)}, X)
+    y = np.array([3])
+    assert bnn.scores.lppd(made, y) == -np.inf
+    assert bnn.scores.pit(made, y) == 0.0
+    for call in (
+        lambda: made.quantiles(0.5),
+        lambda: made.sample(jax.random.key(0)),
+        lambda: bnn.scores.crps(made, y),
+    ):
+        with pytest.raises(ValueError, match="a mean of inf were predicted, expected at most"):
+            call()
+    with pytest.raises(ValueError, match="NaN or infinite in 1 of 1 rows"):
+        bnn.average(made)

@@ -1,0 +1,125 @@
+"""Targets that have no mean on a line: directions, heavy tails, and times that may be censored."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import numpyro_bnn as bnn
+from numpyro_bnn import scores
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+X = np.zeros((2, 1), np.float32)
+
+
+def predicted(law, draws):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Uniform(-4.0, 4.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", law(w + x[:, 0]), obs=y)
+
+    return bnn.predict(model, {"w": np.asarray(draws, np.float32)}, X)
+
+
+def test_the_average_of_directions_is_circular():
+    made = predicted(lambda w: dist.VonMises(w, 50.0), [3.1, -3.1])
+    found = bnn.average(made)
+    np.testing.assert_allclose(np.abs(found.mean), np.pi, atol=1e-5)
+    vectors = stats.vonmises(50.0).expect(np.cos) * np.cos(np.pi - 3.1)
+    np.testing.assert_allclose(found.sd, np.sqrt(-2 * np.log(vectors)), rtol=1e-4)
+    assert np.isfinite(scores.lppd(made, np.full(2, 3.14)))
+
+
+def two_directions(w):
+    parts = dist.VonMises(jnp.stack([w, -w], -1), 5.0)
+    return dist.MixtureSameFamily(dist.Categorical(probs=jnp.full((len(w), 2), 0.5)), parts)
+
+
+@pytest.mark.parametrize("law", [lambda w: dist.VonMises(w, 5.0), two_directions])
+@pytest.mark.parametrize("score", [scores.rmse, scores.coverage, scores.crps, scores.uncertainty])
+def test_scores_on_a_line_refuse_directions(law, score):
+    made = predicted(law, [3.0, -3.0])
+    given = (made,) if score is scores.uncertainty else (made, np.full(2, 3.14))
+    with pytest.raises(ValueError, match=r"targets are directions.*scores\.lppd"):
+        score(*given)
+
+
+def test_directions_of_unknown_circular_mean_are_refused():
+    with pytest.raises(ValueError, match="no circular mean is known"):
+        bnn.average(predicted(two_directions, [3.0, -3.0]))
+
+
+LAWS = {
+    "cauchy": lambda w: dist.Cauchy(w, 1.0),
+    "half-cauchy": lambda w: dist.HalfCauchy(jnp.exp(w)),
+    "student": lambda w: dist.StudentT(1.0, w, 1.0),
+    "pareto": lambda w: dist.Pareto(jnp.exp(w), 0.5),
+    "inverse gamma": lambda w: dist.InverseGamma(1.0, jnp.exp(w)),
+    "mixture": lambda w: dist.MixtureSameFamily(
+        dist.Categorical(probs=jnp.full((len(w), 2), 0.5)), dist.Cauchy(w[:, None], jnp.ones(2))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_target_without_a_mean_has_no_average(name):
+    made = predicted(LAWS[name], [0.0, 0.5])
+    with pytest.raises(ValueError, match=r"NaN or infinite in 2 of 2 rows.*without a mean"):
+        bnn.average(made)
+    with pytest.raises(ValueError, match="must be finite"):
+        scores.rmse(made, np.ones(2))
+
+
+def test_a_target_with_a_mean_and_no_variance_has_an_infinite_one():
+    found = bnn.average(predicted(lambda w: dist.StudentT(1.5, w, 1.0), [0.0, 1.0]))
+    np.testing.assert_allclose(found.mean, 0.5, rtol=1e-6)
+    assert np.isinf(found.sd).all()
+
+
+@pytest.mark.parametrize("law", [lambda w: dist.Normal(w, 1.0), lambda w: dist.Bernoulli(logits=w)])
+def test_draws_of_nan_are_named_by_chain_and_not_averaged(law):
+    made = predicted(law, [[0.0, 1.0], [0.0, np.nan]])
+    with pytest.raises(
+        ValueError, match=r"2 of 2 rows \(the first is row 0\), in draws of chains \[1\]"
+    ):
+        bnn.average(made)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+def test_no_draws_are_refused(shape):
+    with pytest.raises(ValueError, match="which are no draws"):
+        predicted(lambda w: dist.Normal(w, 1.0), np.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    "score",
+    [scores.rmse, scores.pit, scores.coverage, scores.crps, scores.uncertainty, scores.wasserstein],
+)
+def test_times_that_may_be_censored_are_refused(score):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        bnn.likelihoods.survival(w + x[:, 0], y)
+
+    made = bnn.predict(model, {"w": np.zeros(4, np.float32)}, X)
+    y = np.float32([[1.0, 1.0], [2.0, 0.0]])
+    given = {scores.uncertainty: (made,), scores.wasserstein: (made, made)}.get(score, (made, y))
+    with pytest.raises(ValueError, match=r"may be censored.*scores\.lppd"):
+        score(*given)
+    assert np.isfinite(scores.lppd(made, y))
+
+
+@pytest.mark.parametrize("rows", [3, 5])
+def test_one_hot_labels_of_an_own_model_are_named(rows):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        numpyro.sample("y", dist.Categorical(logits=x * w), obs=y)
+
+    x, y = np.ones((rows, 1), np.float32), np.eye(3, dtype=int)[np.arange(rows) % 3]
+    mcmc = bnn.MCMC(
+        bnn.BAOAB(model, step_size=0.1), num_warmup=1, num_samples=1, progress_bar=False
+    )
+    with pytest.raises(ValueError, match="looks one-hot"):
+        mcmc.run(jax.random.key(0), x, y)

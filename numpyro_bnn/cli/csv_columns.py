@@ -89,7 +89,7 @@ def absent(name: str, names: Sequence[str]) -> str:
     return f"no column {name!r}; it has: {listed(names, 20)}.{meant}"
 
 
-def listed(items: Iterable[object], most: int = 5, by: str = ", ") -> str:
+def listed(items: Iterable[object], most: int, by: str = ", ") -> str:
     """The first few items, and how many more there are."""
     texts = [str(item) for item in items]
     more = [f"and {len(texts) - most} more"] if len(texts) > most else []
@@ -191,6 +191,20 @@ def source_of(name: str, fields: pd.Series, as_text: bool = False) -> Source:
     return Source(name, "texts", tuple(sorted(set(parsed(fields, "texts")))))
 
 
+def described(source: Source, fields: pd.Series) -> tuple[str, str, str, str]:
+    """A column in a row of text: its name, kind, number of missing values, and levels or range."""
+    values, missing = parsed(fields, source.kind), int(is_missing(fields).sum())
+    if source.levels:
+        said = f"{len(source.levels)}: {listed(source.levels, 6)}"
+    elif source.kind == "dates":
+        said = f"{values.min():%Y-%m-%d} to {values.max():%Y-%m-%d}"
+    elif source.kind == "truth values":
+        said = f"{values.astype(float).mean():.0%} true"
+    else:
+        said = f"{values.min():.7g} to {values.max():.7g}"
+    return source.name, source.kind, str(missing or ""), said
+
+
 def refuse_identifiers(source: Source, fields: pd.Series) -> None:
     """Refuse a text column with nearly as many levels as rows, or with very many."""
     count = len(source.levels)
@@ -222,8 +236,8 @@ def _refuse_merged(name: str, values: pd.Series) -> None:
 def _refuse_quantities(name: str, values: pd.Series) -> None:
     """Refuse texts of which half are numbers or dates, or of which more than a few begin as one."""
     numbers, dates = (parsed(values, kind).notna() for kind in ("numbers", "dates"))
-    ways = {said: values.str.fullmatch(way) for way, said in _OTHERWISE.items()}
-    plain = numbers | dates | np.logical_or.reduce(list(ways.values()))
+    ways = pd.DataFrame({said: values.str.fullmatch(way) for way, said in _OTHERWISE.items()})
+    plain = numbers | dates | ways.any(axis=1)
     different = values[values.str.match(_BEGINS_AS_NUMBER)].nunique()
     if plain.mean() < 0.5 and different <= _FEW:
         return
@@ -231,8 +245,8 @@ def _refuse_quantities(name: str, values: pd.Series) -> None:
     bad = values[~good]
     holds = f"{kind}, and {len(bad)} value(s) that are none"
     holds = holds if good.any() else "numbers or dates in a form that is not read"
-    shown = listed((f"{field!r} in row {row}" for row, field in bad.items()), by="; ")
-    advice = " ".join(said for said, which in ways.items() if which[bad.index].any())
+    shown = listed((f"{field!r} in row {row}" for row, field in bad.items()), 3, "; ")
+    advice = " ".join(ways.columns[ways.loc[bad.index].any()])
     if not advice and bad.str.match(_BEGINS_AS_NUMBER).any():
         advice = "Write the numbers alone, and a unit into the name of the column."
     advice = (
@@ -266,7 +280,8 @@ def misfits(fields: pd.DataFrame, sources: Sequence[Source]) -> dict[str, list[i
             found[said] = list(own.index[missing])
         if wrong.any():
             rows = own.index[wrong]
-            found[f"the column {name!r} holds {own[rows[0]]!r}, {fitted}"] = list(rows)
+            held = listed(map(repr, own[rows].unique()), 5)
+            found[f"the column {name!r} holds {held}, {fitted}"] = list(rows)
         elif source.kind == "numbers":
             _refuse_merged(name, own[~missing])
     return found

@@ -114,9 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--target", metavar="COLUMN", help="column of the CSV to predict")
     parser.choice(
-        "--task",
-        "classification regression",
-        help="inferred from the target where not given",
+        "--task", "classification regression", help="inferred from the target where not given"
     )
     parser.whole("--hidden", nargs="+", default=[16], help="units of each layer; default: 16")
     parser.choice(
@@ -310,12 +308,12 @@ def _table(parsed: argparse.Namespace, console: Console) -> Any:
         f"[bold]{table.name}[/bold]: {table.task} of '{table.target}', {len(table.y)} rows, "
         f"{table.x.shape[1]} inputs"
     )
-    if built_in is None:
-        _show_columns(table.summary(), console)
+    if table.summary:
+        _show_columns(table.summary, console)
     return table
 
 
-def _show_columns(summary: list[tuple[str, str, str, str]], console: Console) -> None:
+def _show_columns(summary: tuple[tuple[str, ...], ...], console: Console) -> None:
     grid = RichTable("column", "taken as", "missing", "values", box=None, pad_edge=False)
     for row in summary[:_MOST_COLUMNS]:
         grid.add_row(*(RichText(cell) for cell in row))
@@ -352,11 +350,11 @@ def _options(parsed: argparse.Namespace) -> Any:
 
 
 def _compare(parsed: argparse.Namespace, console: Console) -> int:
-    from numpyro_bnn.cli import job
-
     if parsed.calibration is not None:
         raise ValueError("--calibration belongs to a fit, not to `compare`. Leave it out.")
     table = _table(parsed, console)
+    from numpyro_bnn.cli import job
+
     comparison = job.compare_methods(
         table, _options(parsed), parsed.methods, _shows_progress(parsed)
     )
@@ -365,11 +363,11 @@ def _compare(parsed: argparse.Namespace, console: Console) -> int:
 
 
 def _fit(parsed: argparse.Namespace, console: Console) -> int:
-    from numpyro_bnn.cli import job, job_report, job_tables
-
-    table = _table(parsed, console)
     if parsed.methods:
         raise ValueError("--methods belongs to `compare`: python -m numpyro_bnn compare …")
+    table = _table(parsed, console)
+    from numpyro_bnn.cli import job, job_report, job_tables
+
     job_report.require_folder(parsed.output)
 
     def show(scores: list[Any], title: str) -> None:
@@ -408,21 +406,26 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
 
 
 def _predict(parsed: argparse.Namespace, console: Console) -> int:
-    from numpyro_bnn.cli import saved_fit
-    from numpyro_bnn.storage.folders import require_writable
+    from numpyro_bnn.cli import csv_columns
 
     output = parsed.output or parsed.csv.with_name(f"{parsed.csv.stem}_predictions.csv")
     if output.resolve() == parsed.csv.resolve():
         raise ValueError(f"--output: {output} is the file of the new rows. Give another name.")
+    if not parsed.run.is_dir():
+        raise ValueError(
+            f"{parsed.run} holds no fit. Give the folder that the fit wrote (--output)."
+        )
+    fields = csv_columns.read_fields(parsed.csv, parsed.sep)
+    from numpyro_bnn.cli import saved_fit
+    from numpyro_bnn.storage.folders import require_writable
+
     require_writable(output.parent, "--output: the folder {folder} cannot be written ({why}).")
-    frame, left = saved_fit.predict_csv(
-        saved_fit.read(parsed.run), parsed.csv, parsed.sep, parsed.unknown == "skip"
-    )
+    fit, skip = saved_fit.read(parsed.run), parsed.unknown == "skip"
+    frame, left = saved_fit.predict_csv(fit, parsed.csv, fields, skip)
     frame.to_csv(output, index=False)
     for said, rows in left.items():
-        more = f" and {len(rows) - 10} more" if len(rows) > 10 else ""
-        numbers = ", ".join(map(str, rows[:10]))
-        console.print(f"Left out rows {numbers}{more}: {said}", markup=False, soft_wrap=True)
+        out = f"Left out rows {csv_columns.listed(rows, 10)}: {said}"
+        console.print(out, markup=False, soft_wrap=True)
     console.print(f"{len(frame)} rows predicted: {output}", markup=False, soft_wrap=True)
     return 0
 

@@ -8,15 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from numpyro_bnn.cli.csv_columns import (
-    Source,
-    absent,
-    inputs_of,
-    listed,
-    misfits,
-    read_fields,
-    refuse,
-)
+from numpyro_bnn.cli.csv_columns import Source, absent, inputs_of, listed, misfits, refuse
 from numpyro_bnn.cli.job import Options, Outcome, model_of
 from numpyro_bnn.cli.tables import Table
 from numpyro_bnn.posterior.arviz_export import from_inference_data
@@ -110,30 +102,26 @@ def _table_of(kept: dict[str, Any]) -> Table:
 
 
 def predict_csv(
-    fit: SavedFit, path: Path, separator: str | None = None, skip: bool = False
+    fit: SavedFit, path: Path, every: pd.DataFrame, skip: bool = False
 ) -> tuple[pd.DataFrame, dict[str, list[int]]]:
     """Predictions of the rows of a new file.
 
     :param fit: the fit.
-    :param path: a CSV file with the columns that were fitted, in any order; others are not read.
-    :param separator: what stands between the fields; None for that of the header.
+    :param path: path of the file, for errors.
+    :param every: its fields, with the columns that were fitted in any order; others are not read.
     :param skip: whether to leave out rows with what no fitted row had.
     :return: a row for each row of the file, see :func:`frame_of`; and what was left out, with its rows.
-    :raises ValueError: for a file that is no table, for columns that are missing or of another kind,
-        and for texts that no fitted row had.
+    :raises ValueError: for columns that are missing or of another kind, and for texts that no fitted row had.
     """
-    every, sources = read_fields(path, separator), fit.table.sources
+    sources = fit.table.sources
     refuse(path, [absent(s.name, list(every.columns)) for s in sources if s.name not in every])
     fields = every[[source.name for source in sources]]
     if fields.empty:
         raise ValueError(f"{path} has a header and no rows. Give at least one row to predict.")
     found = misfits(fields, sources)
     if found and not skip:
-        refuse(
-            path,
-            [f"{said} (rows {listed(rows)}). Correct it." for said, rows in found.items()]
-            + ["--unknown skip leaves such rows out."],
-        )
+        advice = "Correct it, or leave such rows out by --unknown skip."
+        refuse(path, [f"{said} (rows {listed(rows, 5)}). {advice}" for said, rows in found.items()])
     fields = fields.drop(index=[row for rows in found.values() for row in rows])
     if fields.empty:
         refuse(path, [*found, "no row is left to predict."])
@@ -149,8 +137,9 @@ def frame_of(
 ) -> pd.DataFrame:
     """Predictions as a table.
 
-    Of a regression: mean, standard deviation and the central 90 % interval of a new target, to the sixth
-    digit of the smallest standard deviation. Of classes: the likeliest, and the probability of each.
+    Of a regression: mean, standard deviation and the central 90 % interval of a new target, to the fifth
+    digit of the smallest standard deviation or to whole numbers.
+    Of classes: the likeliest, and the probability of each.
 
     :param table: the table that was fitted.
     :param names: names of the rows.
@@ -162,7 +151,7 @@ def frame_of(
     if isinstance(mean, Average):
         frame = frame if y is None else frame.assign(observed=y)
         low, high = predictions.quantiles(_INTERVAL)
-        decimals = 5 - int(np.floor(np.log10(mean.sd.min())))
+        decimals = max(0, 4 - int(np.floor(np.log10(mean.sd.min()))))
         found = {"mean": mean.mean, "sd": mean.sd, "5 %": low, "95 %": high}
         return frame.assign(**{k: np.round(np.float64(v), decimals) for k, v in found.items()})
     labels = np.asarray(table.classes)

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from numpyro_bnn.cli.csv_columns import (
-    MISSING,
     Source,
     absent,
+    described,
     inputs_of,
     is_missing,
     listed,
@@ -40,6 +40,7 @@ class Table(NamedTuple):
     - **sources** - the columns that the inputs were made from
     - **row_names** - names of the rows
     - **fill** - what stands for a missing value of each input; empty before :meth:`imputed`
+    - **summary** - what became of each column of a file, see :func:`~numpyro_bnn.cli.csv_columns.described`
     """
 
     name: str
@@ -52,6 +53,7 @@ class Table(NamedTuple):
     sources: tuple[Source, ...]
     row_names: tuple[str, ...]
     fill: tuple[float, ...] = ()
+    summary: tuple[tuple[str, str, str, str], ...] = ()
 
     def imputed(self, train: np.ndarray) -> "Table":
         """This table with medians of the training rows in place of missing numbers and dates.
@@ -74,41 +76,6 @@ class Table(NamedTuple):
         """The source columns, with the numbers of the inputs that each became."""
         place = {name: k for k, name in enumerate(self.columns)}
         return [(s.name, [place[name] for name in s.inputs]) for s in self.sources]
-
-    def summary(self) -> list[tuple[str, str, str, str]]:
-        """What became of each column, those that are no plain numbers first: name, kind, missing, values.
-
-        To be called before :meth:`imputed`.
-        """
-        rows = []
-        for source, (_, inputs) in zip(self.sources, self.groups):
-            own = self.x[:, inputs]
-            missing = int((own[:, -1] > 0).sum()) if source.missing else 0
-            if source.kind == "texts":
-                missing = int(own[:, [level == MISSING for level in source.levels]].sum())
-                values = f"{len(source.levels)}: {listed(source.levels, 6)}"
-            elif source.kind == "dates":
-                values = _range(own[:, 0].astype("timedelta64[D]") + np.datetime64(0, "D"))
-            elif source.kind == "truth values":
-                values = f"{np.nanmean(own[:, 0]):.0%} true"
-            else:
-                values = _range(own[:, 0])
-            rows.append((source.name, source.kind, str(missing or ""), values))
-        counts = np.bincount(self.y) if self.classes else ()
-        sizes = [f"{label} ({count})" for label, count in zip(self.classes, counts)]
-        goal = listed(sizes, 6) if sizes else _range(self.y)
-        rows.sort(key=lambda row: row[1] == "numbers" and not row[2])
-        return [
-            (f"{self.target} (target)", "classes" if self.classes else "numbers", "", goal),
-            *rows,
-        ]
-
-
-def _range(values: np.ndarray) -> str:
-    if values.dtype.kind == "M":
-        known = values[~np.isnat(values)]
-        return f"{known.min()} to {known.max()}"
-    return f"{np.nanmin(values):.5g} to {np.nanmax(values):.5g}"
 
 
 def digits() -> Table:
@@ -193,9 +160,14 @@ def read_csv(
     inputs = inputs_of(path, kept, sources)
     columns = tuple(map(str, inputs.columns))
     dropped = [fields[name] for name in names if name in drop]
-    row_names = (
-        dropped[0] if dropped and dropped[0].is_unique else [f"row {n}" for n in fields.index]
+    rows = dropped[0] if dropped and dropped[0].is_unique else [f"row {n}" for n in fields.index]
+    summary = sorted(
+        (described(s, kept[s.name]) for s in sources), key=lambda row: row[1:3] == ("numbers", "")
     )
+    goal_row = (f"{target} (target)", *described(goal, kept[target])[1:])
+    if classes:
+        sizes = [f"{label} ({count})" for label, count in zip(classes, np.bincount(y))]
+        goal_row = (goal_row[0], "classes", "", listed(sizes, 6))
     found = Table(
         path.stem,
         inputs.to_numpy(),
@@ -205,7 +177,8 @@ def read_csv(
         str(target),
         classes,
         tuple(sources),
-        tuple(row_names),
+        tuple(rows),
+        summary=(goal_row, *summary),
     )
     # This loads JAX, which takes seconds: after everything that can be wrong with the file.
     from numpyro_bnn.data.units import Column, moments

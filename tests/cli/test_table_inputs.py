@@ -66,7 +66,7 @@ def test_missing_values_get_an_input_and_the_median_of_training_rows(frame, tmp_
     np.testing.assert_array_equal(np.flatnonzero(x["colour_(missing)"]), [4])
     np.testing.assert_array_equal(np.flatnonzero(x["open missing"]), [2])
     np.testing.assert_array_equal(x["open"][:4], [1, 0, np.nan, 1])
-    kinds = {name: (kind, missing) for name, kind, missing, _ in table.summary()}
+    kinds = {name: (kind, missing) for name, kind, missing, _ in table.summary}
     assert kinds["width"] == ("numbers", "2")
     assert kinds["day"] == ("dates", "1")
     assert kinds["open"] == ("truth values", "1")

@@ -170,11 +170,8 @@ def parsed(fields: pd.Series, kind: str) -> pd.Series:
 
 
 def source_of(name: str, fields: pd.Series, as_text: bool = False) -> Source:
-    """What a column holds.
+    """What a column holds; names of things, whatever they look like, where it is said `as_text`.
 
-    :param name: its name.
-    :param fields: its texts.
-    :param as_text: whether it holds names of things, whatever they look like.
     :raises ValueError: for numbers or dates among other texts or written in another way, and for numbers
         that differ as texts alone.
     """
@@ -259,11 +256,7 @@ def _refuse_quantities(name: str, values: pd.Series) -> None:
 
 
 def misfits(fields: pd.DataFrame, sources: Sequence[Source]) -> dict[str, list[int]]:
-    """What the columns of a new file hold that no fitted row had, each with its rows.
-
-    :param fields: its fields.
-    :param sources: the columns that were fitted.
-    """
+    """What the columns of a new file hold that no fitted row had, each with its rows."""
     found = {}
     for source in sources:
         own, name = fields[source.name], source.name

@@ -31,7 +31,18 @@ def validated(
     :raises ValueError: for missing values, other columns or numbers of rows.
     :raises TypeError: for columns of texts, categories or dates.
     """
-    refuse_text_columns(type(estimator).__name__, "X", X, convertible=True)
+    name = type(estimator).__name__
+    refuse_text_columns(name, "X", X, convertible=True)
+    if np.ndim(y):
+        import pandas as pd
+
+        # None, NaN, and NA of pandas, which cannot be compared or sorted.
+        missing = np.flatnonzero(pd.isna(np.asarray(y, object)).reshape(len(y), -1).any(1))
+        if missing.size:
+            raise ValueError(
+                f"{name}: Input y contains NaN or another missing value in {missing.size} of {len(y)} rows, "
+                f"the first in row {missing[0]}. Leave these rows out, in X and in y."
+            )
     if reset:
         return validate_data(
             estimator,

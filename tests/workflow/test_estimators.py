@@ -417,3 +417,12 @@ def test_a_target_of_two_columns():
     assert (mean < high).all()
     assert network.sample(x[:3]).shape == (20, 3, 2)
     assert get_tags(network).target_tags.multi_output
+
+
+@pytest.mark.parametrize("kind", ["string", "object", "category", "Int64", "boolean", "float"])
+@pytest.mark.parametrize("estimator", [bnn.BNNClassifier, bnn.BNNRegressor])
+def test_targets_that_are_missing_are_named_by_row(estimator, kind):
+    values = {"Int64": [0, 1], "boolean": [True, False], "float": [0.0, 1.0]}.get(kind, ["a", "b"])
+    y = pd.Series([*values * 9, None, values[0]], dtype=kind)
+    with pytest.raises(ValueError, match=r"y contains NaN .* in 1 of 20 rows, the first in row 18"):
+        estimator().fit(np.zeros((20, 2)), y)

@@ -5,12 +5,16 @@ use, so that ``import numpyro_bnn`` costs nothing beyond JAX and NumPyro (plots,
 scikit-learn are loaded when a function that needs them is called).
 """
 
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# ArviZ leaves a stand-in for NumPyro that is loaded on first use: a part of it that is imported before
-# the whole would be loaded twice.
-from numpyro import __version__ as _numpyro_version
+# The command line looks at its file before it loads JAX, which takes seconds.
+if Path(sys.argv[0]).stem not in ("-m", "numpyro-bnn"):
+    # ArviZ leaves a stand-in for NumPyro that is loaded on first use: a part of it that is imported before
+    # the whole would be loaded twice.
+    from numpyro import __version__ as _numpyro_version
 
 from numpyro_bnn._handler_stack import separate_threads as _separate_threads
 

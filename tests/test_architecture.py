@@ -67,8 +67,7 @@ ROWS = {
         columns
     """,
     "cli": """
-        columns_to_inputs
-        csv_reading
+        csv_columns
         tables
         baselines
         job

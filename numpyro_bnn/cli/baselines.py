@@ -1,6 +1,7 @@
 """The scores of a guess that ignores all inputs, and warnings that follow from them."""
 
 import numpy as np
+from scipy.stats import norm
 
 from numpyro_bnn import scores
 from numpyro_bnn.cli.tables import Table
@@ -12,73 +13,67 @@ _UNEQUAL = 0.7
 _ROUNDING = 1e-9
 
 
-class Guess:
-    """The best guess without inputs: the shares of the classes, or a normal law of the training targets."""
-
-    def __init__(self, table: Table, train: np.ndarray) -> None:
-        y = table.y[train]
-        if table.task == "classification":
-            # One row is added to each class, so that none has probability zero.
-            counts = np.bincount(y, minlength=len(table.classes)) + 1
-            self.name = "majority class"
-            self.values = {"probs": counts / counts.sum()}
-        else:
-            self.name = "mean of the target"
-            self.values = {"mean": np.mean(y), "scale": np.std(y)}
-
-    def log_score(self, y: np.ndarray) -> np.ndarray:
-        """Log density or probability of each target, (row,), nats."""
-        if "probs" in self.values:
-            return np.log(self.values["probs"][y])
-        z = (y - self.values["mean"]) / self.values["scale"]
-        return -0.5 * z**2 - np.log(self.values["scale"] * np.sqrt(2 * np.pi))
-
-    def error(self, y: np.ndarray) -> float:
-        """Share of wrong classes, or root mean squared error."""
-        if "probs" in self.values:
-            return float(np.mean(y != np.argmax(self.values["probs"])))
-        return float(np.sqrt(np.mean((y - self.values["mean"]) ** 2)))
-
-    def calibration(self, y: np.ndarray) -> float:
-        """Expected calibration error, or coverage of the central 90 % interval."""
-        if "probs" in self.values:
-            probs = np.tile(self.values["probs"], (1, len(y), 1))
-            return float(scores.expected_calibration_error(probs, y))
-        return float(np.mean(np.abs(y - self.values["mean"]) < 1.6448536 * self.values["scale"]))
+def guess_name(table: Table) -> str:
+    """Name of the guess without inputs in tables."""
+    return "majority class" if table.task == "classification" else "mean of the target"
 
 
-def warnings_of(guess: Guess, predictions: Predictions, y: np.ndarray, table: Table) -> list[str]:
+def guess(table: Table, train: np.ndarray, num_rows: int) -> Predictions:
+    """The best guess without inputs: the shares of the classes, or a normal law of the training targets.
+
+    :param table: the data.
+    :param train: numbers of the training rows.
+    :param num_rows: number of rows to predict.
+    """
+    y, draw = table.y[train], (1, 1, num_rows)
+    if table.task == "classification":
+        # One row is added to each class, so that none has probability zero.
+        counts = np.bincount(y, minlength=len(table.classes)) + 1
+        probs = counts / counts.sum()
+        values = {"probs": np.broadcast_to(probs, (*draw, len(probs)))}
+        return Predictions(values, lambda what, y: {what: np.log(probs[y])[None, None]})
+    law = norm(0, np.std(y))
+    functions = {"log_prob": law.logpdf, "cdf": law.cdf}
+    values = {"mean": np.full(draw, np.mean(y)), "scale": np.full(draw, np.std(y))}
+    evaluate = lambda what, y: {what: functions[what](y)[None, None]}  # noqa: E731
+    return Predictions(values, evaluate, np.mean(y))
+
+
+def warnings_of(
+    guessed: Predictions, predictions: Predictions, y: np.ndarray, table: Table
+) -> list[str]:
     """Sentences that warn a reader of misleading scores; in most cases there are none.
 
-    :param guess: the guess without inputs.
+    :param guessed: those of the guess without inputs.
     :param predictions: those of the posterior average for the test rows.
     :param y: test targets.
     :param table: the data.
     """
     sentences = []
     difference = scores.paired_difference(
-        scores.lppd(predictions, y, pointwise=True), guess.log_score(y)
+        scores.lppd(predictions, y, pointwise=True), scores.lppd(guessed, y, pointwise=True)
     )
     if difference.difference <= 2 * difference.standard_error + _ROUNDING:
         sentences.append(
             f"The inputs help little or not at all: the log score is {difference.difference:+.3f} ± "
-            f"{difference.standard_error:.3f} nats a row from that of guessing without them ({guess.name})."
+            f"{difference.standard_error:.3f} nats a row from that of guessing without them "
+            f"({guess_name(table)})."
         )
     if table.task != "classification":
         return sentences
     counts = np.bincount(y)
     share = float(np.max(counts) / len(y))
-    error, guessed = float(1 - scores.accuracy(predictions, y)), guess.error(y)
-    if error >= guessed - _ROUNDING:
+    error, without = (float(1 - scores.accuracy(p, y)) for p in (predictions, guessed))
+    if error >= without - _ROUNDING:
         sentences.append(
-            f"Always answering the majority class is wrong on {guessed:.1%} of the test rows, the "
+            f"Always answering the majority class is wrong on {without:.1%} of the test rows, the "
             f"posterior average on {error:.1%}. Judge it by its probabilities (log score), not by its error."
         )
     if share > _UNEQUAL:
         name = table.classes[int(np.argmax(counts))]
         sentences.append(
             f"Classes are unequal: {share:.1%} of the test rows are {name!r}, so that an error of "
-            f"{guessed:.1%} is what guessing gives. Look at the recall of each class."
+            f"{without:.1%} is what guessing gives. Look at the recall of each class."
         )
     return sentences
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from numpyro_bnn import scores
-from numpyro_bnn.cli.baselines import Guess, warnings_of
+from numpyro_bnn.cli.baselines import guess, guess_name, warnings_of
 from numpyro_bnn.cli.tables import Table
 from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
@@ -102,7 +102,7 @@ class Outcome(NamedTuple):
     - **scores** - scores of MAP, deep ensemble and posterior average
     - **predictions** - predictions of the test rows, by method
     - **report** - diagnosis of weights and predictions
-    - **guess** - the guess without inputs
+    - **guess** - predictions of the test rows without inputs
     - **check** - leave-one-out and posterior predictive checks on the training rows; why, where they cannot
       be made
     - **evaluation** - coverage and width of intervals or sets on the test rows, before and after calibration;
@@ -118,7 +118,7 @@ class Outcome(NamedTuple):
     scores: list[Score]
     predictions: dict[str, Predictions]
     report: Any
-    guess: Guess
+    guess: Predictions
     check: FitCheck | str
     evaluation: Evaluation | None = None
 
@@ -153,8 +153,8 @@ def run(
     model = model_of(table, options)
     x, y = table.x[train], table.y[train]
     x_test, y_test = table.x[test], table.y[test]
-    guess = Guess(table, train)
-    rows = [_score_of_guess(guess, y_test)]
+    guessed = guess(table, train, len(test))
+    rows = [score(guess_name(table), guessed, y_test, table.task, 0.0)]
     predictions: dict[str, Predictions] = {}
     began = time.perf_counter()
 
@@ -203,7 +203,7 @@ def run(
         rows,
         predictions,
         fitted.report,
-        guess,
+        guessed,
         _checked(fitted, [table.row_names[i] for i in train]),
         evaluation,
     )
@@ -272,12 +272,6 @@ def compare_methods(
         num_samples=options.num_samples,
         progress_bar=progress_bar,
     )
-
-
-def _score_of_guess(guess: Guess, y: np.ndarray) -> Score:
-    by_row = guess.log_score(y)
-    error = scores.standard_error(by_row)
-    return Score(guess.name, float(by_row.mean()), error, guess.error(y), guess.calibration(y), 0.0)
 
 
 def score(method: str, predictions: Predictions, y: np.ndarray, task: str, seconds: float) -> Score:

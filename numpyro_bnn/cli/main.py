@@ -4,11 +4,18 @@ import argparse
 import math
 import os
 import sys
+from collections import Counter
+from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text as RichText
+
+# Columns of a table that the summary before the fit shows.
+_MOST_COLUMNS = 9
 
 _EXAMPLES = """\
 examples:
@@ -20,14 +27,78 @@ examples:
   python -m numpyro_bnn grade rdata draws.npz            draws of any sampler against a reference posterior
 
 Text columns become one input a level, dates (2026-01-31) days and places in year and week. Missing values
-are an error that says where they are, unless --missing impute is given.
+are an error that says where they are, unless --missing impute is given. A table shows what each column was
+taken for.
 Rows are named by their line in the file: the header is row 1, the first row of data row 2.
 Ctrl-C after the warm-up keeps the draws so far and reports on them.
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that says all that is wrong with its arguments at once."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+        self.problems: list[str] = []
+
+    def checked(
+        self,
+        flag: str,
+        expected: str,
+        kind: Callable[[str], Any],
+        holds: Callable[[Any], bool],
+        **settings: Any,
+    ) -> None:
+        """Add an option that takes values of one kind for which `holds` is true."""
+
+        def value_of(text: str) -> Any:
+            try:
+                value = kind(text)
+                wrong = not holds(value)
+            except ValueError:
+                value, wrong = None, True
+            if wrong:
+                self.problems.append(f"{flag} must be {expected}, got {text!r}")
+            return value
+
+        self.add_argument(flag, type=value_of, **settings)
+
+    def whole(self, flag: str, low: int = 1, **settings: Any) -> None:
+        """Add an option that takes whole numbers from `low` on that 32 bits hold."""
+        expected = f"a whole number of at least {low}"
+        self.checked(flag, expected, int, lambda n: low <= n < 2**32, metavar="N", **settings)
+
+    def between(self, flag: str, high: float, **settings: Any) -> None:
+        """Add an option that takes a number between 0 and `high`."""
+        expected = "a positive number" if high == math.inf else f"between 0 and {high}"
+        self.checked(flag, expected, float, lambda value: 0 < value < high, **settings)
+
+    def choice(self, flag: str, words: str, **settings: Any) -> None:
+        """Add an option that takes one of some words."""
+        shown, allowed = words.replace(" ", ", "), words.split()
+        self.checked(
+            flag, f"one of {shown}", str, allowed.__contains__, metavar=f"{{{shown}}}", **settings
+        )
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """The values of the arguments; ends the process where any is wrong."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        for text in unknown:
+            close = get_close_matches(text.partition("=")[0], self._option_string_actions, 1)
+            meant = f", did you mean {close[0]}?" if close else ""
+            self.problems.append(f"there is no option {text!r}{meant}")
+        if self.problems:
+            self.error("")
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong, in a line each, and end the process."""
+        said = "\n".join(f"error: {problem}" for problem in [*self.problems, message] if problem)
+        self.exit(2, f"{said}\n{self.prog} --help lists all options.\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m numpyro_bnn",
         description="Fit a Bayesian neural network to a table, judge its convergence, and compare it "
         "with plain training.",
@@ -42,36 +113,32 @@ def _parser() -> argparse.ArgumentParser:
         help="digits (default), diabetes, or a CSV with a header",
     )
     add("--target", metavar="COLUMN", help="column of the CSV to predict")
-    add(
-        "--task",
-        choices=("classification", "regression"),
-        help="inferred from the target where not given",
+    parser.choice(
+        "--task", "classification regression", help="inferred from the target where not given"
     )
-    add("--hidden", type=_positive, nargs="+", default=[16], metavar="UNITS", help="default: 16")
-    add(
+    parser.whole("--hidden", nargs="+", default=[16], help="units of each layer; default: 16")
+    parser.choice(
         "--prior",
-        choices=("hierarchical", "fan-in", "normal", "student-t", "laplace", "horseshoe"),
+        "hierarchical fan-in normal student-t laplace horseshoe",
         default="hierarchical",
         help="default: hierarchical (a Gamma precision for each parameter array)",
     )
-    add(
+    parser.choice(
         "--kernel",
-        choices=("nuts", "hmc", "mams", "ggmc", "mclmc", "baoab"),
+        "nuts hmc mams ggmc mclmc baoab",
         help="default: mclmc, and nuts after `compare`; mclmc and baoab are not corrected for their "
         "step size, the others are exact",
     )
-    add("--chains", type=_positive, default=4, metavar="N", help="default: 4")
-    add("--warmup", type=_positive, default=200, metavar="N", help="draws of warm-up; default: 200")
-    add(
+    parser.whole("--chains", default=4, help="default: 4")
+    parser.whole("--warmup", default=200, help="draws of warm-up; default: 200")
+    parser.whole(
         "--samples",
-        type=_positive,
         default=300,
-        metavar="N",
         help="draws a chain; of a fit those at the first look, which more follow; default: 300",
     )
-    add(
+    parser.between(
         "--minutes",
-        type=_minutes,
+        math.inf,
         default=3.0,
         metavar="M",
         help="a fit ends when predictions are known within tolerance, or after so many minutes of "
@@ -79,10 +146,8 @@ def _parser() -> argparse.ArgumentParser:
         "half of --samples, are never cut short, so that a fit with a limit below a minute may take one "
         "or two minutes more; the report is written afterwards",
     )
-    add(
+    parser.whole(
         "--max-tree-depth",
-        type=_positive,
-        metavar="N",
         help="of nuts, hmc, mams and ggmc: at most 2^N - 1 gradients a draw; default: 8",
     )
     add(
@@ -93,27 +158,28 @@ def _parser() -> argparse.ArgumentParser:
         help="columns of the CSV that are no inputs; the first names the rows if all its texts differ",
     )
     add(
-        "--sep",
-        type=_separator,
-        default=",",
-        metavar="CHARACTER",
-        help="between fields; default: a comma",
+        "--text",
+        nargs="+",
+        default=[],
+        metavar="COLUMN",
+        help="columns of the CSV that hold names of things, though they look like numbers or dates",
     )
-    add(
+    _add_separator(parser)
+    parser.choice(
         "--missing",
-        choices=("refuse", "impute"),
+        "refuse impute",
         default="refuse",
         help="impute: medians of the training rows, and an input that says where a value is missing; "
         "default: refuse",
     )
-    add(
+    parser.between(
         "--calibration",
-        type=_fraction,
+        1,
         metavar="F",
         help="share of the rows to hold out, so that 90 %% intervals hold 90 %% also where the run is short",
     )
-    add("--test-fraction", type=_fraction, default=0.25, metavar="F", help="default: 0.25")
-    add("--seed", type=int, default=0, metavar="N", help="default: 0")
+    parser.between("--test-fraction", 1, default=0.25, metavar="F", help="default: 0.25")
+    parser.whole("--seed", 0, default=0, help="default: 0")
     add(
         "--output",
         type=Path,
@@ -128,31 +194,49 @@ def _parser() -> argparse.ArgumentParser:
         help="after `compare`: map, 'deep ensemble', 'mean field', laplace, swag, sgld, baoab; "
         "default: all of them",
     )
-    add("--quiet", action="store_true", help="no progress bars")
+    add(
+        "--quiet",
+        action="store_true",
+        help="no progress bars; there are none outside of a terminal",
+    )
     return parser
 
 
+def _add_separator(parser: _Parser) -> None:
+    named = {"tab": "\t", "\\t": "\t", "semicolon": ";", "comma": ",", "space": " "}
+
+    parser.checked(
+        "--sep",
+        "one character, or 'tab'",
+        lambda text: named.get(text, text),
+        lambda text: len(text) == 1 and text not in '"\r\n',
+        metavar="CHARACTER",
+        help="between fields; default: the comma, semicolon, tab or bar that is most frequent in the header",
+    )
+
+
 def _predict_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m numpyro_bnn predict",
         description="Predict new rows with a network that `python -m numpyro_bnn FILE.csv` fitted.",
     )
     add = parser.add_argument
     add("run", type=Path, help="the folder that the fit wrote (its --output)")
     add("csv", type=Path, help="a CSV with the columns that were fitted; others are not read")
-    add(
-        "--sep",
-        type=_separator,
-        default=",",
-        metavar="CHARACTER",
-        help="between fields; default: a comma",
+    _add_separator(parser)
+    parser.choice(
+        "--unknown",
+        "error skip",
+        default="error",
+        help="skip: leave out rows with texts that no fitted row had, or with values that are missing or of "
+        "another kind; default: error",
     )
     add("--output", type=Path, metavar="FILE", help="default: NAME_predictions.csv beside NAME.csv")
     return parser
 
 
 def _grade_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m numpyro_bnn grade",
         description="Grade draws of any sampler against a reference posterior that ships with the package. "
         "Exit status 0 where no difference is seen, 1 where they differ by more than chance allows or where "
@@ -166,35 +250,6 @@ def _grade_parser() -> argparse.ArgumentParser:
         "and log scales by name (chain, draw)",
     )
     return parser
-
-
-def _separator(text: str) -> str:
-    named = {"tab": "\t", "\\t": "\t", "semicolon": ";", "comma": ",", "space": " "}
-    value = named.get(text, text)
-    if len(value) != 1 or value in '"\r\n':
-        raise argparse.ArgumentTypeError(f"must be one character, or 'tab', got {text!r}")
-    return value
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value
-
-
-def _minutes(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be positive, got {text}")
-    return value
-
-
-def _fraction(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"must be between 0 and 1, got {text}")
-    return value
 
 
 def _use_all_cores() -> None:
@@ -229,7 +284,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _table(parsed: argparse.Namespace, console: Console) -> Any:
-    """The table that the arguments name."""
+    """The table that the arguments name; says what its columns were taken for."""
     from numpyro_bnn.cli import tables
 
     built_in = {"digits": tables.digits, "diabetes": tables.diabetes}.get(parsed.data)
@@ -239,12 +294,13 @@ def _table(parsed: argparse.Namespace, console: Console) -> Any:
             parsed.target,
             parsed.task,
             drop=parsed.drop,
+            text=parsed.text,
             separator=parsed.sep,
             impute=parsed.missing == "impute",
         )
-    elif parsed.target or parsed.task or parsed.drop:
+    elif parsed.target or parsed.task or parsed.drop or parsed.text:
         raise ValueError(
-            f"--target and --task belong to a CSV file, not to '{parsed.data}', and so does --drop."
+            f"--target and --task belong to a CSV file, not to '{parsed.data}', and so do --drop and --text."
         )
     else:
         table = built_in()
@@ -252,7 +308,26 @@ def _table(parsed: argparse.Namespace, console: Console) -> Any:
         f"[bold]{table.name}[/bold]: {table.task} of '{table.target}', {len(table.y)} rows, "
         f"{table.x.shape[1]} inputs"
     )
+    if table.summary:
+        _show_columns(table.summary, console)
     return table
+
+
+def _show_columns(summary: tuple[tuple[str, ...], ...], console: Console) -> None:
+    grid = RichTable("column", "taken as", "missing", "values", box=None, pad_edge=False)
+    for row in summary[:_MOST_COLUMNS]:
+        grid.add_row(*(RichText(cell) for cell in row))
+    grid.columns[2].justify = "right"
+    for column in grid.columns:
+        column.no_wrap = True
+    console.print(grid)
+    more = Counter(kind for _, kind, _, _ in summary[_MOST_COLUMNS:])
+    if more:
+        console.print("and " + ", ".join(f"{count} more {kind}" for kind, count in more.items()))
+
+
+def _shows_progress(parsed: argparse.Namespace) -> bool:
+    return not parsed.quiet and sys.stderr.isatty()
 
 
 def _options(parsed: argparse.Namespace) -> Any:
@@ -275,22 +350,24 @@ def _options(parsed: argparse.Namespace) -> Any:
 
 
 def _compare(parsed: argparse.Namespace, console: Console) -> int:
-    from numpyro_bnn.cli import job
-
     if parsed.calibration is not None:
         raise ValueError("--calibration belongs to a fit, not to `compare`. Leave it out.")
     table = _table(parsed, console)
-    comparison = job.compare_methods(table, _options(parsed), parsed.methods, not parsed.quiet)
+    from numpyro_bnn.cli import job
+
+    comparison = job.compare_methods(
+        table, _options(parsed), parsed.methods, _shows_progress(parsed)
+    )
     console.print(str(comparison), markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
 def _fit(parsed: argparse.Namespace, console: Console) -> int:
-    from numpyro_bnn.cli import job, job_report, job_tables
-
-    table = _table(parsed, console)
     if parsed.methods:
         raise ValueError("--methods belongs to `compare`: python -m numpyro_bnn compare …")
+    table = _table(parsed, console)
+    from numpyro_bnn.cli import job, job_report, job_tables
+
     job_report.require_folder(parsed.output)
 
     def show(scores: list[Any], title: str) -> None:
@@ -304,7 +381,7 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
     outcome = job.run(
         table,
         _options(parsed),
-        progress_bar=not parsed.quiet,
+        progress_bar=_shows_progress(parsed),
         on_scores=lambda rows: show(rows, "Scores on the test rows, before sampling"),
     )
     show(outcome.scores, f"Scores on {len(outcome.test)} test rows")
@@ -329,15 +406,26 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
 
 
 def _predict(parsed: argparse.Namespace, console: Console) -> int:
-    from numpyro_bnn.cli import saved_fit
-    from numpyro_bnn.storage.folders import require_writable
+    from numpyro_bnn.cli import csv_columns
 
     output = parsed.output or parsed.csv.with_name(f"{parsed.csv.stem}_predictions.csv")
     if output.resolve() == parsed.csv.resolve():
         raise ValueError(f"--output: {output} is the file of the new rows. Give another name.")
+    if not parsed.run.is_dir():
+        raise ValueError(
+            f"{parsed.run} holds no fit. Give the folder that the fit wrote (--output)."
+        )
+    fields = csv_columns.read_fields(parsed.csv, parsed.sep)
+    from numpyro_bnn.cli import saved_fit
+    from numpyro_bnn.storage.folders import require_writable
+
     require_writable(output.parent, "--output: the folder {folder} cannot be written ({why}).")
-    frame = saved_fit.predict_csv(saved_fit.read(parsed.run), parsed.csv, parsed.sep)
+    fit, skip = saved_fit.read(parsed.run), parsed.unknown == "skip"
+    frame, left = saved_fit.predict_csv(fit, parsed.csv, fields, skip)
     frame.to_csv(output, index=False)
+    for said, rows in left.items():
+        out = f"Left out rows {csv_columns.listed(rows, 10)}: {said}"
+        console.print(out, markup=False, soft_wrap=True)
     console.print(f"{len(frame)} rows predicted: {output}", markup=False, soft_wrap=True)
     return 0
 

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from numpyro_bnn.cli.columns_to_inputs import Source, inputs_of
-from numpyro_bnn.cli.csv_reading import columns_of, read_text
+from numpyro_bnn.cli.csv_columns import Source, absent, inputs_of, listed, misfits, refuse
 from numpyro_bnn.cli.job import Options, Outcome, model_of
-from numpyro_bnn.cli.tables import Table, row_names
+from numpyro_bnn.cli.tables import Table
 from numpyro_bnn.posterior.arviz_export import from_inference_data
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import predict
@@ -115,36 +114,35 @@ def _table_of(kept: dict[str, Any]) -> Table:
     )
 
 
-def predict_csv(fit: SavedFit, path: Path, separator: str = ",") -> pd.DataFrame:
+def predict_csv(
+    fit: SavedFit, path: Path, every: pd.DataFrame, skip: bool = False
+) -> tuple[pd.DataFrame, dict[str, list[int]]]:
     """Predictions of the rows of a new file.
 
     :param fit: the fit.
-    :param path: a CSV file with the columns that were fitted, in any order; others are not read.
-    :param separator: what stands between the fields.
-    :return: a row for each row of the file, see :func:`frame_of`.
-    :raises ValueError: for a file that is no table, for columns that are missing or of another kind,
-        and for texts that no fitted row had.
+    :param path: path of the file, for errors.
+    :param every: its fields, with the columns that were fitted in any order; others are not read.
+    :param skip: whether to leave out rows with what no fitted row had.
+    :return: a row for each row of the file, see :func:`frame_of`; and what was left out, with its rows.
+    :raises ValueError: for columns that are missing or of another kind, and for texts that no fitted row had.
     """
-    if not path.is_file():
-        raise ValueError(f"There is no file {path}. Give the path of a CSV with new rows.")
-    needed = {source.name for source in fit.table.sources}
-    every = read_text(path, separator)
-    absent = sorted(needed - set(every.names))
-    if absent:
-        raise ValueError(
-            f"{path} has no column {absent[0]!r}, which the network was fitted to; it has: "
-            f"{', '.join(every.names)}. Add the column, or correct its name."
-        )
-    text = read_text(path, separator, [name for name in every.names if name not in needed])
-    if not text.rows:
+    sources = fit.table.sources
+    refuse(path, [absent(s.name, list(every.columns)) for s in sources if s.name not in every])
+    fields = every[[source.name for source in sources]]
+    if fields.empty:
         raise ValueError(f"{path} has a header and no rows. Give at least one row to predict.")
-    # Missing values are read here; whether they are allowed is checked for each column later.
-    columns = columns_of(path, text, "", known=fit.table.sources)
-    inputs = inputs_of(path, columns, fit.table.sources)
-    x = inputs[list(fit.table.columns)].to_numpy(np.float64)
+    found = misfits(fields, sources)
+    if found and not skip:
+        advice = "Correct it, or leave such rows out by --unknown skip."
+        refuse(path, [f"{said} (rows {listed(rows, 5)}). {advice}" for said, rows in found.items()])
+    fields = fields.drop(index=[row for rows in found.values() for row in rows])
+    if fields.empty:
+        refuse(path, [*found, "no row is left to predict."])
+    inputs = inputs_of(path, fields, sources)
+    x = inputs[list(fit.table.columns)].to_numpy()
     x = np.where(np.isnan(x), fit.table.fill, x)
-    names = row_names(text._replace(dropped=[]))
-    return frame_of(fit.table, names, predict(None, fit.draws, x, batch_size=_BATCH))
+    names = [f"row {row}" for row in fields.index]
+    return frame_of(fit.table, names, predict(None, fit.draws, x, batch_size=_BATCH)), found
 
 
 def frame_of(
@@ -152,8 +150,9 @@ def frame_of(
 ) -> pd.DataFrame:
     """Predictions as a table.
 
-    Of a regression: mean, standard deviation and the central 90 % interval of a new target. Of classes: the
-    likeliest, and the probability of each.
+    Of a regression: mean, standard deviation and the central 90 % interval of a new target, to the fifth
+    digit of the smallest standard deviation or to whole numbers.
+    Of classes: the likeliest, and the probability of each.
 
     :param table: the table that was fitted.
     :param names: names of the rows.
@@ -165,9 +164,11 @@ def frame_of(
     if isinstance(mean, Average):
         frame = frame if y is None else frame.assign(observed=y)
         low, high = predictions.quantiles(_INTERVAL)
-        frame = frame.assign(mean=mean.mean, sd=mean.sd)
-        return frame.assign(**{"5 %": low, "95 %": high})
+        decimals = max(0, 4 - int(np.floor(np.log10(mean.sd.min()))))
+        found = {"mean": mean.mean, "sd": mean.sd, "5 %": low, "95 %": high}
+        return frame.assign(**{k: np.round(np.float64(v), decimals) for k, v in found.items()})
     labels = np.asarray(table.classes)
     frame = frame if y is None else frame.assign(observed=labels[y])
     frame = frame.assign(predicted=labels[mean.argmax(-1)])
-    return frame.assign(**{f"p({label})": mean[:, i] for i, label in enumerate(labels)})
+    rounded = np.vectorize(lambda p: float(f"{p:.6g}"))(mean)
+    return frame.assign(**{f"p({label})": rounded[:, i] for i, label in enumerate(labels)})

@@ -2,14 +2,24 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from numpyro_bnn.cli.columns_to_inputs import Source, filled, input_names, inputs_of, sources_of
-from numpyro_bnn.cli.csv_reading import Text, columns_of, read_text
-from numpyro_bnn.data.units import Column, moments
+from numpyro_bnn.cli.csv_columns import (
+    Source,
+    absent,
+    described,
+    inputs_of,
+    is_missing,
+    listed,
+    parsed,
+    read_fields,
+    refuse,
+    refuse_identifiers,
+    source_of,
+)
 
 Task = Literal["classification", "regression"]
 
@@ -30,6 +40,7 @@ class Table(NamedTuple):
     - **sources** - the columns that the inputs were made from
     - **row_names** - names of the rows
     - **fill** - what stands for a missing value of each input; empty before :meth:`imputed`
+    - **summary** - what became of each column of a file, see :func:`~numpyro_bnn.cli.csv_columns.described`
     """
 
     name: str
@@ -42,6 +53,7 @@ class Table(NamedTuple):
     sources: tuple[Source, ...]
     row_names: tuple[str, ...]
     fill: tuple[float, ...] = ()
+    summary: tuple[tuple[str, str, str, str], ...] = ()
 
     def imputed(self, train: np.ndarray) -> "Table":
         """This table with medians of the training rows in place of missing numbers and dates.
@@ -49,61 +61,43 @@ class Table(NamedTuple):
         :param train: numbers of the training rows; medians are taken over these only.
         :raises ValueError: for a column that is missing in all training rows.
         """
-        x, fill = filled(self.x, self.columns, train)
-        return self._replace(x=x, fill=fill)
+        empty = np.isnan(self.x[train]).all(0)
+        if empty.any():
+            raise ValueError(
+                f"No training row has a value of {self.columns[int(np.argmax(empty))]!r}. Leave the column "
+                "out with --drop."
+            )
+        fill = np.nanmedian(self.x[train], 0)
+        x = np.where(np.isnan(self.x), fill, self.x)
+        return self._replace(x=x, fill=tuple(map(float, fill)))
 
     @property
     def groups(self) -> list[tuple[str, list[int]]]:
         """The source columns, with the numbers of the inputs that each became."""
         place = {name: k for k, name in enumerate(self.columns)}
-        return [(s.name, [place[name] for name in input_names(s)]) for s in self.sources]
+        return [(s.name, [place[name] for name in s.inputs]) for s in self.sources]
 
 
 def digits() -> Table:
     """Handwritten digits, 1797 images of 8×8 pixels (scikit-learn)."""
     from sklearn.datasets import load_digits
 
-    data = load_digits()
-    columns = tuple(data.feature_names)
-    classes = tuple(str(c) for c in data.target_names)
-    return Table(
-        "digits",
-        data.data,
-        data.target,
-        "classification",
-        columns,
-        "digit",
-        classes,
-        _numbers(columns),
-        _numbered(len(data.target)),
-    )
+    return _built_in("digits", load_digits(), "digit", tuple(map(str, range(10))))
 
 
 def diabetes() -> Table:
     """Progression of diabetes in 442 patients, 10 measurements each (scikit-learn)."""
     from sklearn.datasets import load_diabetes
 
-    data = load_diabetes()
+    return _built_in("diabetes", load_diabetes(), "progression", ())
+
+
+def _built_in(name: str, data: Any, target: str, classes: tuple[str, ...]) -> Table:
     columns = tuple(data.feature_names)
-    return Table(
-        "diabetes",
-        data.data,
-        data.target,
-        "regression",
-        columns,
-        "progression",
-        (),
-        _numbers(columns),
-        _numbered(len(data.target)),
-    )
-
-
-def _numbers(columns: Sequence[str]) -> tuple[Source, ...]:
-    return tuple(Source(name, "numbers") for name in columns)
-
-
-def _numbered(count: int) -> tuple[str, ...]:
-    return tuple(f"row {number}" for number in range(count))
+    sources = tuple(Source(column, "numbers") for column in columns)
+    rows = tuple(f"row {number}" for number in range(len(data.target)))
+    task: Task = "classification" if classes else "regression"
+    return Table(name, data.data, data.target, task, columns, target, classes, sources, rows)
 
 
 def read_csv(
@@ -112,7 +106,8 @@ def read_csv(
     task: Task | None = None,
     *,
     drop: Sequence[str] = (),
-    separator: str = ",",
+    text: Sequence[str] = (),
+    separator: str | None = None,
     impute: bool = False,
 ) -> Table:
     """Read a table with a header; text columns become one column a level, dates days and seasons.
@@ -121,52 +116,106 @@ def read_csv(
     :param target: name of the column to predict.
     :param task: inferred where None: text, or at most 20 different whole numbers, are classes.
     :param drop: columns that are no inputs; if the first has a text of its own in each row, it names them.
-    :param separator: what stands between the fields.
-    :param impute: whether missing values are allowed: numbers and dates then get an input that says where
-        they are missing, and :meth:`Table.imputed` a value; texts a level of their own.
-    :raises ValueError: for a file that is no table, a target that is missing or constant, values
-        that are missing or of another kind than the rest of their column (by row and column), a
+    :param text: columns that hold names of things, whatever they look like.
+    :param separator: what stands between the fields; None for that of the header.
+    :param impute: whether missing values are allowed: numbers, truth values and dates then get an input that
+        says where they are missing, and :meth:`Table.imputed` a value; texts a level of their own.
+    :raises ValueError: of all that is wrong: a file that is no table, a target that is missing or constant,
+        values that are missing or of another kind than the rest of their column (by row and column), a
         text column that looks like an identifier, or a quantity that float32 cannot tell apart.
     """
     path = Path(path)
-    if not path.is_file():
-        raise ValueError(
-            f"There is no file {path}. Give `digits`, `diabetes` or the path of a CSV."
-        )
-    if target in drop:
-        raise ValueError(
+    fields = read_fields(path, separator)
+    names = list(fields.columns)
+    asked = [("--drop", name) for name in drop] + [("--text", name) for name in text]
+    problems = [f"{by}: {absent(name, names)}" for by, name in asked if name not in names]
+    if target is None:
+        problems.append(f"say which column to predict with --target; it has: {listed(names, 20)}.")
+    elif target not in names:
+        problems.append(f"--target: {absent(target, names)}")
+    elif target in drop:
+        problems.append(
             f"--drop: {target!r} is the target, and cannot be left out. Drop other columns."
         )
-    text = read_text(path, separator, drop)
-    names = ", ".join(text.names)
-    if target is None:
-        raise ValueError(f"Say which column to predict with --target; {path} has: {names}.")
-    if target not in text.names:
-        raise ValueError(f"{path} has no column '{target}'; it has: {names}.")
-    if len(text.names) < 2 or len(text.rows) < 20:
-        raise ValueError(
-            f"{path} has {len(text.rows)} rows and {len(text.names)} columns; at least 20 rows and one "
-            "column beside the target are needed."
+    kept = fields.drop(columns=list(drop), errors="ignore")
+    if kept.shape[1] < 2 or len(kept) < 20:
+        problems.append(
+            f"{len(kept)} rows and {kept.shape[1]} columns, and at least 20 rows and one column beside the "
+            "target are needed."
         )
-    frame = columns_of(path, text, target if impute else None, target)
-    y, classes, task = _target(frame[target], task)
-    sources = sources_of(frame.drop(columns=target))
-    inputs = inputs_of(path, frame, sources)
-    x = inputs.to_numpy(np.float64)
-    complete, _ = filled(x, tuple(map(str, inputs.columns)), np.arange(len(x)))
-    moments(str(path), Column("the inputs", inputs), complete)
+    refuse(path, problems)
+    sources = []
+    for name in kept.columns:
+        try:
+            source = source_of(name, kept[name], name in text)
+            sources.append(source)
+            if name != target:
+                refuse_identifiers(source, kept[name])
+        except ValueError as error:
+            problems.append(str(error))
+    refuse(path, [*_missing(kept, sources, str(target), impute), *problems])
+    goal = next(source for source in sources if source.name == target)
+    y, classes, task = _target(parsed(kept[target], goal.kind), task)
+    sources.remove(goal)
+    inputs = inputs_of(path, kept, sources)
+    columns = tuple(map(str, inputs.columns))
+    dropped = [fields[name] for name in names if name in drop]
+    rows = dropped[0] if dropped and dropped[0].is_unique else [f"row {n}" for n in fields.index]
+    summary = sorted(
+        (described(s, kept[s.name]) for s in sources), key=lambda row: row[1:3] == ("numbers", "")
+    )
+    goal_row = (f"{target} (target)", *described(goal, kept[target])[1:])
+    if classes:
+        sizes = [f"{label} ({count})" for label, count in zip(classes, np.bincount(y))]
+        goal_row = (goal_row[0], "classes", "", listed(sizes, 6))
+    found = Table(
+        path.stem,
+        inputs.to_numpy(),
+        y,
+        task,
+        columns,
+        str(target),
+        classes,
+        tuple(sources),
+        tuple(rows),
+        summary=(goal_row, *summary),
+    )
+    # This loads JAX, which takes seconds: after everything that can be wrong with the file.
+    from numpyro_bnn.data.units import Column, moments
+
+    moments(str(path), Column("the inputs", inputs), found.imputed(np.arange(len(y))).x)
     if task == "regression":
         moments(str(path), Column(f"the target '{target}'"), y)
-    columns = tuple(map(str, inputs.columns))
-    return Table(path.stem, x, y, task, columns, target, classes, sources, row_names(text))
+    return found
 
 
-def row_names(text: Text) -> tuple[str, ...]:
-    """Names of the rows of a file: the first column that was dropped, if all differ, else their numbers."""
-    first = [fields[0] for fields in text.dropped if fields]
-    if first and len(set(first)) == len(text.rows):
-        return tuple(first)
-    return tuple(f"row {number}" for number in text.numbers)
+def _missing(
+    fields: pd.DataFrame, sources: Sequence[Source], target: str, impute: bool
+) -> list[str]:
+    """Says where values are missing that may not be, or infinite."""
+    wrong = fields.apply(is_missing)
+    if impute:
+        wrong.loc[:, wrong.columns != target] = False
+    for source in sources:
+        if source.kind == "numbers":
+            wrong[source.name] |= np.isinf(parsed(fields[source.name], "numbers"))
+    places = [(fields.index[i], fields.columns[k]) for i, k in np.argwhere(wrong.to_numpy())]
+    if not places:
+        return []
+    advice = ""
+    if any(name != target for _, name in places):
+        advice += (
+            " Correct the infinite inputs."
+            if impute
+            else " Fill them in or drop those rows; --missing impute allows missing inputs."
+        )
+    if any(name == target for _, name in places):
+        advice += (
+            f" Rows without a target '{target}' cannot be learned from: drop them, or put them into a "
+            "file of their own and predict them after the fit, with `python -m numpyro_bnn predict`."
+        )
+    shown = listed((f"row {row}, column '{name}'" for row, name in places), 10, "; ")
+    return [f"{len(places)} missing or infinite value(s): {shown}.{advice}"]
 
 
 def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str, ...], Task]:

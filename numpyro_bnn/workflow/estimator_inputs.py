@@ -25,7 +25,18 @@ def validated(
     estimator: BaseEstimator, X: Any, y: Any = None, *, reset: bool, y_numeric: bool = False
 ) -> Any:
     """Inputs, and targets where given, as arrays, checked as scikit-learn does it."""
-    refuse_text_columns(type(estimator).__name__, "X", X, convertible=True)
+    name = type(estimator).__name__
+    refuse_text_columns(name, "X", X, convertible=True)
+    if np.ndim(y):
+        import pandas as pd
+
+        # None, NaN, and NA of pandas, which cannot be compared or sorted.
+        missing = np.flatnonzero(pd.isna(np.asarray(y, object)).reshape(len(y), -1).any(1))
+        if missing.size:
+            raise ValueError(
+                f"{name}: Input y contains NaN or another missing value in {missing.size} of {len(y)} rows, "
+                f"the first in row {missing[0]}. Leave these rows out, in X and in y."
+            )
     if reset:
         return validate_data(
             estimator,

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from numpyro_bnn import scores
 from numpyro_bnn.cli import tables
-from numpyro_bnn.cli.baselines import Guess, recalls, warnings_of
+from numpyro_bnn.cli.baselines import guess, recalls, warnings_of
+from numpyro_bnn.cli.job import score
 from numpyro_bnn.posterior.predictive_draws import Predictions
 
 
@@ -25,42 +27,47 @@ def _of_classes(probs):
 
 def test_classes_are_guessed_by_their_shares_one_row_more_of_each():
     y = np.array([0] * 7 + [1] * 2 + [0, 1, 2])
-    guess = Guess(_table(y, ("a", "b", "c")), np.arange(9))
-    np.testing.assert_allclose(guess.values["probs"], [8 / 12, 3 / 12, 1 / 12])
-    np.testing.assert_allclose(guess.log_score(y[9:]), np.log([8 / 12, 3 / 12, 1 / 12]))
-    assert guess.error(y[9:]) == pytest.approx(2 / 3)
+    guessed = guess(_table(y, ("a", "b", "c")), np.arange(9), 3)
+    np.testing.assert_allclose(guessed.probs[0, 0], [[8 / 12, 3 / 12, 1 / 12]] * 3)
+    row = score("", guessed, y[9:], "classification", 0.0)
+    assert row.log_score == pytest.approx(np.log([8 / 12, 3 / 12, 1 / 12]).mean())
+    assert row.error == pytest.approx(2 / 3)
     # One bin: the largest probability against the share that is right.
-    assert guess.calibration(y[9:]) == pytest.approx(8 / 12 - 1 / 3)
+    assert row.calibration == pytest.approx(8 / 12 - 1 / 3)
 
 
-def test_a_quantity_is_guessed_by_a_normal_law():
+@pytest.mark.parametrize("center", [3.0, 1.7e9])
+def test_a_quantity_is_guessed_by_a_normal_distribution(center):
     rng = np.random.default_rng(0)
-    y = rng.normal(3.0, 2.0, 4000)
-    guess = Guess(_table(y), np.arange(2000))
+    y = rng.normal(center, 2.0, 4000)
+    guessed = guess(_table(y), np.arange(2000), 2000)
     mean, sd = y[:2000].mean(), y[:2000].std()
-    np.testing.assert_allclose(guess.log_score(y[2000:]), norm(mean, sd).logpdf(y[2000:]))
-    assert guess.error(y[2000:]) == pytest.approx(np.sqrt(np.mean((y[2000:] - mean) ** 2)))
-    assert guess.calibration(y[2000:]) == pytest.approx(0.9, abs=4 * np.sqrt(0.09 / 2000))
+    by_row = scores.lppd(guessed, y[2000:], pointwise=True)
+    np.testing.assert_allclose(by_row, norm(mean, sd).logpdf(y[2000:]), rtol=1e-5)
+    row = score("", guessed, y[2000:], "regression", 0.0)
+    assert row.error == pytest.approx(np.sqrt(np.mean((y[2000:] - mean) ** 2)))
+    inside = np.abs(y[2000:] - mean) < norm.ppf(0.95) * sd
+    assert row.calibration == pytest.approx(inside.mean())
 
 
 def test_unequal_classes_and_a_network_that_learned_nothing_are_warned_of():
     y = np.array([0] * 90 + [1] * 10)
     table = _table(y, ("no", "yes"))
-    guess = Guess(table, np.arange(100))
-    shares = np.broadcast_to(guess.values["probs"], (2, 3, 100, 2))
-    said = " ".join(warnings_of(guess, _of_classes(shares), y, table))
+    guessed = guess(table, np.arange(100), 100)
+    shares = np.broadcast_to(guessed.probs, (2, 3, 100, 2))
+    said = " ".join(warnings_of(guessed, _of_classes(shares), y, table))
     assert "The inputs help little or not at all: the log score is +0.000" in said
     assert "Always answering the majority class is wrong on 10.0%" in said
     assert "90.0% of the test rows are 'no', so that an error of 10.0%" in said
     sure = np.where(y[:, None] == np.arange(2), 0.95, 0.05)
-    said = warnings_of(guess, _of_classes(np.broadcast_to(sure, (2, 3, 100, 2))), y, table)
+    said = warnings_of(guessed, _of_classes(np.broadcast_to(sure, (2, 3, 100, 2))), y, table)
     assert len(said) == 1
     assert "Classes are unequal" in said[0]
     half = np.array([0, 1] * 50)
     table = _table(half, ("no", "yes"))
     sure = np.where(half[:, None] == np.arange(2), 0.95, 0.05)
     predictions = _of_classes(np.broadcast_to(sure, (2, 3, 100, 2)))
-    assert warnings_of(Guess(table, np.arange(100)), predictions, half, table) == []
+    assert warnings_of(guess(table, np.arange(100), 100), predictions, half, table) == []
 
 
 def test_recall_is_the_share_of_a_class_that_is_found():

@@ -46,6 +46,9 @@ SAME = {
     "blank lines": lambda: [*lines()[:5], "", " ", ",,", *lines()[5:], ""],
     "no last line end": lambda: "\n".join(lines()),
     "plus signs": lambda: lines(weight=[f"+{field}" for field in WEIGHT]),
+    "minus signs of typesetting": lambda: lines(width=[f.replace("-", "−") for f in WIDTH]),
+    "semicolons": lambda: [line.replace(",", ";") for line in lines()],
+    "tabs": lambda: [line.replace(",", "\t") for line in lines()],
 }
 
 
@@ -122,10 +125,10 @@ BAD = {
     ),
     "one unit": (lambda: lines(width=at(PLAIN, row2="12 kg")), "'12 kg' in row 2"),
     "units all over": (
-        lambda: lines(width=UNITS), r"'width' carry a unit \('0 kg' in row 2\).*name of the column"
+        lambda: lines(width=UNITS), r"'width' holds numbers.*'0 kg' in row 2.*a unit into the name"
     ),
-    "prices": (lambda: lines(width=[f"${f}" for f in PLAIN]), r"'width' carry a unit \('\$0'"),
-    "per cent": (lambda: lines(width=[f"{f}%" for f in PLAIN]), r"'width' carry a unit \('0%'"),
+    "prices": (lambda: lines(width=[f"${f}" for f in PLAIN]), r"'\$0' in row 2.*a unit into the name"),
+    "per cent": (lambda: lines(width=[f"{f}%" for f in PLAIN]), r"'0%' in row 2.*a unit into the name"),
     "underscores": (lambda: lines(width=at(PLAIN, row3="1_000")), "'1_000' in row 3"),
     "a field too many": (
         lambda: [line + ("" if i == 0 else ",7") for i, line in enumerate(lines())],
@@ -150,8 +153,6 @@ BAD = {
     "a level that is called as a column": (
         lambda: lines("colour_red,colour,weight"), "would be called 'colour_red', as another column"
     ),
-    "semicolons": (lambda: [line.replace(",", ";") for line in lines()], "separated by semicolons"),
-    "tabs": (lambda: [line.replace(",", "\t") for line in lines()], "separated by tabs"),
     "an open quote": (lambda: lines(width=at(WIDTH, row4='"1.0')), "not a CSV table.*close every quote"),
     "infinity": (lambda: lines(width=at(WIDTH, row4="-Inf")), "missing or infinite.*row 4, column 'width'"),
     "too large": (lambda: lines(width=at(WIDTH, row4="1e400")), "infinite.*row 4, column 'width'"),
@@ -188,7 +189,7 @@ BAD = {
     ),
     "codes that differ in leading zeros": (
         lambda: lines(width=at(PLAIN, row5="0010", row9="10", row11="+010")),
-        "'width' has 0010 in row 5 and 10 in row 9, which are the same number.*a letter before them",
+        "'width' has 0010 in row 5 and 10 in row 9, which are the same number.*--text 'width'",
     ),
     "labels that differ in leading zeros": (
         lambda: lines(weight=[["1", "01"][i % 2] for i in range(ROWS)]),
@@ -206,3 +207,126 @@ def test_a_file_that_is_no_clean_table_is_refused_by_row_and_column(case, read):
     make, message = BAD[case]
     with pytest.raises(ValueError, match=f"(?s){message}"):
         read(make())
+
+
+# -- numbers and dates that are written in another way -------------------------------------------
+
+OTHERWISE = {
+    "thousands by points": (lambda i: f"{1 + i}.{i:03d}.{997 - i}", "1000 for 1,000"),
+    "thousands by apostrophes": (lambda i: f"{1 + i}'{100 + i}", "1000 for 1,000"),
+    "thousands by narrow blanks": (lambda i: f"{1 + i}\u202f{100 + i}", "1000 for 1,000"),
+    "underscores": (lambda i: f"{1 + i}_{100 + i}", "1000 for 1,000"),
+    "German numbers": (lambda i: f'"{1 + i}.{100 + i},5"', "1.5 for 1,5"),
+    "day first": (lambda i: f"{1 + i % 28:02d}/06/2021", "2024-01-31"),
+    "day first with points": (lambda i: f"{1 + i % 28}.6.2021", "2024-01-31"),
+    "short years": (lambda i: f"{1 + i % 12:02d}/02/24", "2024-01-31"),
+    "two kinds of dates": (
+        lambda i: f"2024-01-{1 + i % 28:02d}" if i % 2 else f"{1 + i % 28:02d}/02/2024", "2024-01-31"
+    ),
+    "dates that there are not": (lambda i: f"2023-02-{1 + i % 30:02d}", "2024-01-31"),
+    "years first with slashes": (lambda i: f"2024/01/{1 + i % 28:02d}", "2024-01-31"),
+    "day first with times": (lambda i: f"{1 + i % 28:02d}/06/2021 10:30", "2024-01-31"),
+    "durations": (lambda i: f"{i // 4:02d}:{15 * (i % 4):02d}", "90 for 01:30"),
+    "durations with seconds": (lambda i: f"{i // 4}:{15 * (i % 4):02d}:07.5", "90 for 01:30"),
+    "few durations": (lambda i: f"01:{15 * (i % 4):02d}", "90 for 01:30"),
+    "few dates": (lambda i: f"{1 + i % 3:02d}/02/2024", "2024-01-31"),
+    "lists": (lambda i: f'"[{i}, {i + 1}]"', "list a column of its own"),
+    "tuples": (lambda i: f'"({i}; 2.5)"', "list a column of its own"),
+    "units": (lambda i: f"{i % 20} kg", "unit into the name"),
+    "several units": (lambda i: f"{i % 20} {('kg', 'g')[i % 2]}", "unit into the name"),
+    "hours and minutes": (lambda i: f"{i % 20}h30", "unit into the name"),
+    "prices": (lambda i: f"€ {i % 20}.50", "unit into the name"),
+    "per cent": (lambda i: f"{i % 20} %", "unit into the name"),
+    "months by name": (lambda i: f'"Jan {1 + i % 28}, 2024"', "unit into the name"),
+    "weekdays by name": (lambda i: f"Mon {1 + i % 28} June 24", "unit into the name"),
+    "days before months": (lambda i: f"{1 + i % 28} Jan 2024", "unit into the name"),
+    "durations of ISO 8601": (lambda i: f"PT{i % 20}H30M", "unit into the name"),
+    "bounds": (lambda i: f"<{i % 20}", "unit into the name"),
+    "negative in brackets": (lambda i: f"({i % 20})", "unit into the name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("repeated", [1, 8], ids=["short table", "long table"])
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_quantities_written_in_another_way_are_no_categories(name, repeated, read):
+    write, advice = OTHERWISE[name]
+    fields = [write(i) for i in range(ROWS)] * repeated
+    content = lines(width=fields, colour=COLOUR * repeated, weight=WEIGHT * repeated)
+    with pytest.raises(ValueError, match=r"the column 'width' holds .* in row") as refused:
+        read(content)
+    assert advice in str(refused.value)
+    # A column of few names is one, if the user says so.
+    few = [write(i % 4) for i in range(ROWS)]
+    assert len(read(lines(width=few), text=["width"]).columns) == 3 + len(set(few))
+
+
+DATES = {
+    "zones": [f"2024-01-{1 + i % 28:02d}T02:00+02:00" for i in range(ROWS)],
+    "Z": [f"2024-01-{1 + i % 28:02d}T00:00:00Z" for i in range(ROWS)],
+    "parts of seconds": [f"2024-01-{1 + i % 28:02d} 00:00:00.000" for i in range(ROWS)],
+    "mixed": [f"2024-01-{1 + i % 28:02d}{('', 'T00:00Z')[i % 2]}" for i in range(ROWS)],
+}
+
+
+@pytest.mark.parametrize("name", DATES)
+def test_all_iso_dates_are_dates_in_utc(name, read):
+    table = read(lines(width=DATES[name]))
+    assert table.columns[0] == "width days"
+    np.testing.assert_array_equal(table.x[:, 0], 19723 + np.arange(ROWS) % 28)
+
+
+def test_names_with_numbers_in_them_stay_categories(read):
+    for write in (
+        lambda i: f"shop {i % 12}",
+        lambda i: f"id{i % 3}",
+        lambda i: f"{i % 9}-{i % 9 + 1}",
+    ):
+        assert len(read(lines(colour=[write(i) for i in range(ROWS)])).columns) == 1 + len(
+            {write(i) for i in range(ROWS)}
+        )
+
+
+def test_a_text_column_with_nearly_as_many_levels_as_rows_is_refused(read):
+    # Words without any digit; 40 rows, and 8 times as many.
+    words = [f"{'abcdefgh'[i % 8]}{'vwxyz'[i // 8]}" for i in range(ROWS)]
+    with pytest.raises(ValueError, match=r"'colour' has 40 different texts in 40 rows.*--drop"):
+        read(lines(colour=words))
+    half = [words[i // 2] for i in range(ROWS)]
+    assert len(read(lines(colour=half)).columns) == 21
+    with pytest.raises(ValueError, match="'colour' has 21 different texts in 40 rows"):
+        read(lines(colour=[*half[:-1], "another"]))
+
+
+def test_names_of_things_keep_their_zeros(read):
+    codes = [("010", "10", "7")[i % 3] for i in range(ROWS)]
+    table = read(lines(width=codes), text=["width"])
+    assert {"width_010", "width_10", "width_7"} < set(table.columns)
+    assert read(lines(weight=codes), text=["weight"]).classes == ("010", "10", "7")
+
+
+def test_all_problems_of_a_file_come_at_once(read):
+    content = lines(
+        width=at(WIDTH, row7="?"), colour=[f"c{i}" for i in range(ROWS)], weight=at(WEIGHT, row4="")
+    )
+    with pytest.raises(ValueError, match=r"3 problems") as refused:
+        read(content)
+    for words in ("row 4, column 'weight'", "'?' in row 7", "'colour' has 40 different texts"):
+        assert words in str(refused.value)
+    with pytest.raises(ValueError, match=r"3 problems") as refused:
+        read(content, target="wieght", drop=["WIDTH"], text=["color"])
+    for name in ("weight", "width", "colour"):
+        assert f"Did you mean '{name}'?" in str(refused.value)
+
+
+def test_the_summary_says_what_became_of_each_column(read):
+    dates = [f"2024-01-{1 + i % 28:02d}" for i in range(ROWS)]
+    header = "when,one,colour,weight"
+    content = [header, *(",".join(row) for row in zip(dates, WIDTH, COLOUR, PLAIN))]
+    assert list(read(content).summary) == [
+        ("weight (target)", "numbers", "", "0 to 100"),
+        ("when", "dates", "", "2024-01-01 to 2024-01-28"),
+        ("colour", "texts", "", "3: blue, green, red"),
+        ("one", "numbers", "", f"{min(map(float, WIDTH))} to {max(map(float, WIDTH))}"),
+    ]
+    goal, *_ = read(content, target="colour").summary
+    assert goal == ("colour (target)", "classes", "", "blue (13), green (13), red (14)")

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import warnings
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -18,12 +20,17 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 
+import numpyro_bnn
 from numpyro_bnn import Draws, from_inference_data
 from numpyro_bnn.cli import saved_fit
 from numpyro_bnn.cli.job import _checked
 from numpyro_bnn.cli.main import main
 from numpyro_bnn.cli.page import _check
+from numpyro_bnn.cli.saved_fit import frame_of
+from numpyro_bnn.cli.tables import Table
+from numpyro_bnn.posterior.predictive_draws import Predictions
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compile"),
@@ -172,22 +179,65 @@ def test_new_rows_are_predicted_from_the_folder(regression, tmp_path, capsys):
     assert main(["predict", str(output), str(new)]) == 0
     assert "15 rows predicted" in capsys.readouterr().out
     made = pd.read_csv(tmp_path / "new_predictions.csv")
-    # All digits: six do not tell a million from a million and four.
-    assert (made["mean"] != made["mean"].map("{:.6g}".format).astype(float)).any()
     for column in ("mean", "sd", "5 %", "95 %"):
-        np.testing.assert_allclose(made[column], told[column], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(made[column], told[column], rtol=1e-4, atol=1e-4)
     assert (made["5 %"] < made["mean"]).all()
     assert (made["mean"] < made["95 %"]).all()
+
+
+def test_rows_of_a_new_kind_are_left_out_where_that_is_asked_for(regression, tmp_path, capsys):
+    _, output, _ = regression
+    shop = pd.read_csv(output.parent / "shop.csv").drop(columns="price").astype(object)
+    shop.loc[[1, 4], "sold"] = ["perhaps", "never"]
+    shop.loc[2, "a"] = np.nan
+    new = tmp_path / "new.csv"
+    shop.to_csv(new, index=False)
+    assert main(["predict", str(output), str(new)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "2 problems" in said
+    assert "'sold' holds 'perhaps', 'never', which no row that was fitted had" in said
+    assert "leave such rows out by --unknown skip" in said
+    assert main(["predict", str(output), str(new), "--unknown", "skip"]) == 0
+    printed = capsys.readouterr().out
+    assert "Left out rows 3, 6: the column 'sold' holds 'perhaps', 'never'" in printed
+    assert "Left out rows 4: the column 'a' has missing values" in printed
+    made = pd.read_csv(tmp_path / "new_predictions.csv")
+    assert list(made["row"][:4]) == ["row 2", "row 5", "row 7", "row 8"]
+    assert len(made) == 57
+    shop.assign(sold="perhaps").to_csv(new, index=False)
+    assert main(["predict", str(output), str(new), "--unknown", "skip"]) == 2
+    assert "no row is left to predict" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("center", "sd"), [(0.0, 0.37), (1e6, 2.5), (1e6, 3e5), (2.0, 1e-4)])
+def test_predictions_have_the_digits_that_tell_rows_apart(center, sd):
+    table = Table("t", None, None, "regression", (), "y", (), (), ())
+    mean = center + sd * np.array([0.123456789, 1.23456789]) + np.array([0, 4 * (center > 0)])
+    scale = np.full(2, sd)
+
+    def evaluate(what, y):
+        return {what: norm(mean, scale).cdf(y)[None, None]}
+
+    made = frame_of(
+        table, "ab", Predictions({"mean": mean[None, None], "scale": scale[None, None]}, evaluate)
+    )
+    np.testing.assert_allclose(made["mean"], mean, rtol=0, atol=max(1e-4 * sd, 0.5 * (sd > 1e4)))
+    assert made["mean"].nunique() == 2
+    if center == 0:
+        assert (
+            max(len(str(value).lstrip("-0.")) for value in made[["mean", "sd"]].to_numpy().ravel())
+            <= 6
+        )
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.drop(columns="b"), "has no column 'b', which the network was fitted to"),
+        (lambda t: t.drop(columns="b"), "no column 'b'; it has: a, price, sold"),
         (lambda t: t.assign(sold="perhaps"), "holds 'perhaps', which no row that was fitted had"),
         (
             lambda t: t.assign(a="low"),
-            "'a' holds texts (such as 'low'), and in the table that was fitted",
+            "'a' holds 'low', and in the table that was fitted numbers",
         ),
         (lambda t: t.assign(a=np.nan), "'a' has missing values, and no row that was fitted"),
         (
@@ -298,7 +348,7 @@ def test_the_posterior_is_readable_by_arviz(regression):
     ("arguments", "message"),
     [
         (["absent.csv", "--target", "y"], "There is no file absent.csv"),
-        (["digits", "--drop", "y"], "and so does --drop"),
+        (["digits", "--drop", "y"], "and so do --drop and --text"),
         (["compare", "digits", "--calibration", ".2"], "--calibration belongs to a fit"),
         (["predict", "absent", "new.csv"], "absent holds no fit"),
         (["digits", "--target", "y"], "--target and --task belong to a CSV"),
@@ -313,19 +363,89 @@ def test_bad_input_is_one_line_and_status_2(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--chains", "0"], "must be at least 1, got 0"),
-        (["--test-fraction", "1.5"], "must be between 0 and 1, got 1.5"),
-        (["--minutes", "-1"], "must be positive, got -1"),
-        (["--minutes", "nan"], "must be positive, got nan"),
-        (["--prior", "flat"], "invalid choice"),
+        (["--chains", "0"], "--chains must be a whole number of at least 1, got '0'"),
+        (["--chains", "x"], "--chains must be a whole number of at least 1, got 'x'"),
+        (["--hidden", "3", "2.5"], "--hidden must be a whole number of at least 1, got '2.5'"),
+        (["--seed", "-1"], "--seed must be a whole number of at least 0, got '-1'"),
+        (["--minutes", "soon"], "--minutes must be a positive number, got 'soon'"),
+        (["--chain", "3"], "there is no option '--chain', did you mean --chains?"),
+        (["--test-fraction", "1.5"], "must be between 0 and 1, got '1.5'"),
+        (["--minutes", "-1"], "must be a positive number, got '-1'"),
+        (["--minutes", "nan"], "must be a positive number, got 'nan'"),
+        (["--prior", "flat"], "--prior must be one of hierarchical, fan-in"),
         (["--sep", "::"], "must be one character, or 'tab', got '::'"),
-        (["--calibration", "1"], "must be between 0 and 1, got 1"),
+        (["--calibration", "1"], "must be between 0 and 1, got '1'"),
     ],
 )
 def test_bad_options(arguments, message, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert message in capsys.readouterr().err
+
+
+def test_all_bad_options_come_at_once(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["x.csv", "--chains", "x", "--seed", "-1", "--kernel", "gibbs", "--targt", "y"])
+    said = capsys.readouterr().err
+    for words in ("--chains must be", "--seed must be", "--kernel must be one of nuts, hmc"):
+        assert f"error: {words}" in said
+    assert "no option '--targt', did you mean --target?" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["shp.csv", "--target", "price"], "no file shp.csv. Did you mean shop.csv?"),
+        (["digit"], "no file digit. Did you mean digits?"),
+        (
+            ["shop.csv", "--target", "prise"],
+            "no column 'prise'; it has: a, b, price, sold. Did you",
+        ),
+        (["compare", "shop.csv"], "say which column to predict with --target; it has: a, b, price"),
+        (["predict", "absent", "shop.csv"], "absent holds no fit"),
+        (["predict", ".", "shp.csv"], "no file shp.csv. Did you mean shop.csv?"),
+    ],
+)
+def test_a_misspelt_name_is_told_before_jax_is_loaded(arguments, message, tmp_path):
+    _table(tmp_path)
+    code = "import runpy, sys\ntry:\n    runpy.run_module('numpyro_bnn', run_name='__main__')\n"
+    code += "finally:\n    print('jax' in sys.modules)"
+    # As `python -m` sets it while it looks for the package.
+    code = f"import sys\nsys.argv = {['-m', *arguments]}\n{code}"
+    place = os.path.dirname(os.path.dirname(numpyro_bnn.__file__))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": place}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("terminal", "quiet", "shown"), [(1, 0, True), (0, 0, False), (1, 1, False)]
+)
+def test_progress_is_shown_in_terminals_alone(terminal, quiet, shown, tmp_path, monkeypatch):
+    asked = Mock(side_effect=ValueError("enough"))
+    monkeypatch.setattr("numpyro_bnn.cli.job.run", asked)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: bool(terminal), raising=False)
+    arguments = [_table(tmp_path), "--target", "price", "--output", str(tmp_path / "report")]
+    assert main([*arguments, *["--quiet"] * quiet]) == 2
+    assert asked.call_args.kwargs["progress_bar"] == shown
+
+
+def test_the_summary_of_a_wide_table_is_folded(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("numpyro_bnn.cli.job.run", Mock(side_effect=ValueError("enough")))
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(40, 50)), columns=[f"x{i}" for i in range(50)])
+    frame["[b]"] = np.resize(["[red]", "blue"], 40)
+    frame.to_csv(tmp_path / "wide.csv", index=False)
+    main([str(tmp_path / "wide.csv"), "--target", "x0", "--output", str(tmp_path / "report")])
+    printed = capsys.readouterr().out.rstrip().split("\n")
+    assert len(printed) == 12
+    assert printed[0] == "wide: regression of 'x0', 40 rows, 51 inputs"
+    assert printed[3].split() == ["[b]", "texts", "2:", "[red],", "blue"]
+    assert printed[-1] == "and 42 more numbers"
 
 
 def test_help_is_for_people(capsys):

@@ -1,14 +1,11 @@
 """Dates and missing values: what a network gets to see of them, and what is refused."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from numpyro_bnn.cli import tables
-from numpyro_bnn.cli.columns_to_inputs import Source, filled, inputs_of, sources_of
-from numpyro_bnn.cli.csv_reading import Text, columns_of, read_text
+from numpyro_bnn.cli.csv_columns import MISSING, inputs_of, misfits, read_fields, source_of
 from numpyro_bnn.cli.main import main
 
 ROWS = 40
@@ -67,8 +64,14 @@ def test_missing_values_get_an_input_and_the_median_of_training_rows(frame, tmp_
     np.testing.assert_array_equal(np.flatnonzero(np.isnan(x["width"])), [0, 5])
     np.testing.assert_array_equal(np.flatnonzero(x["day missing"]), [3])
     np.testing.assert_array_equal(np.flatnonzero(x["colour_(missing)"]), [4])
-    np.testing.assert_array_equal(np.flatnonzero(x["open_(missing)"]), [2])
-    assert "open_true" in x
+    np.testing.assert_array_equal(np.flatnonzero(x["open missing"]), [2])
+    np.testing.assert_array_equal(x["open"][:4], [1, 0, np.nan, 1])
+    kinds = {name: (kind, missing) for name, kind, missing, _ in table.summary}
+    assert kinds["width"] == ("numbers", "2")
+    assert kinds["day"] == ("dates", "1")
+    assert kinds["open"] == ("truth values", "1")
+    assert kinds["colour"] == ("texts", "1")
+    assert kinds["weight (target)"] == ("numbers", "")
     train = np.arange(5, 25)
     complete = table.imputed(train)
     place = table.columns.index("width")
@@ -86,8 +89,9 @@ def test_a_missing_target_and_a_column_without_values_are_refused(frame, tmp_pat
     frame = frame.dropna()
     with pytest.raises(ValueError, match="the column 'width' holds no value at all"):
         tables.read_csv(write(frame.assign(width=np.nan), tmp_path), "weight", impute=True)
-    with pytest.raises(ValueError, match="No training row has a value of 'b'"):
-        filled(np.array([[1.0, np.nan], [1.0, 2.0]]), ("a", "b"), np.array([0]))
+    gap = frame.assign(width=frame["width"].where(np.arange(len(frame)) > 0))
+    with pytest.raises(ValueError, match="No training row has a value of 'width'"):
+        tables.read_csv(write(gap, tmp_path), "weight", impute=True).imputed(np.array([0]))
     with pytest.raises(ValueError, match="infinite value"):
         tables.read_csv(write(frame.assign(width=np.inf), tmp_path), "weight", impute=True)
 
@@ -95,7 +99,7 @@ def test_a_missing_target_and_a_column_without_values_are_refused(frame, tmp_pat
 @pytest.mark.parametrize(
     ("change", "target", "message"),
     [
-        ({"day": "2024-02-31"}, "weight", "'2024-02-31' in row 2 is none"),
+        ({"day": "2024-02-31"}, "weight", "form that is not read: '2024-02-31' in row 2"),
         ({}, "day", "The target 'day' holds dates"),
     ],
 )
@@ -118,56 +122,64 @@ def test_a_new_table_may_miss_only_what_was_missing_before(frame, tmp_path):
     new = frame.iloc[5:8].copy()
     new.loc[5, "width"] = np.nan
     path = write(new, tmp_path, "new.csv")
-    made = inputs_of(path, columns_of(path, read_text(path), ""), old.sources)
+    fields = read_fields(path)
+    assert misfits(fields, old.sources) == {}
+    made = inputs_of(path, fields, old.sources)
     assert tuple(made.columns) == old.columns
     np.testing.assert_array_equal(made["width missing"], [1, 0, 0])
     new.loc[6, "day"] = None
     path = write(new, tmp_path, "new.csv")
-    with pytest.raises(
-        ValueError, match="'day' has missing values, and no row that was fitted had one"
-    ):
-        inputs_of(path, columns_of(path, read_text(path), ""), old.sources)
+    ((said, rows),) = misfits(read_fields(path), old.sources).items()
+    assert "'day' has missing values, and no row that was fitted had one" in said
+    assert rows == [3]
 
 
 KINDS = {
-    "gaps": (["true", "false", ""] * 4, ["TRUE", "false"], ["true", "false"]),
-    "truth values and another": (
-        ["True", "False", "unknown"] * 4,
-        ["True", "False"],
-        ["True", "False"],
-    ),
+    "truth values": (["true", "false", ""] * 4, ["TRUE", "false", ""], [1, 0, np.nan]),
+    "truth values and another": (["True", "False", "unknown"] * 4, ["True", "False"], ["True", "False"]),
     "numbers among texts": (["1", "A", "B"] * 4, ["1", "A", "1"], ["1", "A", "1"]),
     "numbers alone": (["1", "A", "B"] * 4, ["1"], ["1"]),
+    "gaps in texts": (["a", "", "b"] * 4, ["", "b"], [MISSING, "b"]),
     "no value": (["1.5", "", "2.5"] * 4, [""], [np.nan]),
     "no date": (["2024-01-01", "", "2024-01-03"] * 4, [""], [np.nan]),
-}
+}  # fmt: skip
 
 
-def text_of(values):
-    return Text(["a"], [[v] for v in values], list(range(2, 2 + len(values))), [])
+def column(values):
+    return pd.DataFrame({"a": values}, index=range(2, 2 + len(values)), dtype=object)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_few_new_rows_are_read_as_the_kind_that_was_fitted(name):
     fitted, new, expected = KINDS[name]
-    path = Path("new.csv")
-    (source,) = sources_of(columns_of(path, text_of(fitted), ""))
-    frame = columns_of(path, text_of(new), "", known=[source])
-    made = inputs_of(path, frame, [source])
+    source = source_of("a", column(fitted)["a"])
+    assert misfits(column(new), [source]) == {}
+    made = inputs_of("new.csv", column(new), [source]).to_numpy()
     if source.levels:
-        found = [source.levels[k] for k in made.to_numpy().argmax(1)]
-        assert found == expected
+        assert [source.levels[k] for k in made.argmax(1)] == expected
     else:
-        assert made.iloc[:, -1].tolist() == [1.0]
-        np.testing.assert_array_equal(made.iloc[0, 0], np.nan)
+        np.testing.assert_array_equal(made[:, -1], np.isnan(expected))
+        np.testing.assert_array_equal(made[:, 0], expected)
 
 
-def test_a_truth_value_that_is_missing_is_named():
-    known = [Source("a", "truth values")]
-    with pytest.raises(
-        ValueError, match="'a' has missing values, and no row that was fitted had one"
-    ):
-        columns_of(Path("new.csv"), text_of(["true", ""]), "", known=known)
+UNFIT = {
+    "truth values": (["true", "false"], "true", ""),
+    "numbers": (["1", "2.5"], "3", "low"),
+    "infinity": (["1", "2.5"], "3", "inf"),
+    "dates": (["2024-01-31", "2024-02-01"], "2024-03-01T10:00Z", "01/02/2024"),
+    "texts": (["a", "b"], "a", "c"),
+    "names of things": (["010", "10"], "10", "1e1"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_new_values_of_another_kind_are_named_with_their_rows(name):
+    fitted, good, bad = UNFIT[name]
+    source = source_of("a", column(fitted * 6)["a"], as_text=name == "names of things")
+    assert misfits(column([good]), [source]) == {}
+    ((said, rows),) = misfits(column([good, bad, good, bad]), [source]).items()
+    assert ("missing" if bad == "" else repr(bad)) in said
+    assert rows == [3, 5]
 
 
 @pytest.mark.usefixtures("quick_compile")

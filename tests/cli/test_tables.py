@@ -59,7 +59,7 @@ def _missing(frame):
 
 BAD = {
     "no such column": (lambda f: f, "price", None, "no column 'price'; it has: width, colour"),
-    "no target": (lambda f: f, None, None, "--target; .* has: width, colour"),
+    "no target": (lambda f: f, None, None, "--target; it has: width, colour"),
     "missing values": (
         _missing, "weight", None, "2 missing .*row 5, column 'width'; row 9, column 'colour'"
     ),
@@ -116,7 +116,7 @@ def test_columns_are_dropped_and_the_first_names_the_rows(frame, csv):
     # Two rows of one name would be taken for each other.
     frame.loc[1, "name"] = "box 0"
     assert tables.read_csv(csv(frame), "weight", drop=("name", "broken")).row_names[0] == "row 2"
-    with pytest.raises(ValueError, match="has no column 'Name'; it has: width"):
+    with pytest.raises(ValueError, match=r"no column 'Name'; it has: width.*Did you mean 'name'"):
         tables.read_csv(path, "weight", drop=("Name",))
     with pytest.raises(ValueError, match="'weight' is the target, and cannot be left out"):
         tables.read_csv(path, "weight", drop=("weight",))
@@ -128,7 +128,7 @@ def test_other_separators(frame, tmp_path, separator):
     frame.to_csv(path, index=False, sep=separator)
     table = tables.read_csv(path, "weight", separator=separator)
     np.testing.assert_allclose(table.x[:, 0], frame["width"], rtol=1e-6)
-    with pytest.raises(ValueError, match=r"expected commas.*Give --sep"):
-        tables.read_csv(path, "weight")
-    with pytest.raises(ValueError, match=r"separated by .*, expected '/'"):
+    # Not given, it is what the header has most of.
+    np.testing.assert_array_equal(tables.read_csv(path, "weight").x, table.x)
+    with pytest.raises(ValueError, match=r"no column 'weight'; it has: width.colour"):
         tables.read_csv(path, "weight", separator="/")

@@ -445,3 +445,12 @@ def test_weights_of_classes_are_those_of_repeated_rows(class_weight, monkeypatch
     np.testing.assert_allclose(totals(X, y, counts), repeated)
     if class_weight == "balanced":
         np.testing.assert_allclose(repeated, counts.sum() / 2)
+
+
+@pytest.mark.parametrize("kind", ["string", "object", "category", "Int64", "boolean", "float"])
+@pytest.mark.parametrize("estimator", [bnn.BNNClassifier, bnn.BNNRegressor])
+def test_targets_that_are_missing_are_named_by_row(estimator, kind):
+    values = {"Int64": [0, 1], "boolean": [True, False], "float": [0.0, 1.0]}.get(kind, ["a", "b"])
+    y = pd.Series([*values * 9, None, values[0]], dtype=kind)
+    with pytest.raises(ValueError, match=r"y contains NaN .* in 1 of 20 rows, the first in row 18"):
+        estimator().fit(np.zeros((20, 2)), y)

@@ -50,10 +50,11 @@ def fit_modes(
     unknown = np.full(num_members, np.nan)
     on_all_rows = training.batch_size is None and not member_optimizer.whole.centered.is_on_host
     if not on_all_rows or training.validation is not None or training.num_steps < 2 * BLOCK:
-        return *member_optimizer.fit(key, num_members, training, noise), unknown
+        return *member_optimizer.fit(key, num_members, training, noise, to_mode=True), unknown
     half = training.num_steps // 2
     shared = training.optimizer is None and training.tolerance > 0
-    z, energy = member_optimizer.fit(key, num_members, training, noise, half if shared else None)
+    most = half if shared else None
+    z, energy = member_optimizer.fit(key, num_members, training, noise, most, to_mode=True)
     left = training.num_steps - member_optimizer.steps
     by_default = training.num_steps >= TrainingOptions().num_steps
     if not np.isfinite(energy).any() or (left == 0 and not by_default):

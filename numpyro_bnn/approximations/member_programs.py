@@ -5,6 +5,7 @@ The programs hold the model and no data, which are arguments, so that an equal m
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from jax import lax
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.marginal_energy import marginal_of
+from numpyro_bnn.approximations.stopping import LOOK
 from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
@@ -30,11 +32,14 @@ class Members(NamedTuple):
     - **z** - unconstrained values by site
     - **moments** - state of the optimiser
     - **batches** - state of the gradient estimator
+    - **best** - values at which held-out rows were likeliest so far, and their log likelihood; () where none
+      are held out
     """
 
     z: Values
     moments: PyTree
     batches: PyTree
+    best: tuple = ()
 
 
 class MemberPrograms:
@@ -56,7 +61,7 @@ class MemberPrograms:
         plate: str,
         size: int,
         estimator: Estimator,
-        perturb: Callable[[Callable, PyTree], Callable] | None,
+        perturb: Callable[..., Callable],
     ) -> None:
         self.model, self.static = model, static
         self.plate, self.size = plate, size
@@ -74,7 +79,7 @@ class MemberPrograms:
 
     def rows(self, arrays: list[jax.Array], noise: PyTree = None) -> Rows:
         """The potential of one member, inside a compiled function."""
-        model = self.model if self.perturb is None else self.perturb(self.model, noise)
+        model = self.model if noise is None else self.perturb(self.model, noise)
         return Rows(marginal_of(model, self.static, arrays), self.plate, self.size)
 
     def start(
@@ -116,22 +121,39 @@ class MemberPrograms:
 
         return jax.vmap(best_of)(drawn, keys_rows, noise)
 
-    def advance(self, optimizer: optax.GradientTransformation) -> Callable:
-        """The compiled program ``(members, num_steps, noise, arrays) -> (members, energies, variances)``.
+    def advance(
+        self, optimizer: optax.GradientTransformation, held: tuple | None = None
+    ) -> Callable:
+        """The compiled program ``(members, num_steps, noise, arrays[, given]) -> (members, energies, variances)``.
 
         Energies are means over the steps, and the variances those of single steps.
+
+        :param held: how the program keeps the best by held-out rows: description of the arguments ``given``,
+            which are others than those of training; of `noise`, () for all rows at once, or the plate and the
+            number of held-out rows. None to keep none.
         """
         extended = optax.with_extra_args_support(optimizer)
 
         def steps(
-            members: Members, count: jax.Array, noise: PyTree, arrays: list[jax.Array]
+            members: Members,
+            count: jax.Array,
+            noise: PyTree,
+            arrays: list[jax.Array],
+            given: list[jax.Array],
         ) -> tuple:
             def one(member: Members, noise: PyTree) -> tuple[Members, jax.Array, jax.Array]:
                 rows = self.rows(arrays, noise)
+                if held is not None:
+                    likelihood = self._held_out(held, noise, arrays, given)
 
                 def body(i: int, carry: tuple) -> tuple:
                     member, mean, squares = carry
                     member, value = self._step(extended, member, rows)
+                    if held is not None:
+                        look = ((i + 1) % LOOK == 0) | (i + 1 == count)
+                        keep = partial(_better, likelihood)
+                        best = lax.cond(look, keep, lambda _, best: best, member.z, member.best)
+                        member = member._replace(best=best)
                     gap = value - mean
                     mean = mean + gap / (i + 1)
                     return member, mean, squares + gap * (value - mean)
@@ -142,7 +164,23 @@ class MemberPrograms:
 
             return jax.vmap(one)(members, noise)
 
-        return self.compiled(steps, optimizer=optimizer)
+        return self.compiled(steps, optimizer=optimizer, held=held)
+
+    def _held_out(
+        self, held: tuple, noise: PyTree, arrays: list[jax.Array], given: list[jax.Array]
+    ) -> Callable:
+        """The log likelihood of held-out rows as a function of a member's values."""
+        kind, about = held
+        if kind == "given":
+            return marginal_of(self.model, about, given).log_likelihood
+        if kind == "all":
+            model = self.perturb(self.model, noise, others=True)
+            return marginal_of(model, self.static, arrays).log_likelihood
+        plate, size, count = about
+        marginal = marginal_of(self.model, self.static, arrays)
+        indices = jnp.nonzero(noise[str(size)], size=count)[0]
+        some = marginal.centered.rows_of(indices, plate)
+        return lambda z: marginal.log_likelihood(z, some)
 
     def _step(
         self, optimizer: optax.GradientTransformationExtraArgs, member: Members, rows: Rows
@@ -156,7 +194,8 @@ class MemberPrograms:
         updates, moments = optimizer.update(
             gradient, member.moments, member.z, value=value, grad=gradient, value_fn=again
         )
-        return Members(optax.apply_updates(member.z, updates), moments, batches), value
+        z = optax.apply_updates(member.z, updates)
+        return member._replace(z=z, moments=moments, batches=batches), value
 
     def energies(self, z: Values, arrays: list[jax.Array]) -> jax.Array:
         """U of each member on all rows, nats."""
@@ -170,3 +209,10 @@ class MemberPrograms:
         """Values of every site from unconstrained values with leading axes (member, draw)."""
         centered = marginal_of(self.model, self.static, arrays)
         return jax.vmap(lambda pair: lax.map(lambda p: centered.draw(*p), pair))((z, keys))
+
+
+def _better(likelihood: Callable, z: Values, best: tuple) -> tuple:
+    """The values of higher likelihood, `z` or the best so far, with their likelihood."""
+    found = jnp.asarray(likelihood(z), best[1].dtype)
+    better = found > best[1]
+    return jax.tree.map(lambda new, old: jnp.where(better, new, old), (z, found), best)

@@ -98,9 +98,8 @@ def map_estimate(
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(map_estimate, model, kwargs)
-    member_optimizer, z, energy, found = _train(
-        "map_estimate", model, key, args, kwargs, num_starts, options
-    )
+    member_optimizer = MemberOptimizer("map_estimate", model, args, kwargs, options.batch_size)
+    z, energy, found = fit_modes(member_optimizer, key, num_starts, options)
     finite = np.isfinite(energy)
     best = [int(np.argmin(np.where(finite, energy, np.inf)))]
     say_if_not_reached("map_estimate", found[best])
@@ -157,10 +156,10 @@ def deep_ensemble(
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(deep_ensemble, model, kwargs)
-    member_optimizer, z, energy, found = _train(
-        "deep_ensemble", model, key, args, kwargs, num_members, options
-    )
-    return _as_chains(member_optimizer, z, energy, found)
+    member_optimizer = MemberOptimizer("deep_ensemble", model, args, kwargs, options.batch_size)
+    z, energy = member_optimizer.fit(key, num_members, options)
+    member_optimizer.name_far(energy, options)
+    return _as_chains(member_optimizer, z, energy)
 
 
 def randomized_map(
@@ -244,7 +243,7 @@ def randomized_map(
     z, energy, found = fit_modes(member_optimizer, key_fit, num_members, options, noise)
     say_if_not_reached("randomized_map", found)
     member_optimizer.name_far(energy, options)
-    return _as_chains(member_optimizer, z, energy, found)
+    return _as_chains(member_optimizer, z, energy, **_measured(found))
 
 
 def _measured(found: np.ndarray) -> dict[str, list[float]]:
@@ -254,29 +253,8 @@ def _measured(found: np.ndarray) -> dict[str, list[float]]:
 
 
 def _as_chains(
-    member_optimizer: MemberOptimizer, z: Values, energy: np.ndarray, found: np.ndarray
+    member_optimizer: MemberOptimizer, z: Values, energy: np.ndarray, **info: object
 ) -> Draws:
     """A chain with one draw for each member."""
-    return member_optimizer.draws(
-        {name: value[:, None] for name, value in z.items()},
-        None,
-        energy,
-        **_measured(found),
-    )
-
-
-def _train(
-    owner: str,
-    model: Callable,
-    key: jax.Array,
-    args: tuple,
-    kwargs: dict[str, object],
-    num_members: int,
-    options: TrainingOptions,
-) -> tuple[MemberOptimizer, Values, np.ndarray, np.ndarray]:
-    """Optimise members with these options, on all rows to their modes."""
-    member_optimizer = MemberOptimizer(owner, model, args, kwargs, options.batch_size)
-    z, energy, found = fit_modes(member_optimizer, key, num_members, options)
-    if owner != "map_estimate":  # which keeps the best only
-        member_optimizer.name_far(energy, options)
-    return member_optimizer, z, energy, found
+    values = {name: value[:, None] for name, value in z.items()}
+    return member_optimizer.draws(values, None, energy, **info)

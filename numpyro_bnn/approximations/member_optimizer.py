@@ -70,8 +70,8 @@ class TrainingOptions(NamedTuple):
       fraction, the noise of minibatches allowed for; 0 takes every step
     - **validation** - arguments of the model in their order, such as ``(x_val, y_val)``, in place of those
       of training; others that are not by row stay. Each member keeps the parameters at which these have the
-      highest likelihood, looked at every 100 steps
-    - **patience** - with `validation`: stop when no member has improved in so many looks
+      highest likelihood, looked at every 10 steps
+    - **patience** - stop when held-out rows have improved for no member in so many hundreds of steps
     - **init_params** - weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
       same for every member; other sites begin at prior draws
     - **progress_bar** - show the energy while it falls
@@ -259,11 +259,12 @@ class MemberOptimizer:
         if num_steps is not None:
             training = training._replace(num_steps=num_steps)
         optimizer = optax.adam(1e-2) if training.optimizer is None else training.optimizer
-        held, given = None, ()
+        looks: tuple[PyTree, tuple | None, Sequence[jax.Array]] = (None, None, ())
         if training.num_steps and (training.validation is not None or not to_mode):
             key_held = jax.random.fold_in(key, _RESTARTS)
-            found = self._holding_out(key_held, num_members, training.validation)
-            noise, held, given = (noise if found[0] is None else found[0], *found[1:])
+            looks = self._holding_out(key_held, num_members, training.validation)
+        rows, held, given = looks
+        noise = noise if rows is None else rows
         advance = self.advance(optimizer, held, given)
 
         def attempt(key: jax.Array) -> tuple[Values, np.ndarray]:
@@ -292,7 +293,7 @@ class MemberOptimizer:
         self, advance: Callable, members: Members, training: TrainingOptions, noise: PyTree
     ) -> Values:
         """Take steps until members have settled; `steps` and `stopped` say how many and why."""
-        batch_size = self.estimator.batch_size
+        batch_size, start = self.estimator.batch_size, members.z
         looks, best = 0, np.full(len(jax.tree.leaves(members.z)[0]), -np.inf)
         epoch = -(-self.size // batch_size) if batch_size else 1
         settling = Settling(training.tolerance, epoch)
@@ -324,7 +325,15 @@ class MemberOptimizer:
                 # Without the bar itself, so that the reason fits into a narrow terminal.
                 bar.bar_format = "{desc}: {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
                 bar.set_postfix_str(f"{self.stopped}, potential energy {energy.mean():.4g}")
-        return members.best[0] if members.best else members.z
+        if not members.best:
+            return members.z
+        # A member that is not finite, and never was better than its start, has failed.
+        same = [
+            np.asarray(members.best[0][n] == v).reshape(len(v), -1).all(1) for n, v in start.items()
+        ]
+        failed = ~finite_members(members.z) & np.all(same, 0)
+        kept, ended = members.best[0], members.z
+        return jax.tree.map(lambda new, old: where_members(failed, new, old), ended, kept)
 
     @property
     def allowed(self) -> float:

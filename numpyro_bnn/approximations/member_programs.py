@@ -5,7 +5,6 @@ The programs hold the model and no data, which are arguments, so that an equal m
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -124,7 +123,7 @@ class MemberPrograms:
     def advance(
         self, optimizer: optax.GradientTransformation, held: tuple | None = None
     ) -> Callable:
-        """The compiled program ``(members, num_steps, noise, arrays[, given]) -> (members, energies, variances)``.
+        """The program ``(members, num_steps, noise, arrays, given) -> (members, energies, variances)``.
 
         Energies are means over the steps, and the variances those of single steps.
 
@@ -143,23 +142,31 @@ class MemberPrograms:
         ) -> tuple:
             def one(member: Members, noise: PyTree) -> tuple[Members, jax.Array, jax.Array]:
                 rows = self.rows(arrays, noise)
-                if held is not None:
-                    likelihood = self._held_out(held, noise, arrays, given)
 
                 def body(i: int, carry: tuple) -> tuple:
                     member, mean, squares = carry
                     member, value = self._step(extended, member, rows)
-                    if held is not None:
-                        look = ((i + 1) % LOOK == 0) | (i + 1 == count)
-                        keep = partial(_better, likelihood)
-                        best = lax.cond(look, keep, lambda _, best: best, member.z, member.best)
-                        member = member._replace(best=best)
                     gap = value - mean
                     mean = mean + gap / (i + 1)
                     return member, mean, squares + gap * (value - mean)
 
                 zero = jnp.zeros((), jax.eval_shape(rows.potential, member.z).dtype)
-                member, mean, squares = lax.fori_loop(0, count, body, (member, zero, zero))
+                carry = (member, zero, zero)
+                if held is None:
+                    member, mean, squares = lax.fori_loop(0, count, body, carry)
+                    return member, mean, squares / count
+                likelihood = self._held_out(held, noise, arrays, given)
+                between = jnp.clip(count, 1, LOOK)
+
+                def look_and_go(j: jax.Array, carry: tuple) -> tuple:
+                    member = carry[0]
+                    member = member._replace(best=_better(likelihood, member.z, member.best))
+                    first = j * between
+                    last = jnp.minimum(first + between, count)
+                    return lax.fori_loop(first, last, body, (member, *carry[1:]))
+
+                looks = count // between + 1
+                member, mean, squares = lax.fori_loop(0, looks, look_and_go, carry)
                 return member, mean, squares / count
 
             return jax.vmap(one)(members, noise)

@@ -149,7 +149,9 @@ class held_out(Messenger):
     def _masked(
         self, law: Any, axis: int | None = None, size: int = 0, rows: Any = slice(None)
     ) -> Any:
-        if not law.batch_shape:  # rows that ``to_event`` put into one event have a law each inside of it
+        if (
+            not law.batch_shape
+        ):  # rows that ``to_event`` put into one event have a law each inside of it
             if isinstance(law, dist.Independent):
                 inside = self._masked(law.base_dist)
                 return inside.to_event(law.reinterpreted_batch_ndims)

@@ -26,7 +26,17 @@ from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, Trainin
 from numpyro_bnn.approximations.optimize import ensemble_of
 from numpyro_bnn.diagnostics import rhat
 
-TABLES = ("diabetes", "yacht", "boston", "energy", "concrete", "wine_red", "kin8nm", "power", "naval")
+TABLES = (
+    "diabetes",
+    "yacht",
+    "boston",
+    "energy",
+    "concrete",
+    "wine_red",
+    "kin8nm",
+    "power",
+    "naval",
+)
 TABLES += ("protein",)
 PRIORS = {"N(0, 1)": partial(bnn.priors.Normal, 1.0), "hierarchical": bnn.priors.Hierarchical}
 LIKELIHOODS = ("gaussian", "student_t", "heteroscedastic")

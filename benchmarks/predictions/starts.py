@@ -131,8 +131,8 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
         worse = sum(row["ensemble"] < row["guess"] for row in ours)
         apart = sum(row["worst rhat"] > 1.1 for row in ours)
         yield (
-            f"{rule}: of {len(ours)} cells {low} begin at a noise below 0.05, {worse} ensembles are worse than "
-            f"guessing, {apart} runs have an R-hat above 1.1; median log score of the chains "
+            f"{rule}: of {len(ours)} cells {low} begin at a noise below 0.05, {worse} ensembles are worse "
+            f"than guessing, {apart} runs have an R-hat above 1.1; median log score of the chains "
             f"{np.median([row['chains'] for row in ours]):.3f}."
         )
 

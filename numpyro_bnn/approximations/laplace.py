@@ -97,8 +97,8 @@ def laplace(
         still fall. More than 10⁻³ is said in a warning: the centre is then no mode.
     :raises ImportError: for ``"low_rank"`` without matfree.
     :raises ValueError: where there is no mode, if a number is out of range, a site is unknown, the last layer
-        cannot be found, no curvature is positive definite, the prior is not one that ``"low_rank"`` can take, or the
-        Gauss-Newton matrix is needed of a law for which it is not known, or of an observed value that
+        cannot be found, no curvature is positive definite, the prior is not one that ``"low_rank"`` can take,
+        or the Gauss-Newton matrix is needed of a law for which it is not known, or of an observed value that
         depends on latent sites (``obs=y - f(x)``) under a law other than Normal or StudentT.
     """
     num_samples = check_whole("laplace", "num_samples", num_samples)

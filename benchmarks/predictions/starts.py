@@ -1,7 +1,7 @@
 """Where do chains begin: at a noise of 0, or where held-out rows are likeliest?
 
 A network that can interpolate its rows has no mode: density grows without bound as the noise goes to 0. Ten
-tables of at most 350 rows to learn from, fewer than the 337 to 593 weights of a 16-16 network; one of them under two
+tables of at most 350 rows to learn from, fewer than the weights of a 16-16 network; one of them under two
 priors and three likelihoods. Four members start by the rule of before, until energies no longer fall, and by
 that of now, where each stops by a fold of the rows that it holds out. Noise is e^(-l) / √(2πe) in standard
 deviations of the target, l the mean log density of the rows to learn from; the log score is that of the
@@ -80,8 +80,7 @@ def compute(folder, draws: int, table: str, prior: str, likelihood: str) -> Iter
         starts = members.programs.compiled(members.programs.completed)(z, members.arrays)
         ensemble = ensemble_of(model, starts, x, y)
         log_density = bnn.scores.lppd(bnn.predict(None, ensemble, x), y, pointwise=False)
-        potential = bnn.potential_of(model, x, y)
-        energies = jax.jit(jax.vmap(lambda one: potential.energies(one)[1]))(starts)
+        energies = jax.jit(jax.vmap(bnn.potential_of(model, x, y).energies))(starts)[1]
         noise = np.exp(np.asarray(energies) / len(y)) / np.sqrt(2 * np.pi * np.e)
         mcmc = bnn.MCMC(
             bnn.MCLMC(model),

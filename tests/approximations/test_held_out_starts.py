@@ -27,18 +27,18 @@ def key(seed=0):
 
 def ready(likelihood, prior=None):
     outputs = 2 if likelihood == "heteroscedastic" else 1
-    network = bnn.MLP([20], outputs, jnp.tanh)
+    network = bnn.MLP([20, 20], outputs, jnp.tanh)
     return bnn.regression(network, prior or bnn.priors.Normal(1.0), likelihood=likelihood)
 
 
 def network(x):
-    net = bnn.random_module("net", bnn.MLP([20], 1, jnp.tanh), bnn.priors.Normal(1.0), x[:1])
+    net = bnn.random_module("net", bnn.MLP([20, 20], 1, jnp.tanh), bnn.priors.Normal(1.0), x[:1])
     return net(x).squeeze(-1)
 
 
 def without_plate(x, y=None):
     spread = numpyro.sample("spread", dist.HalfNormal(1.0))
-    numpyro.sample("target", dist.Laplace(network(x), spread), obs=y)
+    numpyro.sample("target", dist.Normal(network(x), spread), obs=y)
 
 
 def in_one_event(x, y=None):
@@ -161,7 +161,7 @@ def test_a_constant_that_is_given_is_not_held_out():
 # -- no mode -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "factor"])
+@pytest.mark.parametrize("name", ["gaussian", "student_t", "without a plate", "rows in one event"])
 def test_where_there_is_no_mode_the_map_says_so(name):
     with pytest.raises(NoMode, match=r"map_estimate: no mode .* noise of '(y|target)' goes to 0"):
         bnn.map_estimate(MODELS[name], key(), X, Y, **(FAST | {"num_steps": 3000}))

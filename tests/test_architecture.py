@@ -77,8 +77,8 @@ ROWS = {
         main
     """,
     "approximations": """
-        guides keywords marginal_energy members
-        member_programs randomized_model stopping
+        guides keywords marginal_energy members stopping
+        member_programs randomized_model
         member_optimizer
         curvature mean_field optimize sgd_iterates
         low_rank_laplace newton

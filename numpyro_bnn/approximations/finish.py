@@ -10,24 +10,36 @@ import warnings
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
+from numpyro.handlers import seed, substitute, trace
 from tqdm.auto import tqdm
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.approximations.marginal_energy import marginal_of
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.approximations.members import where_members
 from numpyro_bnn.approximations.newton import MOST_DENSE, Newton, Slopes, decrement
 from numpyro_bnn.approximations.stopping import BLOCK
+from numpyro_bnn.distributions.unwrap import family_of
 from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.potential.sites import counted
 
 # A mode is reached within so many nats; within the second number no further steps are taken.
 REACHED = 1e-3
 _NOTHING_LEFT = 1e-7
 # Steps with a fixed matrix; fewer where each of them takes 200 products.
 _STEPS, _STEPS_LARGE = 20, 3
+# Noise, in spreads of the target, below which a density has run away from all modes: of one value; of all on
+# average, where parameters can interpolate them, at a mode by its Newton decrement, and elsewhere.
+_ONE, _AT_MODE, _ELSEWHERE = 1e-4, 1e-2, 5e-2
 # Alternations of L-BFGS and of steps with a fixed matrix.
 _ROUNDS = 3
+
+
+class NoMode(ValueError):
+    """The density of a model grows without bound, so that it has no mode to return."""
 
 
 def fit_modes(
@@ -46,19 +58,27 @@ def fit_modes(
     :param noise: noise of each member, where the model is perturbed.
     :return: unconstrained values, energies on all rows (nats), and ½ gᵀ G⁻¹ g of each member, NaN
         where it was not measured.
+    :raises NoMode: where a member runs towards a noise of 0.
     """
     unknown = np.full(num_members, np.nan)
     on_all_rows = training.batch_size is None and not member_optimizer.whole.centered.is_on_host
     if not on_all_rows or training.validation is not None or training.num_steps < 2 * BLOCK:
-        return *member_optimizer.fit(key, num_members, training, noise), unknown
+        z, energy = member_optimizer.fit(key, num_members, training, noise, to_mode=True)
+        if training.num_steps and training.validation is None:
+            refuse_without_mode(member_optimizer, z)
+        return z, energy, unknown
     half = training.num_steps // 2
     shared = training.optimizer is None and training.tolerance > 0
-    z, energy = member_optimizer.fit(key, num_members, training, noise, half if shared else None)
+    most = half if shared else None
+    z, energy = member_optimizer.fit(key, num_members, training, noise, most, to_mode=True)
     left = training.num_steps - member_optimizer.steps
     by_default = training.num_steps >= TrainingOptions().num_steps
     if not np.isfinite(energy).any() or (left == 0 and not by_default):
+        refuse_without_mode(member_optimizer, z)
         return z, energy, unknown
+    refuse_without_mode(member_optimizer, z)
     z, found = to_modes(member_optimizer, z, left, training.progress_bar, noise)
+    refuse_without_mode(member_optimizer, z, found)
     return z, member_optimizer.energies(z), found
 
 
@@ -170,3 +190,69 @@ def say_if_not_reached(owner: str, found: np.ndarray) -> None:
         "(relu) a mode may lie on one, where this number stays large; predictions rarely feel it.",
         stacklevel=3,
     )
+
+
+def refuse_without_mode(
+    member_optimizer: MemberOptimizer, z: Values, found: np.ndarray | None = None
+) -> None:
+    """Refuse members that run towards a noise of 0, where a density grows without bound.
+
+    The noise of a value is what its density says: 1/p(y) over √(2π), or √(2πe) on average. It is compared
+    with the spread of the values, and only where it depends on parameters.
+
+    :param found: ½ gᵀ G⁻¹ g of the members, where it was measured.
+    :raises ValueError: saying what was found and what to do.
+    """
+    potential, owner = member_optimizer.whole.centered, member_optimizer.owner
+    structure = potential.structure
+    names = [name for name in structure.targets if not structure.sites[name].discrete]
+    if not names or potential.is_on_host:
+        return
+    programs = member_optimizer.programs
+
+    def laws(z: Values, arrays: list[Any]) -> dict[str, tuple]:
+        marginal = marginal_of(programs.model, programs.static, arrays)
+        values = marginal.centered.constrain(marginal.with_precisions(z))
+        model = seed(substitute(marginal.centered.bound, data=values), jax.random.key(0))
+        sites = trace(model).get_trace(*marginal.centered.args, **marginal.centered.kwargs)
+        return {n: _density(sites[n]["fn"], sites[n]["value"], counted(sites[n])) for n in names}
+
+    def all_laws(z: Values, arrays: list[Any]) -> tuple:
+        nowhere = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), z)
+        return jax.vmap(lambda one: laws(one, arrays))(z), laws(nowhere, arrays)
+
+    at, elsewhere = programs.compiled(all_laws, names=names)(z, member_optimizer.arrays)
+    size = sum(leaf[0].size for leaf in jax.tree.leaves(z))
+    for name, (density, spread, width, count) in at.items():
+        # Elsewhere as wide: the noise is a known number, and the density has a bound.
+        fixed = np.isclose(width, elsewhere[name][2], rtol=1e-3).reshape(len(width), -1).all(1)
+        by_value = np.asarray(density, np.float64).reshape(len(width), -1)
+        spread, count = np.asarray(spread, np.float64), np.asarray(count)
+        one = np.exp(-by_value.max(1)) / np.sqrt(2 * np.pi) / spread
+        mean = np.exp(-by_value.sum(1) / count) / np.sqrt(2 * np.pi * np.e) / spread
+        one = mean if by_value.shape[1] < count.max() else one
+        reached = True if found is None else np.nan_to_num(found, nan=np.inf) <= REACHED
+        least = np.where(reached, _AT_MODE, _ELSEWHERE) * (size >= count)
+        gone = ~fixed & ((one < _ONE) | (mean < least))
+        if gone.any():
+            raise NoMode(
+                f"{owner}: no mode was found, because the density grows as the noise of '{name}' goes to 0: "
+                f"it is at {np.minimum(one, mean)[gone].min():.1g} of the spread of the values, "
+                f"{count.max()} of them for {size} parameters. Hold out rows (`deep_ensemble`, `optimize`, "
+                "`validation=`), give the noise a number or a prior that keeps it from 0 "
+                "(`likelihoods.Precision()`), or sample."
+            )
+
+
+def _density(law: Any, values: jax.Array, counts: jax.Array) -> tuple:
+    """Log densities of values, their spread and that of the law, and how many values count."""
+    number = jnp.maximum(counts.sum(), 1)
+    mean = jnp.sum(jnp.where(counts, values, 0)) / number
+    spread = jnp.sqrt(jnp.sum(jnp.where(counts, values - mean, 0) ** 2) / number)
+    spread = jnp.where(spread > 0, spread, jnp.where(mean == 0, 1.0, jnp.abs(mean)))
+    base = family_of(law)
+    try:
+        width = base.scale if hasattr(base, "scale") else base.variance
+    except (NotImplementedError, AttributeError):  # it counts as one that depends on parameters
+        width = jnp.full((), jnp.nan)
+    return law.log_prob(values), spread, width, number

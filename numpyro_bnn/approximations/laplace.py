@@ -14,7 +14,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn.approximations import curvature
-from numpyro_bnn.approximations.finish import REACHED, fit_modes
+from numpyro_bnn.approximations.finish import REACHED, fit_modes, refuse_without_mode
 from numpyro_bnn.approximations.low_rank_laplace import low_rank
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
@@ -86,8 +86,8 @@ def laplace(
     :param tolerance: stop when 100 steps lower the mean energy of no start by more than this
         fraction, the noise of minibatches allowed for; 0 takes every step.
     :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each start keeps the
-        parameters at which these have the highest likelihood, looked at every 100 steps.
-    :param patience: with `validation`: stop when no start has improved in so many looks.
+        parameters at which these have the highest likelihood, looked at every 10 steps.
+    :param patience: with held-out rows: stop when no start has improved in so many hundreds of steps.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
         same for every start; other sites begin at prior draws.
     :param progress_bar: show the energy while it falls.
@@ -96,9 +96,9 @@ def laplace(
         that are random: by how many nats a quadratic energy with the Gauss-Newton matrix G would
         still fall. More than 10⁻³ is said in a warning: the centre is then no mode.
     :raises ImportError: for ``"low_rank"`` without matfree.
-    :raises ValueError: if a number is out of range, a site is unknown, the last layer cannot be
-        found, no curvature is positive definite, the prior is not one that ``"low_rank"`` can take, or the
-        Gauss-Newton matrix is needed of a law for which it is not known, or of an observed value that
+    :raises ValueError: where there is no mode, if a number is out of range, a site is unknown, the last layer
+        cannot be found, no curvature is positive definite, the prior is not one that ``"low_rank"`` can take,
+        or the Gauss-Newton matrix is needed of a law for which it is not known, or of an observed value that
         depends on latent sites (``obs=y - f(x)``) under a law other than Normal or StudentT.
     """
     num_samples = check_whole("laplace", "num_samples", num_samples)
@@ -114,6 +114,7 @@ def laplace(
         members, _, _ = fit_modes(member_optimizer, key_fit, 1, options)
     else:
         members = {n: v[None] for n, v in _values_of(mode, member_optimizer.whole).items()}
+        refuse_without_mode(member_optimizer, members)
     keep_finite("laplace", finite_members(members), member_optimizer.about_data)
     z = {name: value[0] for name, value in members.items()}
     sites = known or _last_layer(member_optimizer.whole, z)

@@ -118,10 +118,10 @@ class Marginal:
         prior = block(self.centered.bound, hide=self.centered.structure.observed)
         return potential_energy(prior, self.centered.args, self.centered.kwargs, z | precisions)
 
-    def log_likelihood(self, z: Values) -> jax.Array:
-        """log p(y | w) of all observed sites together."""
+    def log_likelihood(self, z: Values, model: Callable | None = None) -> jax.Array:
+        """log p(y | w) of all observed sites together; `model` may be one of some rows (`rows_of`)."""
         values = self.centered.constrain(self.with_precisions(z))
-        by_site = self.centered.log_joint_by_site(values)
+        by_site = self.centered.log_joint_by_site(values, model)
         return sum((by_site[name] for name in self.centered.structure.observed), jnp.zeros(()))
 
     def with_precisions(self, z: Values) -> Values:

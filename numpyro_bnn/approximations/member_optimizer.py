@@ -7,7 +7,8 @@ for the *mean* loss U/N is N times as large as one for U.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -30,7 +31,16 @@ from numpyro_bnn.approximations.members import (
     take_members,
     where_members,
 )
-from numpyro_bnn.approximations.stopping import BLOCK, HeldOut, Settling, held_out_call
+from numpyro_bnn.approximations.stopping import (
+    BLOCK,
+    Settling,
+    held_out,
+    held_out_call,
+    num_held,
+    row_numbers,
+    rows_by_member,
+)
+from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import Draws
@@ -40,6 +50,7 @@ from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.starts import check_mapping
 from numpyro_bnn.potential.structure import begin_fit, explain_tracing
+from numpyro_bnn.potential.targets import check_arguments
 from numpyro_bnn.potential.without_subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
 from numpyro_bnn.storage.shared_programs import is_compiled
@@ -59,8 +70,8 @@ class TrainingOptions(NamedTuple):
       fraction, the noise of minibatches allowed for; 0 takes every step
     - **validation** - arguments of the model in their order, such as ``(x_val, y_val)``, in place of those
       of training; others that are not by row stay. Each member keeps the parameters at which these have the
-      highest likelihood, looked at every 100 steps
-    - **patience** - with `validation`: stop when no member has improved in so many looks
+      highest likelihood, looked at every 10 steps
+    - **patience** - stop when held-out rows have improved for no member in so many hundreds of steps
     - **init_params** - weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
       same for every member; other sites begin at prior draws
     - **progress_bar** - show the energy while it falls
@@ -122,7 +133,6 @@ class MemberOptimizer:
     :param kwargs: its keyword arguments.
     :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
     :param order: how minibatches are taken, see :func:`numpyro_bnn.gradients.minibatch`.
-    :param perturb: makes the model of one member from the model and the noise of that member.
     :raises ValueError: if the model has discrete latent sites or cannot be subsampled.
     """
 
@@ -134,7 +144,6 @@ class MemberOptimizer:
         kwargs: dict[str, object],
         batch_size: int | None = None,
         order: Order = "permutation",
-        perturb: Callable[[Callable, PyTree], Callable] | None = None,
     ) -> None:
         # As they were given, with the names of columns.
         self.given = args, kwargs
@@ -155,6 +164,8 @@ class MemberOptimizer:
             )
         self.estimator = full() if batch_size is None else minibatch(batch_size, order)
         arguments = Arguments.split(args, kwargs)
+        sites = frozenset(self.whole.centered.structure.data)
+        perturb = partial(held_out, sites=sites)
         self.programs = MemberPrograms(
             model, arguments.static, self.plate, self.size, self.estimator, perturb
         )
@@ -177,23 +188,48 @@ class MemberOptimizer:
         start = self.programs.compiled(self.programs.start)
         return start(jax.random.split(key, num_members), given or {}, noise, self.arrays)
 
-    def members(self, key: jax.Array, z: Values, moments: PyTree) -> Members:
+    def members(self, key: jax.Array, z: Values, moments: PyTree, best: tuple = ()) -> Members:
         """The state of members at `z`; `key` decides their minibatches."""
         num_members = jnp.shape(next(iter(z.values())))[0]
         rows = Rows(self.whole, self.plate, self.size)
         keys = jax.random.split(key, num_members)
-        return Members(z, moments, jax.vmap(lambda z, k: self.estimator.init(rows, z, k))(z, keys))
+        batches = jax.vmap(lambda z, k: self.estimator.init(rows, z, k))(z, keys)
+        return Members(z, moments, batches, best)
 
-    def advance(self, optimizer: optax.GradientTransformation) -> Callable:
+    def advance(
+        self,
+        optimizer: optax.GradientTransformation,
+        held: tuple | None = None,
+        given: Sequence[jax.Array] = (),
+    ) -> Callable:
         """The program :meth:`MemberPrograms.advance`, which counts its steps in `gradients`."""
-        program = self.programs.advance(optimizer)
+        program = self.programs.advance(optimizer, held)
         self.compiling = not is_compiled(program)
 
         def counted(members: Members, count: int, noise: PyTree, arrays: list[jax.Array]) -> tuple:
             self.count(count * jax.tree.leaves(members.z)[0].shape[0])
-            return program(members, count, noise, arrays)
+            return program(members, count, noise, arrays, list(given))
 
         return counted
+
+    def _holding_out(
+        self, key: jax.Array, num_members: int, validation: tuple | None
+    ) -> tuple[PyTree, tuple | None, Sequence[jax.Array]]:
+        """Rows that each member holds out; how a program looks at them; their arguments, where others."""
+        if validation is not None:
+            call = held_out_call(self.owner, self.model, self.args, self.kwargs, validation)
+            check_arguments(*call)
+            there = Arguments.split(*prepared(self.model, *call))
+            return None, ("given", there.static), [jnp.asarray(a) for a in there.arrays]
+        potential = self.whole.centered
+        sizes = row_numbers(potential)
+        if not sizes:
+            return None, None, ()
+        rows = rows_by_member(key, sizes, num_members)
+        if not (self.plate or potential.is_on_host):
+            return rows, ("all", ()), ()
+        plate, size = potential.data_plate() if potential.is_on_host else (self.plate, self.size)
+        return rows, ("some", (plate, size, num_held(size))), ()
 
     def count(self, estimates: int) -> None:
         """Add a number of gradient estimates to the passes over all rows in `gradients`."""
@@ -208,23 +244,34 @@ class MemberOptimizer:
         training: TrainingOptions,
         noise: PyTree = None,
         num_steps: int | None = None,
+        to_mode: bool = False,
     ) -> tuple[Values, np.ndarray]:
         """Optimise members from their own starts; members that end far above the others start again.
 
+        Each member holds out a fold of the rows, and keeps the values at which these were likeliest.
+
         :param noise: noise of each member, where the model is perturbed.
         :param num_steps: most steps to take, where fewer than those of `training`.
+        :param to_mode: hold out no rows, unless `training` has some for validation.
         :return: unconstrained values, and the energy of each member on all rows (nats).
         """
         check_key(self.owner, key)
         if num_steps is not None:
             training = training._replace(num_steps=num_steps)
         optimizer = optax.adam(1e-2) if training.optimizer is None else training.optimizer
-        advance = self.advance(optimizer)
+        looks: tuple[PyTree, tuple | None, Sequence[jax.Array]] = (None, None, ())
+        if training.num_steps and (training.validation is not None or not to_mode):
+            key_held = jax.random.fold_in(key, _RESTARTS)
+            looks = self._holding_out(key_held, num_members, training.validation)
+        rows, held, given = looks
+        noise = noise if rows is None else rows
+        advance = self.advance(optimizer, held, given)
 
         def attempt(key: jax.Array) -> tuple[Values, np.ndarray]:
             key_start, key_rows = jax.random.split(key)
             z = self.begin(key_start, num_members, training.init_params, noise)
-            members = self.members(key_rows, z, jax.vmap(optimizer.init)(z))
+            best = () if held is None else (z, jnp.full(num_members, -jnp.inf))
+            members = self.members(key_rows, z, jax.vmap(optimizer.init)(z), best)
             z = self._descend(advance, members, training, noise)
             return z, self.energies(z)
 
@@ -246,11 +293,8 @@ class MemberOptimizer:
         self, advance: Callable, members: Members, training: TrainingOptions, noise: PyTree
     ) -> Values:
         """Take steps until members have settled; `steps` and `stopped` say how many and why."""
-        best = None
-        if (given := training.validation) is not None:
-            call = held_out_call(self.owner, self.model, self.args, self.kwargs, given)
-            best = HeldOut(self.model, *call)
-        batch_size = self.estimator.batch_size
+        batch_size, start = self.estimator.batch_size, members.z
+        looks, best = 0, np.full(len(jax.tree.leaves(members.z)[0]), -np.inf)
         epoch = -(-self.size // batch_size) if batch_size else 1
         settling = Settling(training.tolerance, epoch)
         self.steps, self.stopped = 0, f"all {training.num_steps} steps taken"
@@ -266,20 +310,30 @@ class MemberOptimizer:
                 self.steps += count
                 bar.set_postfix_str(f"potential energy {energy.mean():.4g}", refresh=False)
                 bar.update(count)
-                if best is not None:
-                    if best.compare(members.z) >= training.patience:
-                        self.stopped = "held-out rows no longer gain"
-                        break
-                elif settling.add_block(
-                    energy, np.asarray(variance) / count if batch_size else np.zeros_like(energy)
-                ):
+                if members.best:
+                    score = np.asarray(members.best[1])
+                    looks, best = (0 if (score > best).any() else looks + 1), score
+                to_the_end = training.validation is None and training.tolerance <= 0
+                if looks >= training.patience and not to_the_end:
+                    self.stopped = "held-out rows no longer gain"
+                    break
+                noisy = np.asarray(variance) / count if batch_size else np.zeros_like(energy)
+                if training.validation is None and settling.add_block(energy, noisy):
                     self.stopped = f"{BLOCK} steps gain less than {training.tolerance:g} of it"
                     break
             if self.steps:
                 # Without the bar itself, so that the reason fits into a narrow terminal.
                 bar.bar_format = "{desc}: {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
                 bar.set_postfix_str(f"{self.stopped}, potential energy {energy.mean():.4g}")
-        return members.z if best is None or best.z is None else best.z
+        if not members.best:
+            return members.z
+        # A member that is not finite, and never was better than its start, has failed.
+        same = [
+            np.asarray(members.best[0][n] == v).reshape(len(v), -1).all(1) for n, v in start.items()
+        ]
+        failed = ~finite_members(members.z) & np.all(same, 0)
+        kept, ended = members.best[0], members.z
+        return jax.tree.map(lambda new, old: where_members(failed, new, old), ended, kept)
 
     @property
     def allowed(self) -> float:

@@ -14,6 +14,7 @@ from jax import lax
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.marginal_energy import marginal_of
+from numpyro_bnn.approximations.stopping import LOOK
 from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
@@ -30,11 +31,14 @@ class Members(NamedTuple):
     - **z** - unconstrained values by site
     - **moments** - state of the optimiser
     - **batches** - state of the gradient estimator
+    - **best** - values at which held-out rows were likeliest so far, and their log likelihood; () where none
+      are held out
     """
 
     z: Values
     moments: PyTree
     batches: PyTree
+    best: tuple = ()
 
 
 class MemberPrograms:
@@ -56,7 +60,7 @@ class MemberPrograms:
         plate: str,
         size: int,
         estimator: Estimator,
-        perturb: Callable[[Callable, PyTree], Callable] | None,
+        perturb: Callable[..., Callable],
     ) -> None:
         self.model, self.static = model, static
         self.plate, self.size = plate, size
@@ -74,7 +78,7 @@ class MemberPrograms:
 
     def rows(self, arrays: list[jax.Array], noise: PyTree = None) -> Rows:
         """The potential of one member, inside a compiled function."""
-        model = self.model if self.perturb is None else self.perturb(self.model, noise)
+        model = self.model if noise is None else self.perturb(self.model, noise)
         return Rows(marginal_of(model, self.static, arrays), self.plate, self.size)
 
     def start(
@@ -116,15 +120,25 @@ class MemberPrograms:
 
         return jax.vmap(best_of)(drawn, keys_rows, noise)
 
-    def advance(self, optimizer: optax.GradientTransformation) -> Callable:
-        """The compiled program ``(members, num_steps, noise, arrays) -> (members, energies, variances)``.
+    def advance(
+        self, optimizer: optax.GradientTransformation, held: tuple | None = None
+    ) -> Callable:
+        """The program ``(members, num_steps, noise, arrays, given) -> (members, energies, variances)``.
 
         Energies are means over the steps, and the variances those of single steps.
+
+        :param held: how the program keeps the best by held-out rows: description of the arguments ``given``,
+            which are others than those of training; of `noise`, () for all rows at once, or the plate and the
+            number of held-out rows. None to keep none.
         """
         extended = optax.with_extra_args_support(optimizer)
 
         def steps(
-            members: Members, count: jax.Array, noise: PyTree, arrays: list[jax.Array]
+            members: Members,
+            count: jax.Array,
+            noise: PyTree,
+            arrays: list[jax.Array],
+            given: list[jax.Array],
         ) -> tuple:
             def one(member: Members, noise: PyTree) -> tuple[Members, jax.Array, jax.Array]:
                 rows = self.rows(arrays, noise)
@@ -137,12 +151,43 @@ class MemberPrograms:
                     return member, mean, squares + gap * (value - mean)
 
                 zero = jnp.zeros((), jax.eval_shape(rows.potential, member.z).dtype)
-                member, mean, squares = lax.fori_loop(0, count, body, (member, zero, zero))
+                carry = (member, zero, zero)
+                if held is None:
+                    member, mean, squares = lax.fori_loop(0, count, body, carry)
+                    return member, mean, squares / count
+                likelihood = self._held_out(held, noise, arrays, given)
+                between = jnp.clip(count, 1, LOOK)
+
+                def look_and_go(j: jax.Array, carry: tuple) -> tuple:
+                    member = carry[0]
+                    member = member._replace(best=_better(likelihood, member.z, member.best))
+                    first = j * between
+                    last = jnp.minimum(first + between, count)
+                    return lax.fori_loop(first, last, body, (member, *carry[1:]))
+
+                looks = count // between + 1
+                member, mean, squares = lax.fori_loop(0, looks, look_and_go, carry)
                 return member, mean, squares / count
 
             return jax.vmap(one)(members, noise)
 
-        return self.compiled(steps, optimizer=optimizer)
+        return self.compiled(steps, optimizer=optimizer, held=held)
+
+    def _held_out(
+        self, held: tuple, noise: PyTree, arrays: list[jax.Array], given: list[jax.Array]
+    ) -> Callable:
+        """The log likelihood of held-out rows as a function of a member's values."""
+        kind, about = held
+        if kind == "given":
+            return marginal_of(self.model, about, given).log_likelihood
+        if kind == "all":
+            model = self.perturb(self.model, noise, others=True)
+            return marginal_of(model, self.static, arrays).log_likelihood
+        plate, size, count = about
+        marginal = marginal_of(self.model, self.static, arrays)
+        indices = jnp.nonzero(noise[str(size)], size=count)[0]
+        some = marginal.centered.rows_of(indices, plate)
+        return lambda z: marginal.log_likelihood(z, some)
 
     def _step(
         self, optimizer: optax.GradientTransformationExtraArgs, member: Members, rows: Rows
@@ -156,7 +201,8 @@ class MemberPrograms:
         updates, moments = optimizer.update(
             gradient, member.moments, member.z, value=value, grad=gradient, value_fn=again
         )
-        return Members(optax.apply_updates(member.z, updates), moments, batches), value
+        z = optax.apply_updates(member.z, updates)
+        return member._replace(z=z, moments=moments, batches=batches), value
 
     def energies(self, z: Values, arrays: list[jax.Array]) -> jax.Array:
         """U of each member on all rows, nats."""
@@ -170,3 +216,10 @@ class MemberPrograms:
         """Values of every site from unconstrained values with leading axes (member, draw)."""
         centered = marginal_of(self.model, self.static, arrays)
         return jax.vmap(lambda pair: lax.map(lambda p: centered.draw(*p), pair))((z, keys))
+
+
+def _better(likelihood: Callable, z: Values, best: tuple) -> tuple:
+    """The values of higher likelihood, `z` or the best so far, with their likelihood."""
+    found = jnp.asarray(likelihood(z), best[1].dtype)
+    better = found > best[1]
+    return jax.tree.map(lambda new, old: jnp.where(better, new, old), (z, found), best)

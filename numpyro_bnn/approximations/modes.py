@@ -14,9 +14,11 @@ is left out with a warning and named in ``draws.left_out``.
 
 Optimisation on all rows ends at the mode, which means ½ gᵀG⁻¹g ≤ 10⁻³ nats (g the gradient, G the
 Gauss-Newton matrix with the curvature of the prior): ``draws.info["newton_decrement"]`` has the
-number of every member, and a warning names those that did not reach it (not in a deep ensemble, which
-is an average of trained networks and no approximation around a mode). With minibatches, `validation`,
+number of every member, and a warning names those that did not reach it. With minibatches, `validation`,
 fewer than 200 steps, or a given optimiser that takes every step, members stay where the optimiser ends.
+Where parameters can interpolate the rows and the noise is fitted there is no mode: density grows without
+bound as the noise goes to 0, and a search for one is refused. A deep ensemble is an average of trained
+networks and no approximation around a mode: each member stops by rows that it holds out.
 """
 
 from collections.abc import Callable
@@ -57,7 +59,7 @@ def map_estimate(
     progress_bar: bool = True,
     **kwargs: object,
 ) -> Draws:
-    """The weights of highest posterior density: plain training with the prior as regulariser.
+    """The weights of highest posterior density: training to the end with the prior as regulariser.
 
     A Gaussian prior of scale s is a weight decay λ = 1/(N s²) on the mean loss over N rows, and
     a learning rate r for the mean loss is r/N for the energy in nats, which `optimizer` moves.
@@ -74,8 +76,8 @@ def map_estimate(
     :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
         fraction, the noise of minibatches allowed for; 0 takes every step.
     :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
-        parameters at which these have the highest likelihood, looked at every 100 steps.
-    :param patience: with `validation`: stop when no member has improved in so many looks.
+        parameters at which these have the highest likelihood, looked at every 10 steps.
+    :param patience: with held-out rows: stop when no member has improved in so many hundreds of steps.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
         same for every member; other sites begin at prior draws.
     :param progress_bar: show the energy while it falls.
@@ -84,7 +86,8 @@ def map_estimate(
         precisions integrated out, and ``info["newton_decrement"]`` a list with how many nats the
         mode is away, where that was measured.
     :raises TypeError: for a keyword that neither this function nor the model takes.
-    :raises ValueError: if a number is out of range or no start stays finite.
+    :raises ValueError: if a number is out of range or no start stays finite, and where there is no mode,
+        because the density grows as the noise goes to 0.
 
     >>> import jax, numpyro, numpyro.distributions as dist, numpyro_bnn as bnn
     >>> def model(y):
@@ -98,9 +101,8 @@ def map_estimate(
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(map_estimate, model, kwargs)
-    member_optimizer, z, energy, found = _train(
-        "map_estimate", model, key, args, kwargs, num_starts, options
-    )
+    member_optimizer = MemberOptimizer("map_estimate", model, args, kwargs, options.batch_size)
+    z, energy, found = fit_modes(member_optimizer, key, num_starts, options)
     finite = np.isfinite(energy)
     best = [int(np.argmin(np.where(finite, energy, np.inf)))]
     say_if_not_reached("map_estimate", found[best])
@@ -127,11 +129,16 @@ def deep_ensemble(
     progress_bar: bool = True,
     **kwargs: object,
 ) -> Draws:
-    """Modes found from independent prior draws, averaged as if they were posterior draws.
+    """Networks trained from independent prior draws, averaged as if they were posterior draws.
+
+    Each member holds out a fold of its own, a fifth of the rows and at most 2000, and keeps the parameters at
+    which these are likeliest, looked at every 10 steps. Training stops when this improves for no member in
+    `patience` hundreds of steps, or by `tolerance`. Rows lie along the largest plate around the data, or else
+    along the first axis of the observed values. A likelihood that has all rows in one law or factor has none
+    to hold out, and stops by `tolerance` alone: give `validation` or a noise that stays away from 0.
 
     Source: Lakshminarayanan, Pritzel and Blundell, *Simple and scalable predictive uncertainty
-    estimation using deep ensembles* (2017), without adversarial training. Where the posterior
-    has one mode all members are the same: no uncertainty of the weights is left.
+    estimation using deep ensembles* (2017), without adversarial training; the folds as in bagging.
 
     :param model: a NumPyro model.
     :param key: random key.
@@ -144,8 +151,8 @@ def deep_ensemble(
     :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
         fraction, the noise of minibatches allowed for; 0 takes every step.
     :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
-        parameters at which these have the highest likelihood, looked at every 100 steps.
-    :param patience: with `validation`: stop when no member has improved in so many looks.
+        parameters at which these have the highest likelihood, looked at every 10 steps.
+    :param patience: with held-out rows: stop when no member has improved in so many hundreds of steps.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
         same for every member; other sites begin at prior draws.
     :param progress_bar: show the energy while it falls.
@@ -157,10 +164,10 @@ def deep_ensemble(
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(deep_ensemble, model, kwargs)
-    member_optimizer, z, energy, found = _train(
-        "deep_ensemble", model, key, args, kwargs, num_members, options
-    )
-    return _as_chains(member_optimizer, z, energy, found)
+    member_optimizer = MemberOptimizer("deep_ensemble", model, args, kwargs, options.batch_size)
+    z, energy = member_optimizer.fit(key, num_members, options)
+    member_optimizer.name_far(energy, options)
+    return _as_chains(member_optimizer, z, energy)
 
 
 def randomized_map(
@@ -209,8 +216,8 @@ def randomized_map(
     :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
         fraction, the noise of minibatches allowed for; 0 takes every step.
     :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
-        parameters at which these have the highest likelihood, looked at every 100 steps.
-    :param patience: with `validation`: stop when no member has improved in so many looks.
+        parameters at which these have the highest likelihood, looked at every 10 steps.
+    :param patience: with held-out rows: stop when no member has improved in so many hundreds of steps.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
         same for every member; other sites begin at prior draws.
     :param progress_bar: show the energy while it falls.
@@ -244,7 +251,7 @@ def randomized_map(
     z, energy, found = fit_modes(member_optimizer, key_fit, num_members, options, noise)
     say_if_not_reached("randomized_map", found)
     member_optimizer.name_far(energy, options)
-    return _as_chains(member_optimizer, z, energy, found)
+    return _as_chains(member_optimizer, z, energy, **_measured(found))
 
 
 def _measured(found: np.ndarray) -> dict[str, list[float]]:
@@ -254,29 +261,8 @@ def _measured(found: np.ndarray) -> dict[str, list[float]]:
 
 
 def _as_chains(
-    member_optimizer: MemberOptimizer, z: Values, energy: np.ndarray, found: np.ndarray
+    member_optimizer: MemberOptimizer, z: Values, energy: np.ndarray, **info: object
 ) -> Draws:
     """A chain with one draw for each member."""
-    return member_optimizer.draws(
-        {name: value[:, None] for name, value in z.items()},
-        None,
-        energy,
-        **_measured(found),
-    )
-
-
-def _train(
-    owner: str,
-    model: Callable,
-    key: jax.Array,
-    args: tuple,
-    kwargs: dict[str, object],
-    num_members: int,
-    options: TrainingOptions,
-) -> tuple[MemberOptimizer, Values, np.ndarray, np.ndarray]:
-    """Optimise members with these options, on all rows to their modes."""
-    member_optimizer = MemberOptimizer(owner, model, args, kwargs, options.batch_size)
-    z, energy, found = fit_modes(member_optimizer, key, num_members, options)
-    if owner != "map_estimate":  # which keeps the best only
-        member_optimizer.name_far(energy, options)
-    return member_optimizer, z, energy, found
+    values = {name: value[:, None] for name, value in z.items()}
+    return member_optimizer.draws(values, None, energy, **info)

@@ -31,7 +31,7 @@ def optimize(
     progress_bar: bool = True,
     **kwargs: object,
 ) -> Values:
-    """Minimise the potential energy from several starts, one a chain.
+    """Minimise the potential energy from several starts, one a chain, as long as held-out rows gain.
 
     Each start is the best of eight prior draws by energy, kernels shrunk to variance 1/fan-in
     where the prior is wider, and in half of them every site to a root mean square of at most 1.
@@ -40,12 +40,15 @@ def optimize(
     so at every step they are held at their conditional means given the weights; this minimises
     the energy with the precisions integrated out. A mean above the 99.9 % quantile of the prior
     counts as that quantile: a wide layer would otherwise end at zero weights, where the density
-    is a spike with hardly any mass. All chains run together under ``jax.vmap`` and stop
-    together, when 100 steps lower the mean energy of none of them by more than a fraction
-    `tolerance`, two standard errors of minibatches allowed for. Chains that end further above
-    the lowest than its posterior reaches start again, twice at most, and are named in a warning
-    if they stay. This makes starts, at the cost of starts: for a mode to within 10⁻³ nats use
-    :func:`numpyro_bnn.map_estimate`.
+    is a spike with hardly any mass.
+
+    A network that can interpolate its rows has no mode: density grows without bound as the noise goes to 0,
+    and chains that begin there stay. So each chain holds out a fold of the rows and begins where these are
+    likeliest, as the members of :func:`numpyro_bnn.deep_ensemble` do. All run together under ``jax.vmap``
+    and stop together: when held-out rows have improved for none of them in 500 steps, or 100 steps lower the
+    mean energy of none by more than a fraction `tolerance`, two standard errors of minibatches allowed for.
+    Chains that end further above the lowest than its posterior reaches start again, twice at most, and are
+    named in a warning if they stay. For a mode use :func:`numpyro_bnn.map_estimate`.
 
     :param model: a NumPyro model.
     :param key: random key.
@@ -54,7 +57,8 @@ def optimize(
     :param optimizer: an optax optimiser of the energy in nats; default Adam with step 0.01.
     :param num_steps: most steps to take; 0 returns the starts.
     :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
-    :param tolerance: relative improvement over 100 steps below which to stop; 0 takes every step.
+    :param tolerance: relative improvement over 100 steps below which to stop; 0 takes every
+        step, and keeps the values at which held-out rows were likeliest.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
         same for every chain; other sites begin at prior draws.
     :param progress_bar: show the energy while it falls.

@@ -87,8 +87,8 @@ def constant_sgd(
     :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
         fraction, the noise of minibatches allowed for; 0 takes every step.
     :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
-        parameters at which these have the highest likelihood, looked at every 100 steps.
-    :param patience: with `validation`: stop when no member has improved in so many looks.
+        parameters at which these have the highest likelihood, looked at every 10 steps.
+    :param patience: with held-out rows: stop when no member has improved in so many hundreds of steps.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
         same for every member; other sites begin at prior draws.
     :param progress_bar: show the energy while it falls.
@@ -165,8 +165,8 @@ def swag(
     :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
         fraction, the noise of minibatches allowed for; 0 takes every step.
     :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
-        parameters at which these have the highest likelihood, looked at every 100 steps.
-    :param patience: with `validation`: stop when no member has improved in so many looks.
+        parameters at which these have the highest likelihood, looked at every 10 steps.
+    :param patience: with held-out rows: stop when no member has improved in so many hundreds of steps.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
         same for every member; other sites begin at prior draws.
     :param progress_bar: show the energy while it falls.

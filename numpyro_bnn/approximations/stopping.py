@@ -7,17 +7,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
+from numpyro.handlers import seed, substitute, trace
+from numpyro.primitives import Messenger
 
-from numpyro_bnn.approximations.marginal_energy import marginal_of
-from numpyro_bnn.approximations.members import where_members
-from numpyro_bnn.data.arguments import innermost, inputs_of_call, prepared
-from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.potential.potential import Values
-from numpyro_bnn.potential.targets import check_arguments
-from numpyro_bnn.storage.shared_programs import Traced, compiled
+from numpyro_bnn.data.arguments import innermost, inputs_of_call
+from numpyro_bnn.potential.potential import Potential
+from numpyro_bnn.potential.structure import blanks
 
-# Steps between two evaluations of the energy: few enough to stop in time, enough to hide their cost.
-BLOCK = 100
+# Steps between two looks at the energy from outside of the program, and at held-out rows inside of it: those
+# of a network that can interpolate its data are often likeliest after a hundred steps.
+BLOCK, LOOK = 100, 10
+# Share of the rows that a member holds out, and their largest number.
+SHARE, MOST = 0.2, 2000
 
 
 class Settling:
@@ -105,34 +107,89 @@ def held_out_call(
     return (*validation, *beyond), others
 
 
-class HeldOut:
-    """Keeps for each member the parameters with the highest likelihood of held-out rows so far."""
+class held_out(Messenger):
+    """Handler that leaves some rows of the data out of the likelihood, or all others.
 
-    def __init__(self, model: Callable, args: tuple, kwargs: dict[str, object]) -> None:
-        check_arguments(args, kwargs)
-        arguments = Arguments.split(*prepared(model, args, kwargs))
-        self.arrays = [jnp.asarray(a) for a in arguments.arrays]
-        self.z: Values | None = None
-        self.score: jax.Array | None = None
-        self.without = 0
+    Rows lie along the largest plate around an observed site, or else along the first axis of its values.
 
-        def score(z: Values, arrays: list[Any]) -> jax.Array:
-            found = jax.vmap(marginal_of(model, arguments.static, arrays).log_likelihood)(z)
-            return jnp.where(jnp.isnan(found), -jnp.inf, found)
+    :param fn: the model.
+    :param rows: by number of rows, as a text: whether each row is held out, (N,).
+    :param sites: names of the observed sites.
+    :param others: leave the other rows out, so that the held-out ones remain.
+    """
 
-        self._score = compiled(score, Traced(model, arguments.static))
+    def __init__(
+        self,
+        fn: Callable | None,
+        rows: dict[str, jax.Array],
+        sites: frozenset[str],
+        others: bool = False,
+    ) -> None:
+        self.held, self.sites, self.others = rows, sites, others
+        self.plates: dict[str, tuple[int, jax.Array]] = {}
+        self.sizes: set[int] = set()
+        super().__init__(fn)
 
-    def compare(self, z: Values) -> int:
-        """Compare with the best so far.
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Mask the law of an observed site."""
+        if msg["type"] != "sample" or msg["name"] not in self.sites:
+            return
+        frames = [f for f in msg["cond_indep_stack"] if f.name in self.plates]
+        if frames:
+            frame = max(frames, key=lambda f: self.plates[f.name][0])
+            msg["fn"] = self._masked(msg["fn"], frame.dim, *self.plates[frame.name])
+        else:
+            msg["fn"] = self._masked(msg["fn"])
 
-        :return: comparisons since any member improved.
-        """
-        score = self._score(z, self.arrays)
-        if self.z is None or self.score is None:
-            self.z, self.score = z, score
-            return 0
-        better = score > self.score
-        self.z = jax.tree.map(lambda new, old: where_members(better, new, old), z, self.z)
-        self.score = jnp.maximum(score, self.score)
-        self.without = 0 if bool(better.any()) else self.without + 1
-        return self.without
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        """Note the rows that each plate selected."""
+        if msg["type"] == "plate":
+            self.plates[msg["name"]] = msg["args"][0], msg["value"]
+
+    def _masked(
+        self, law: Any, axis: int | None = None, size: int = 0, rows: Any = slice(None)
+    ) -> Any:
+        if (
+            not law.batch_shape
+        ):  # rows that ``to_event`` put into one event have a law each inside of it
+            if isinstance(law, dist.Independent):
+                inside = self._masked(law.base_dist)
+                return inside.to_event(law.reinterpreted_batch_ndims)
+            return law
+        if axis is None:
+            axis, size = -len(law.batch_shape), law.batch_shape[0]
+        self.sizes.add(size)
+        held = self.held.get(str(size))
+        if held is None:
+            return law
+        counts = held if self.others else ~held
+        return law.mask(jnp.reshape(counts[rows], (-1, *(1,) * (-axis - 1))))
+
+
+def row_numbers(potential: Potential) -> list[int]:
+    """Numbers of rows that can be held out of a model; empty where all rows are in one law."""
+    handler = held_out(potential.bound, {}, frozenset(potential.structure.data))
+
+    def visit(key: jax.Array, blank: jax.Array) -> jax.Array:
+        shaped = seed(substitute(handler, substitute_fn=blanks(blank)), key)
+        trace(shaped).get_trace(*potential.args, **potential.kwargs)
+        return key
+
+    jax.eval_shape(visit, jax.random.key(0), 0.0)
+    return sorted(size for size in handler.sizes if size > 1)
+
+
+def rows_by_member(key: jax.Array, sizes: list[int], num_members: int) -> dict[str, jax.Array]:
+    """For each member the rows that it holds out, as :class:`held_out` takes them: folds of a permutation."""
+    found = {}
+    for size in sizes:
+        count = num_held(size)
+        place = jax.random.permutation(jax.random.fold_in(key, size), size)
+        first = count * jnp.arange(num_members)[:, None]
+        found[str(size)] = (place - first) % size < count
+    return found
+
+
+def num_held(size: int) -> int:
+    """How many of so many rows a member holds out."""
+    return min(max(1, round(SHARE * size)), MOST)

@@ -191,8 +191,8 @@ def _parser() -> argparse.ArgumentParser:
         "--methods",
         nargs="+",
         metavar="NAME",
-        help="after `compare`: map, 'deep ensemble', 'mean field', laplace, swag, sgld, baoab; "
-        "default: all of them",
+        help="after `compare`: 'plain training', map, 'deep ensemble', 'mean field', laplace, swag, sgld, "
+        "baoab; default: all of them",
     )
     add(
         "--quiet",

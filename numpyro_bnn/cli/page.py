@@ -186,8 +186,8 @@ def _settings(outcome: Outcome) -> str:
         "What was fitted",
         paragraph(setting(outcome)),
         paragraph(
-            "MAP is the best of the optimised starts, the ensemble their average, the posterior average "
-            "that of all draws of the chains that began from them. All saw the same rows."
+            "Plain training is one of the optimised starts, stopped by rows that it held out, the ensemble "
+            "their average, the posterior average that of all draws of the chains that began from them."
         ),
         paragraph(made_with, "faint"),
     )

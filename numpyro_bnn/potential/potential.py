@@ -295,9 +295,9 @@ class Potential:
         sites = trace(seeded).get_trace(*self.args, **self.kwargs)
         return {name: sites[name]["value"] for name in self.structure.latent}
 
-    def log_joint_by_site(self, values: Values) -> Values:
+    def log_joint_by_site(self, values: Values, model: Callable | None = None) -> Values:
         """Log density of each sample site, summed, at constrained values; weights and scales count in it."""
-        bound = seed(self.bound, jax.random.key(0))
+        bound = seed(self.bound if model is None else model, jax.random.key(0))
         by_site, _ = compute_log_probs(bound, self.args, self.kwargs, dict(values))
         return by_site
 

@@ -1,6 +1,7 @@
 """Several methods on one model: a second sampler to check a first, and a table of many."""
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -11,6 +12,7 @@ from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn.approximations.finish import NoMode
 from numpyro_bnn.approximations.laplace import laplace
 from numpyro_bnn.approximations.mean_field import mean_field
 from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate
@@ -68,7 +70,8 @@ def compare(
     """Score several methods on test rows, and measure how far their predictions are from a reference's.
 
     The table of Izmailov et al. 2021 (*What are Bayesian neural network posteriors really
-    like?*, table 4) for the user's own model and data.
+    like?*, table 4) for the user's own model and data. A method that finds no mode, because the density
+    grows without bound, is left out with a warning.
 
     :param model: a NumPyro model, called as ``model(x, y)``.
     :param data: ``(x, y, x_test, y_test)``, or a mapping with these keys; scores and errors are about what
@@ -110,7 +113,14 @@ def compare(
                 model, key_start, rows.x, rows.y, num_chains=num_chains, progress_bar=progress_bar
             )
         key, key_fit = jax.random.split(key)
-        found[name] = _fitted(name, method, model, rows, key_fit, starts, settings, progress_bar)
+        try:
+            found[name] = _fitted(
+                name, method, model, rows, key_fit, starts, settings, progress_bar
+            )
+        except NoMode as error:
+            if name == reference:
+                raise
+            warnings.warn(f"compare: left out {name!r}. {error}", stacklevel=2)
     with named_elsewhere():
         predictions = {name: predict(None, f.draws, rows.x_test) for name, f in found.items()}
         table = [
@@ -140,6 +150,7 @@ def default_methods(model: Callable, num_chains: int, num_rows: int) -> dict[str
     """
     batch_size = min(100, max(1, num_rows // 10))
     return {
+        "plain training": partial(deep_ensemble, num_members=1),
         "map": map_estimate,
         "deep ensemble": partial(deep_ensemble, num_members=num_chains),
         "mean field": mean_field,

@@ -82,20 +82,19 @@ def test_a_gaussian_prior_is_a_weight_decay(data):
 
 
 @pytest.mark.slow
-def test_minibatches_of_all_members_lead_to_the_mode(data):
+def test_minibatches_lead_to_the_mode(data):
     slow = optax.adam(optax.linear_schedule(0.05, 0.0, 2000))
-    draws = bnn.deep_ensemble(
+    draws = bnn.map_estimate(
         linear.model,
         key(),
         *data,
-        num_members=3,
         batch_size=5,
         optimizer=slow,
         num_steps=2000,
         tolerance=-np.inf,
         **QUIET,
     )
-    np.testing.assert_allclose(linear.weights(draws)[:, 0], [posterior(*data)[0]] * 3, atol=0.05)
+    np.testing.assert_allclose(linear.weights(draws)[:, 0], [posterior(*data)[0]], atol=0.05)
 
 
 def test_the_energy_has_the_precisions_integrated_out(data):
@@ -290,7 +289,7 @@ def test_validation_keeps_each_members_best_parameters(data):
     step = np.eye(4) - 1e-4 * precision
     rows = np.c_[held_out[0], np.ones(6)]
     plain = []
-    for n in range(100, 3001, 100):
+    for n in range(0, 3001, 10):
         at = mean - np.linalg.matrix_power(step, n) @ mean
         plain.append(stats.norm(rows @ at, NOISE).logpdf(held_out[1]).mean())
     assert score(kept) == pytest.approx(max(plain), abs=1e-5)

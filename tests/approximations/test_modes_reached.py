@@ -68,13 +68,6 @@ def test_each_randomised_member_is_at_the_mode_of_its_own_problem(data):
     assert len(draws.info["newton_decrement"]) == 4
 
 
-@pytest.mark.slow  # Members of a `randomized_map` are taken to their modes by the same code.
-def test_members_of_an_ensemble_of_one_mode_agree(data):
-    draws = bnn.deep_ensemble(linear.model, key(), *data, num_members=3, **QUIET)
-    gap = np.abs(linear.weights(draws)[:, 0] - posterior(*data)[0]) / spreads(*data)
-    assert gap.max() < 0.02
-
-
 # -- the number that says so -------------------------------------------------------------------
 
 

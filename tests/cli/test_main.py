@@ -80,7 +80,7 @@ def regression(request, quick_compile, tmp_path_factory):
 
 def _assert_reported(output, printed, figure):
     for words in (
-        "MAP",
+        "plain training",
         "deep ensemble of 2",
         "posterior average",
         "15 test rows",
@@ -110,7 +110,7 @@ def test_a_table_becomes_a_report(regression):
 def test_the_first_table_comes_before_sampling(regression):
     _, _, printed = regression
     first, last = printed.split("before sampling")[1].split("15 test rows")
-    for name in ("mean of the target", "MAP", "deep ensemble of 2"):
+    for name in ("mean of the target", "plain training", "deep ensemble of 2"):
         (line,) = re.findall(f"{name}.*", first)
         assert line in last
     assert "posterior average" not in first

@@ -1,0 +1,167 @@
+"""Where do chains begin: at a noise of 0, or where held-out rows are likeliest?
+
+A network that can interpolate its rows has no mode: density grows without bound as the noise goes to 0. Ten
+tables of at most 350 rows to learn from, fewer than the weights of a 16-16 network; one of them under two
+priors and three likelihoods. Four members start by the rule of before, until energies no longer fall, and by
+that of now, where each stops by a fold of the rows that it holds out. Noise is e^(-l) / √(2πe) in standard
+deviations of the target, l the mean log density of the rows to learn from; the log score is that of the
+members' average on test rows, and of the average of as many MCLMC chains from them, with equal gradients;
+R-hat is that of the predicted means of these chains.
+
+    python -m benchmarks.predictions.starts [--quick] [--toy]
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.datasets import load_diabetes
+
+import numpyro_bnn as bnn
+from benchmarks._shared.data_sets import uci
+from benchmarks._shared.study import Row, Study, parser, without
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
+from numpyro_bnn.approximations.optimize import ensemble_of
+from numpyro_bnn.diagnostics import rhat
+
+TABLES = (
+    "diabetes",
+    "yacht",
+    "boston",
+    "energy",
+    "concrete",
+    "wine_red",
+    "kin8nm",
+    "power",
+    "naval",
+)
+TABLES += ("protein",)
+PRIORS = {"N(0, 1)": partial(bnn.priors.Normal, 1.0), "hierarchical": bnn.priors.Hierarchical}
+LIKELIHOODS = ("gaussian", "student_t", "heteroscedastic")
+RULES = ("before", "now")
+MEMBERS, MOST_ROWS, MOST_TESTED = 4, 350, 500
+SIZES: dict[str, Row] = {
+    "full": {"tables": TABLES, "draws": 200, "others": TABLES[:1]},
+    "quick": {"tables": TABLES[:2], "draws": 100, "others": ()},
+    "toy": {"tables": TABLES[:1], "draws": 20, "others": ()},
+}
+
+
+def rows_of(folder, table: str) -> tuple[np.ndarray, ...]:
+    """x, y, x_test, y_test, standardised by the rows to learn from."""
+    if table == "diabetes":
+        x, y = load_diabetes(return_X_y=True)
+        order = np.random.default_rng(0).permutation(len(y))
+        fit, test = order[:MOST_ROWS], order[MOST_ROWS:]
+        parts = (x[fit], y[fit], x[test], y[test])
+    else:
+        split = uci(folder, table, 0)
+        parts = split.x[:MOST_ROWS], split.y[:MOST_ROWS], split.x_test, split.y_test
+    x, y, x_test, y_test = (np.asarray(part, np.float64)[:MOST_TESTED] for part in parts)
+    spread = np.where(x.std(0) > 0, x.std(0), 1.0)
+    inputs = ((part - x.mean(0)) / spread for part in (x, x_test))
+    targets = ((part - y.mean()) / y.std() for part in (y, y_test))
+    (x, x_test), (y, y_test) = inputs, targets
+    return x, y, x_test, y_test
+
+
+def compute(folder, draws: int, table: str, prior: str, likelihood: str) -> Iterator[Row]:
+    """Starts by both rules, and chains from them."""
+    x, y, x_test, y_test = rows_of(folder, table)
+    outputs = 2 if likelihood == "heteroscedastic" else 1
+    network = bnn.MLP([16, 16], outputs)
+    model = bnn.regression(network, PRIORS[prior](), likelihood=likelihood)
+    for rule in RULES:
+        members = MemberOptimizer("optimize", model, (x, y), {})
+        options = TrainingOptions(progress_bar=False)
+        z, _ = members.fit(jax.random.key(1), MEMBERS, options, to_mode=rule == "before")
+        starts = members.programs.compiled(members.programs.completed)(z, members.arrays)
+        ensemble = ensemble_of(model, starts, x, y)
+        log_density = bnn.scores.lppd(bnn.predict(None, ensemble, x), y, pointwise=False)
+        energies = jax.jit(jax.vmap(bnn.potential_of(model, x, y).energies))(starts)[1]
+        noise = np.exp(np.asarray(energies) / len(y)) / np.sqrt(2 * np.pi * np.e)
+        mcmc = bnn.MCMC(
+            bnn.MCLMC(model),
+            num_warmup=2000,
+            num_samples=20 * draws,
+            num_chains=MEMBERS,
+            thinning=20,
+            progress_bar=False,
+        )
+        mcmc.run(jax.random.key(2), x, y, init_params=starts)
+        predictions = bnn.predict(None, mcmc, x_test)
+        of_means = rhat(np.asarray(predictions.mean))
+        yield {
+            "rule": rule,
+            "noise": float(np.median(noise)),
+            "steps": members.steps,
+            "training score": float(log_density),
+            "ensemble": float(bnn.scores.lppd(bnn.predict(None, ensemble, x_test), y_test)),
+            "chains": float(bnn.scores.lppd(predictions, y_test)),
+            "worst rhat": float(np.nanmax(of_means)),
+            "median rhat": float(np.nanmedian(of_means)),
+            "guess": float(-0.5 * np.mean(y_test**2) - 0.5 * np.log(2 * np.pi)),
+        }
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Both rules beside each other, a line for each table, prior and likelihood."""
+    found = []
+    for first in (row for row in rows if row["rule"] == RULES[0]):
+        keys = {k: first[k] for k in ("table", "prior", "likelihood")}
+        second = next(
+            r for r in rows if r["rule"] == RULES[1] and all(r[k] == v for k, v in keys.items())
+        )
+        line = keys | {"guess": f"{first['guess']:.2f}"}
+        for what, digits in (("noise", 3), ("ensemble", 2), ("chains", 2), ("median rhat", 3)):
+            line[what] = f"{first[what]:.{digits}f} → {second[what]:.{digits}f}"
+        line["worst rhat"] = f"{first['worst rhat']:.2f} → {second['worst rhat']:.2f}"
+        found.append(line)
+    return found
+
+
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """How many cells begin at a noise below .05, and how far the averages are from guessing."""
+    for rule in RULES:
+        ours = [row for row in rows if row["rule"] == rule]
+        low = sum(row["noise"] < 0.05 for row in ours)
+        worse = sum(row["ensemble"] < row["guess"] for row in ours)
+        apart = sum(row["worst rhat"] > 1.1 for row in ours)
+        yield (
+            f"{rule}: of {len(ours)} cells {low} begin at a noise below 0.05, {worse} ensembles are worse "
+            f"than guessing, {apart} runs have an R-hat above 1.1; median log score of the chains "
+            f"{np.median([row['chains'] for row in ours]):.3f}."
+        )
+
+
+def picture(rows: Sequence[Row]):
+    """Log scores of the chains by both rules, a point a cell."""
+    figure, ax = plt.subplots(figsize=(4, 4))
+    pairs = zip(*([r["chains"] for r in rows if r["rule"] == rule] for rule in RULES))
+    ax.plot(*zip(*pairs), "o", ms=4)
+    ax.axline((-1, -1), slope=1, color="0.6", lw=1)
+    ax.set(xlabel="log score of chains, starts of before", ylabel="starts by held-out rows")
+    return figure
+
+
+def main() -> None:
+    given = parser(__doc__).parse_args()
+    size = SIZES[given.size]
+    study = Study(__file__, ("table", "prior", "likelihood", "rule"), given)
+    first = {"prior": "N(0, 1)", "likelihood": "gaussian"}
+    cells = [{"table": table} | first for table in size["tables"]]
+    cells += [
+        {"table": table, "prior": prior, "likelihood": likelihood}
+        for table in size["others"]
+        for prior in PRIORS
+        for likelihood in LIKELIHOODS
+        if {"prior": prior, "likelihood": likelihood} != first
+    ]
+    study.run(cells, partial(compute, given.data, size["draws"]))
+    study.publish(summary(study.rows), findings(without(study.rows)), picture(study.rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -5,13 +5,13 @@ which: they advance all chains by a segment of the run.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.run.plan import Segment
 from numpyro_bnn.run.programs import Programs
@@ -124,10 +124,17 @@ class ChainStates:
             chains = range(i, i + 1) if self.one_by_one else range(self.num_chains)
             update(chains, segment.total, self.states[i])
 
-    def draws(self, count: int) -> PyTree:
-        """The first `count` draws of the buffer, (chain, draw, …)."""
-        buffers = self.placement.gathered(self._draws)
-        return _joined_on_device(buffers, count, self.num_chains)
+    @property
+    def buffer_size(self) -> int:
+        """Number of draws that the buffer holds."""
+        lead = 0 if self.one_by_one or self.num_chains == 1 else 1
+        return int(jax.tree.leaves(self._draws[0])[0].shape[lead])
+
+    def copied(self, count: int) -> PyTree:
+        """A copy of the first `count` draws on the host, (chain, draw, …)."""
+        # A host array may be the buffer itself.
+        buffers = jax.tree.map(_host_copy, self.placement.gathered(self._draws))
+        return _joined(buffers, count, self.num_chains)
 
     def take(self, count: int) -> Callable[[], PyTree]:
         """A function that copies the first `count` draws to the host, (chain, draw, …).
@@ -136,19 +143,25 @@ class ChainStates:
         """
         buffers = self.placement.gathered(self._draws)
         self._taken.append(self._draws)
-        return lambda: _joined(jax.tree.map(np.asarray, buffers), count, self.num_chains, np.stack)
+        return lambda: _joined(jax.tree.map(np.asarray, buffers), count, self.num_chains)
 
 
-def _joined(buffers: list[Any], count: int, num_chains: int, stack: Callable) -> Any:
+def _joined(buffers: list[Any], count: int, num_chains: int) -> Any:
     """The first `count` draws of all chains, (chain, draw, …), from one buffer or one a chain."""
     if len(buffers) == num_chains:
-        return jax.tree.map(lambda *leaves: stack([x[:count] for x in leaves]), *buffers)
+        return jax.tree.map(
+            lambda *leaves: library_of(leaves[0]).stack([x[:count] for x in leaves]), *buffers
+        )
     return jax.tree.map(lambda x: x[:, :count], buffers[0])
 
 
-@partial(jax.jit, static_argnums=(1, 2))
-def _joined_on_device(buffers: list[Any], count: int, num_chains: int) -> Any:
-    return _joined(buffers, count, num_chains, jnp.stack)
+def _host_copy(leaf: jax.Array) -> Array:
+    return leaf.copy() if is_typed_key(leaf) else np.array(leaf)
+
+
+def library_of(leaf: Array) -> Any:
+    """The library that joins such arrays: random keys are no numbers that NumPy could hold."""
+    return jnp if isinstance(leaf, jax.Array) else np
 
 
 def chain_of(tree: PyTree, chain: int) -> PyTree:

@@ -199,17 +199,14 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
             None if self._disk is None else self._disk.every,
         )
 
-    def _chain_states(
-        self, start: Start, plan: Plan, fit: BoundModel | None, in_stages: bool
-    ) -> ChainStates:
+    def _chain_states(self, start: Start, plan: Plan, fit: BoundModel | None) -> ChainStates:
         """States of the chains, which run together or (chain_method "sequential") one after another."""
         args, kwargs = (self._args, self._kwargs) if fit is None else (fit.args, fit.kwargs)
         self._kernel = after_pilot(self._kernel, start.keys, args, kwargs)
         arguments = Arguments.split(args, kwargs)
         one_by_one = self.chain_method == "sequential" and self.num_chains > 1
-        given = self._collection_params["collection_size"]
-        size = plan.chunk if plan.every or in_stages or given is None else given // self.thinning
-        programs = self._compiled(arguments.static, start.extra_fields, size, one_by_one)
+        least = 1 if plan.every is None else plan.chunk
+        programs = self._compiled(arguments.static, start.extra_fields, least, one_by_one)
         return ChainStates(
             programs,
             self.num_chains,
@@ -225,7 +222,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     ) -> None:
         """Run the chains from their start, or from the last checkpoint."""
         plan = self._plan() if judge is None else self._plan().in_stages()
-        chain_states = self._chain_states(start, plan, fit, judge is not None)
+        chain_states = self._chain_states(start, plan, fit)
         # Chains of another process are not in this one's memory, and cannot be checked here.
         shown = self.progress_bar and not self._processes.several
         # Before the run: arrays may be changed in place while it goes on, or after it.
@@ -296,12 +293,12 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         return self._states_flat
 
     def _compiled(
-        self, static: tuple, extra_fields: tuple[str, ...], size: int, one_by_one: bool
+        self, static: tuple, extra_fields: tuple[str, ...], least: int, one_by_one: bool
     ) -> Programs:
         fields = (self._sample_field, *fields_of(self.sampler), *extra_fields)
         collected, removed = split_fields(fields)
         num_warmup = steps_of_warmup(self._warmup_state, self.num_warmup)
-        key = (static, collected, removed, size, num_warmup)
+        key = (static, collected, removed, least, num_warmup)
         try:
             programs = self._programs.get(key)
         except TypeError as error:
@@ -321,7 +318,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
                 self.record,
                 num_chains,
                 self.chain_method,
-                size,
+                least,
                 self._placement,
             )
         return programs

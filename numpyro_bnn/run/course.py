@@ -7,17 +7,18 @@ rules), and a :class:`Judge` decides whether it ends. The rule itself is in
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.run.chain_states import ChainStates
+from numpyro_bnn.run.chain_states import ChainStates, library_of
 from numpyro_bnn.run.plan import Plan, Segment
 from numpyro_bnn.run.progress import ProgressBars
 from numpyro_bnn.run.recorder import Recorder
+from numpyro_bnn.samplers.failed_chains import first_bad_draws
 from numpyro_bnn.storage.checkpoints import Progress
 from numpyro_bnn.storage.processes import Processes
 
@@ -75,14 +76,9 @@ class InMemory:
 
     def take(self, chain_states: ChainStates, segment: Segment, progress: Progress) -> None:
         """Copy the draws out of the buffer, which the next segment overwrites."""
-        if segment.warmup:
-            return
-        # A host array may be the buffer itself.
-        self._chunks.append(
-            jax.tree.map(np.array, chain_states.take(segment.slot + segment.draws)())
-        )
-        self._begins.append(progress.draws)
-        chain_states.fresh_buffers()
+        if not segment.warmup:
+            self._chunks.append(chain_states.copied(segment.slot + segment.draws))
+            self._begins.append(progress.draws)
 
     def wait(self) -> None:
         """Return at once: draws in memory are kept as soon as they are taken."""
@@ -96,7 +92,30 @@ class InMemory:
         ]
         if len(parts) == 1:
             return parts[0]
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves, 1), *parts)
+        return jax.tree.map(lambda *leaves: _concatenated(leaves), *parts)
+
+    def first_bad(self, field: str) -> dict[int, int]:
+        """Index of the first draw with NaN or infinities, by chain that has one."""
+        found: dict[int, int] = {}
+        for begin, chunk in zip(self._begins, self._chunks):
+            for chain, draw in first_bad_draws(chunk[field]).items():
+                found.setdefault(chain, begin + draw)
+        return found
+
+    def on_device(self, begin: int) -> dict[str, PyTree]:
+        """All draws from `begin` on, as JAX arrays; none is kept here."""
+        flat, form = zip(*(jax.tree.flatten(chunk) for chunk in self._chunks))
+        self._chunks.clear()
+        joined = []
+        for _ in range(form[0].num_leaves):
+            # Leaf by leaf, so that no more than one is held twice.
+            leaves = [chunk.pop(0) for chunk in flat]
+            joined.append(jnp.asarray(_concatenated(leaves)[:, begin:]))
+        return jax.tree.unflatten(form[0], joined)
+
+
+def _concatenated(leaves: Sequence[Any]) -> Any:
+    return library_of(leaves[0]).concatenate(leaves, 1)
 
 
 class Course(NamedTuple):
@@ -104,13 +123,13 @@ class Course(NamedTuple):
 
     - **chain_states** - states and draw buffers of the chains
     - **plan** - the segments of the run
-    - **kept** - receives finished chunks of draws; None where one buffer holds all draws
+    - **kept** - receives finished chunks of draws
     - **processes** - the processes that share the run
     """
 
     chain_states: ChainStates
     plan: Plan
-    kept: Recorder | InMemory | None
+    kept: Recorder | InMemory
     processes: Processes
 
     def advance(
@@ -135,13 +154,12 @@ class Course(NamedTuple):
             steps += segment.total
             count += 0 if segment.warmup else segment.draws
             over = self.processes.agreed(ends(count))
-            may_end = self.kept is None or segment.whole or self.kept.takes_parts
-            if self.kept is not None and (segment.whole or (over and may_end)):
+            may_end = segment.whole or self.kept.takes_parts
+            if segment.whole or (over and may_end):
                 self.kept.take(self.chain_states, segment, Progress(steps, count))
             if over and may_end:
                 break
-        if self.kept is not None:
-            self.kept.wait()
+        self.kept.wait()
         return Progress(steps, count)
 
     def in_stages(
@@ -181,7 +199,6 @@ class Course(NamedTuple):
 
     def _evaluate(self, judge: Judge, count: int, seconds_a_draw: float) -> None:
         """Evaluate the stopping rule in the first process, and send its decision to the others."""
-        assert self.kept is not None
         step = self.plan.warmup + count * self.plan.thinning
         drawn = DrawsSoFar(
             self.kept.between,

@@ -71,6 +71,10 @@ class Plan(NamedTuple):
             return self.draws
         return max(1, min(self.draws, self.every // self.thinning))
 
+    def in_chunks(self, size: int) -> "Plan":
+        """The plan of a run whose draw buffer holds `size` draws; chunks that are smaller stay."""
+        return self if self.every is not None else self._replace(every=size * self.thinning)
+
     def in_stages(self) -> "Plan":
         """The plan of a run that is judged at growing numbers of draws, the first of them `draws`.
 

@@ -4,7 +4,8 @@ Two programs serve a whole run: `start` initialises the chains, `advance` takes 
 writes draws into a buffer that it updates in place. A third, `refresh`, is compiled only for a run that
 continues from a state of other data (:mod:`numpyro_bnn.run.continued`). Data are arguments of both, so that a
 second run, with new data of the same shapes too, compiles nothing; nor does a run of an equal kernel over
-an equal model (:mod:`numpyro_bnn.storage.shared_programs`).
+an equal model (:mod:`numpyro_bnn.storage.shared_programs`). Nor does a run of another length: the buffer
+holds a fixed number of draws, and the host empties it as often as it is full.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,9 @@ from numpyro_bnn.run.kernel_protocol import state_for_data, take_num_warmup
 from numpyro_bnn.samplers.fields import uncorrected_block
 from numpyro_bnn.storage.shared_programs import Traced, is_compiled
 
+# Bytes that a draw buffer should take, and the least and most draws that it holds.
+_BUFFER_BYTES, _FEWEST, _MOST = 2**24, 64, 1024
+
 State: TypeAlias = PyTree
 Draws: TypeAlias = PyTree
 
@@ -48,7 +52,7 @@ class Programs:
     :param num_chains: number of chains that go through the programs together.
     :param chain_method: ``"parallel"``, ``"vectorized"`` or a transformation such as
         ``jax.vmap``; not used for one chain.
-    :param size: number of draws that a draw buffer holds.
+    :param least: number of draws that the draw buffer must hold.
     :param placement: puts chains and rows on devices.
     """
 
@@ -63,7 +67,7 @@ class Programs:
         record: Callable | None,
         num_chains: int,
         chain_method: str | Callable,
-        size: int,
+        least: int,
         placement: Placement,
     ) -> None:
         self.kernel = kernel
@@ -76,7 +80,7 @@ class Programs:
         self.record = record
         self.num_chains = num_chains
         self.chain_method = chain_method
-        self.size = size
+        self.least = least
         self.placement = placement
         # The traces depend on all arguments above. What a kernel learns in `init` it learns again in each.
         traced = Traced(
@@ -142,7 +146,7 @@ class Programs:
         return self._map_chains(one, (state, init_params), arrays)
 
     def empty(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
-        """An empty draw buffer, for `size` draws of every chain."""
+        """An empty draw buffer."""
         return self._zeros(state, init_params, arrays)
 
     def zeros(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
@@ -154,9 +158,10 @@ class Programs:
 
         shapes = jax.eval_shape(partial(self._map_chains, one), (state, init_params), arrays)
         at = 0 if self.num_chains == 1 else 1
+        size = _power_of_two(max(self.least, _draws_that_fit(shapes)))
 
         def zeros(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-            return jnp.zeros((*leaf.shape[:at], self.size, *leaf.shape[at:]), leaf.dtype)
+            return jnp.zeros((*leaf.shape[:at], size, *leaf.shape[at:]), leaf.dtype)
 
         return jax.tree.map(zeros, shapes)
 
@@ -211,6 +216,17 @@ class Programs:
             return lax.fori_loop(0, num_draws, draw, (state, draws))
 
         return self._map_chains(one, (state, draws, init_params), arrays)
+
+
+def _draws_that_fit(draw: PyTree) -> int:
+    """Draws of all chains of a program that a buffer of some megabytes holds."""
+    sizes = (leaf.size * np.dtype(np.float64).itemsize for leaf in jax.tree.leaves(draw))
+    return min(max(_BUFFER_BYTES // max(1, sum(sizes)), _FEWEST), _MOST)
+
+
+def _power_of_two(count: int) -> int:
+    """The next power of two: chunks of nearly the same size share a program."""
+    return 1 << (count - 1).bit_length()
 
 
 def split_fields(fields: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

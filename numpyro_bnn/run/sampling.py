@@ -14,11 +14,10 @@ from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.course import Course, InMemory, Judge
 from numpyro_bnn.run.interrupts import finish_before_interrupt
 from numpyro_bnn.run.kernel_protocol import without_counts
-from numpyro_bnn.run.plan import Plan
+from numpyro_bnn.run.plan import Plan, Segment
 from numpyro_bnn.run.progress import progress_bars
 from numpyro_bnn.run.recorder import Disk, Recorder
 from numpyro_bnn.run.refusals import check_energy
-from numpyro_bnn.samplers.failed_chains import first_bad_draws
 from numpyro_bnn.storage.checkpoints import Progress, Start
 from numpyro_bnn.storage.processes import Processes
 
@@ -76,18 +75,16 @@ class Sampling:
         if self.disk is not None:
             return self._on_disk(self.disk, resumed)
         done = self._place(resumed)
-        if self.judge is None:
-            done = self._advance(done, None)
-            draws = self.chain_states.draws(done.draws)
-            return Finished(draws, first_bad_draws(draws[self.sample_field]), done.draws)
-        self._prepare(self.judge)
+        if self.judge is not None:
+            self._prepare(self.judge)
         kept = InMemory()
         done = self._advance(done, kept)
-        found = kept.between(0, done.draws)
-        bad = first_bad_draws(found[self.sample_field])
-        dropped = self.judge.dropped
-        draws = jax.tree.map(lambda leaf: jnp.asarray(leaf[:, dropped:]), found)
-        return Finished(draws, bad, done.draws)
+        bad = kept.first_bad(self.sample_field)
+        dropped = 0 if self.judge is None else self.judge.dropped
+        if not done.draws:
+            # A warm-up alone keeps none.
+            kept.take(self.chain_states, Segment(0, 0, 1, False, True), done)
+        return Finished(kept.on_device(dropped), bad, done.draws)
 
     def _on_disk(self, disk: Disk, resumed: bool) -> Finished:
         with disk.withdrawn_if_refused(resumed):
@@ -134,10 +131,11 @@ class Sampling:
             check_energy(self.fit, states.potential_energy, getattr(states, self.sample_field))
         return Progress(0, 0)
 
-    def _advance(self, done: Progress, kept: Recorder | InMemory | None) -> Progress:
+    def _advance(self, done: Progress, kept: Recorder | InMemory) -> Progress:
         """Take the remaining steps, or the steps up to an interruption."""
-        course = Course(self.chain_states, self.plan, kept, self.processes)
         self.chain_states.fresh_buffers()
+        plan = self.plan.in_chunks(self.chain_states.buffer_size)
+        course = Course(self.chain_states, plan, kept, self.processes)
         with (
             progress_bars(
                 self.kernel,

@@ -93,7 +93,10 @@ def diagnose(
         )
     draws = draws_of(run, model, "diagnose").bound_to(by_row)
     if draws.model is None:
-        raise ValueError("diagnose: these draws carry no model. Pass `model=`.")
+        raise ValueError(
+            "diagnose: these draws carry no model to predict with. Pass `model=`; for a run over a "
+            "`potential_fn` give its draws to `bnn.diagnostics.diagnose_draws`."
+        )
     if not draws.num_chains * draws.num_draws:
         raise ValueError(
             f"diagnose: there are no draws, but {draws.num_chains} chains of {draws.num_draws}. Run the "

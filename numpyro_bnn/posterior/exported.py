@@ -206,7 +206,7 @@ def _compiled(
 
     try:
         return compiled(*platforms)
-    except Exception as error:  # a model may fail in any way there is
+    except Exception as error:  # the model may raise anything
         failed = error
     able = []
     for name in platforms if len(platforms) > 1 else ():
@@ -217,8 +217,8 @@ def _compiled(
             failed = error
     if not able:
         raise ValueError(
-            "export: the predictions of this model cannot be compiled for a number of rows that is not "
-            f"known: {failed}. Write the network without branches on the number of rows and without calls "
+            f"export: the predictions of this model cannot be compiled: {failed} A file takes any number of "
+            "rows in single precision: write the network without branches on their number and without calls "
             "of Python functions, or ship draws and model by `bnn.save`."
         ) from failed
     left = [name for name in platforms if name not in able]

@@ -100,6 +100,13 @@ def predict(
             raise ValueError(
                 f"predict: '{name}' has shape {np.shape(value)}, which are no draws. Give at least one."
             )
+    if any(
+        isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((dict(samples), x, by_row))
+    ):
+        raise TypeError(
+            "predict: got values of a function that JAX transforms (jit, vmap, grad), where results cannot "
+            "be kept on the host. Call it outside; `bnn.export` makes a function that can be transformed."
+        )
     options: dict[str, Any] = {"batch_size": batch_size, "site": site}
     others: dict[Any, PyTree] = dict(by_row)
     if isinstance(samples, Draws):

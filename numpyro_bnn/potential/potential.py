@@ -104,8 +104,6 @@ class Potential:
             self.structure = structure_of(self.model, self.args, self.kwargs)
         # Targets are checked here too, because kernels of this package may run in NumPyro's own MCMC.
         check_targets(self.structure)
-        if not self.structure.latent:
-            raise ValueError("The model has no latent site: every sample site is observed.")
         discrete = [n for n in self.structure.latent if self.structure.sites[n].discrete]
         if discrete:
             raise ValueError(

@@ -25,10 +25,15 @@ Shape = tuple[int, ...]
 def check_targets(structure: Structure) -> None:
     """Refuse observed sites with values that would be broadcast, or counted several times.
 
-    Latent sites that a handler sets are refused, too: they would get other values.
+    Latent sites that a handler sets are refused, too: they would get other values. So are models without any.
 
     :raises ValueError: naming the site, and both shapes.
     """
+    if not structure.latent:
+        raise ValueError(
+            "The model has no latent site to sample: every site is observed, fixed or integrated out. Give "
+            "one of them a prior, or integrate out fewer."
+        )
     if structure.preset:
         raise ValueError(
             f"`handlers.substitute` in the model sets the latent sites {sorted(structure.preset)}, and "

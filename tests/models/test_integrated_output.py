@@ -361,3 +361,17 @@ def test_whole_numbers_in_a_prior_are_the_same_numbers(prior):
         return potential({n: jnp.full(sites[n].shape, 0.3) for n in potential.structure.latent})
 
     assert energy(2) == energy(2.0)
+
+
+def all_linear(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+
+@pytest.mark.parametrize("kernel", [HMC, bnn.MCLMC, partial(bnn.SGLD, step_size=0.1)])
+def test_a_model_without_latent_sites_left_is_refused(kernel):
+    x = np.ones((4, 2), np.float32)
+    mcmc = bnn.MCMC(kernel(bnn.integrate_output(all_linear)), num_warmup=2, num_samples=2)
+    with pytest.raises(ValueError, match="no latent site to sample: every site is observed, fixed"):
+        mcmc.run(jax.random.key(0), x, x[:, 0])

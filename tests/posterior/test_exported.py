@@ -211,7 +211,7 @@ def single(model, name="w", shape=()):
 
 
 NO_MODEL = bnn.Draws({"w": np.ones((1, 2), np.float32)})
-NOT_COMPILED = "cannot be compiled for a number of rows that is not known"
+NOT_COMPILED = "cannot be compiled"
 NOT_RUN = bnn.MCMC(bnn.SGLD(per_row_mean, step_size=0.1), num_warmup=1, num_samples=1)
 LOCAL = single(with_local_values, "own", (4,))
 REFUSED = {
@@ -283,3 +283,16 @@ def test_a_platform_that_the_model_cannot_run_on_is_left_out(tmp_path):
         path = bnn.export(draws, x, tmp_path / "f")
     assert read(path).platforms == ("cpu",)
     np.testing.assert_allclose(read(path).call(x)["mean"], expected(draws, x)["mean"], rtol=1e-5)
+
+
+def test_what_a_model_refuses_is_no_fault_of_the_number_of_rows(tmp_path):
+    times = (1.7145e9 + 15.0 * np.arange(12))[:, None]
+    model = bnn.regression(bnn.MLP((2,), 1), priors.Normal(1.0), times, Y)
+    values = {"Dense_0.kernel": (1, 2), "Dense_0.bias": (2,), "Dense_1.kernel": (2, 1)}
+    values |= {"Dense_1.bias": (1,)}
+    draws = {f"net/{n}": np.ones((1, 2, *shape), np.float32) for n, shape in values.items()}
+    draws["y.scale"] = np.ones((1, 2), np.float32)
+    with pytest.raises(
+        ValueError, match=r"^export: .* be compiled: regression: column 0 of x lies around 17145"
+    ):
+        bnn.export(bnn.Draws(draws, model), times, tmp_path / "f")

@@ -2,6 +2,7 @@
 
 import inspect
 
+import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -49,6 +50,14 @@ CALLS = {
         lambda: bnn.diagnose(X, DRAWS),
         f"diagnose: got ndarray and Draws as run and x. {DIAGNOSE}",
     ),
+    "draws inside of jit": (
+        lambda: jax.jit(lambda w: bnn.predict(model, {"w": w}, X).mean)(DRAWS["w"]),
+        r"predict: got values of a function that JAX transforms .* `bnn.export` makes a function",
+    ),
+    "inputs inside of vmap": (
+        lambda: jax.vmap(lambda x: bnn.predict(None, DRAWS, x).mean)(X[None]),
+        "predict: got values of a function that JAX transforms",
+    ),
 }
 
 
@@ -76,3 +85,9 @@ def test_an_error_inside_is_not_mistaken_for_a_wrong_call():
     assert "Write `predict(" not in str(caught.value)
     with pytest.raises(ValueError, match="call `run` first"):
         bnn.predict(None, bnn.MCMC(NUTS(model), num_warmup=1, num_samples=1), X)
+
+
+def test_a_run_without_a_model_is_sent_to_the_diagnosis_of_draws():
+    run = bnn.Draws({"w": np.zeros((1, 5, 2))})
+    with pytest.raises(ValueError, match=r"give its draws to `bnn.diagnostics.diagnose_draws`"):
+        bnn.diagnose(run, X)

@@ -131,7 +131,7 @@ def test_rows_are_found(name, sizes):
     assert row_numbers(Potential(MODELS[name], (X, Y))) == sizes
 
 
-def test_one_law_of_all_rows_has_none_to_hold_out():
+def test_one_density_of_all_rows_has_none_to_hold_out():
     def model(y):
         mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
         numpyro.sample("y", dist.MultivariateNormal(mean * jnp.ones(5), jnp.eye(5)), obs=y)

@@ -10,16 +10,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# The command line looks at its file before it loads JAX, which takes seconds.
-if Path(sys.argv[0]).stem not in ("-m", "numpyro-bnn"):
+__version__ = "0.1.0"
+
+# The command line runs models in one thread, and looks at its file before it loads JAX, which takes seconds.
+if Path(sys.argv[0]).stem != "numpyro-bnn" and ("-m", "numpyro_bnn") not in zip(
+    sys.orig_argv, sys.orig_argv[1:]
+):
     # ArviZ leaves a stand-in for NumPyro that is loaded on first use: a part of it that is imported before
     # the whole would be loaded twice.
     from numpyro import __version__ as _numpyro_version
 
-from numpyro_bnn._handler_stack import separate_threads as _separate_threads
+    from numpyro_bnn._handler_stack import separate_threads as _separate_threads
 
-__version__ = "0.1.0"
-_separate_threads()
+    _separate_threads()
 
 _HOME = {
     "approximations.laplace": ["laplace"],

@@ -210,26 +210,28 @@ def refuse_without_mode(
         return
     programs = member_optimizer.programs
 
-    def laws(z: Values, arrays: list[Any]) -> dict[str, tuple]:
+    def densities(z: Values, arrays: list[Any]) -> dict[str, tuple]:
         marginal = marginal_of(programs.model, programs.static, arrays)
         values = marginal.centered.constrain(marginal.with_precisions(z))
         model = seed(substitute(marginal.centered.bound, data=values), jax.random.key(0))
         sites = trace(model).get_trace(*marginal.centered.args, **marginal.centered.kwargs)
         return {n: _density(sites[n]["fn"], sites[n]["value"], counted(sites[n])) for n in names}
 
-    def all_laws(z: Values, arrays: list[Any]) -> tuple:
+    def here_and_elsewhere(z: Values, arrays: list[Any]) -> tuple:
         nowhere = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), z)
-        return jax.vmap(lambda one: laws(one, arrays))(z), laws(nowhere, arrays)
+        return jax.vmap(lambda one: densities(one, arrays))(z), densities(nowhere, arrays)
 
-    at, elsewhere = programs.compiled(all_laws, names=names)(z, member_optimizer.arrays)
+    at, elsewhere = programs.compiled(here_and_elsewhere, names=names)(z, member_optimizer.arrays)
     size = sum(leaf[0].size for leaf in jax.tree.leaves(z))
     for name, (density, spread, width, count) in at.items():
         # Elsewhere as wide: the noise is a known number, and the density has a bound.
         fixed = np.isclose(width, elsewhere[name][2], rtol=1e-3).reshape(len(width), -1).all(1)
         by_value = np.asarray(density, np.float64).reshape(len(width), -1)
         spread, count = np.asarray(spread, np.float64), np.asarray(count)
-        one = np.exp(-by_value.max(1)) / np.sqrt(2 * np.pi) / spread
-        mean = np.exp(-by_value.sum(1) / count) / np.sqrt(2 * np.pi * np.e) / spread
+        # A member far from the values has any noise: infinite in these units.
+        with np.errstate(over="ignore"):
+            one = np.exp(-by_value.max(1)) / np.sqrt(2 * np.pi) / spread
+            mean = np.exp(-by_value.sum(1) / count) / np.sqrt(2 * np.pi * np.e) / spread
         one = mean if by_value.shape[1] < count.max() else one
         reached = True if found is None else np.nan_to_num(found, nan=np.inf) <= REACHED
         least = np.where(reached, _AT_MODE, _ELSEWHERE) * (size >= count)
@@ -244,15 +246,15 @@ def refuse_without_mode(
             )
 
 
-def _density(law: Any, values: jax.Array, counts: jax.Array) -> tuple:
-    """Log densities of values, their spread and that of the law, and how many values count."""
+def _density(distribution: Any, values: jax.Array, counts: jax.Array) -> tuple:
+    """Log densities of values, their spread and that of the distribution, and how many values count."""
     number = jnp.maximum(counts.sum(), 1)
     mean = jnp.sum(jnp.where(counts, values, 0)) / number
     spread = jnp.sqrt(jnp.sum(jnp.where(counts, values - mean, 0) ** 2) / number)
     spread = jnp.where(spread > 0, spread, jnp.where(mean == 0, 1.0, jnp.abs(mean)))
-    base = family_of(law)
+    base = family_of(distribution)
     try:
         width = base.scale if hasattr(base, "scale") else base.variance
     except (NotImplementedError, AttributeError):  # it counts as one that depends on parameters
         width = jnp.full((), jnp.nan)
-    return law.log_prob(values), spread, width, number
+    return distribution.log_prob(values), spread, width, number

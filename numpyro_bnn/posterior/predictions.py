@@ -124,11 +124,13 @@ def _refuse_rows_of_nan(predictions: Predictions, x: PyTree) -> None:
         return
     bad = np.isnan(main).reshape(*main.shape[:3], -1).any(3).all((0, 1))
     rows = np.flatnonzero(bad)
+    if not rows.size:
+        return
     inputs = [np.asarray(leaf) for leaf in jax.tree.leaves(x)]
     inputs = [leaf for leaf in inputs if leaf.dtype.kind == "f"]
     nan = [~np.isfinite(leaf[rows]).reshape(rows.size, -1).all(1) for leaf in inputs]
     of_inputs = np.any(nan, 0) if nan else np.zeros(rows.size, bool)
-    if rows.size and (rows.size < bad.size or of_inputs.all()):
+    if rows.size < bad.size or of_inputs.all():
         named = ", ".join(map(str, rows[:5])) + (", …" if rows.size > 5 else "")
         why = f", of which {of_inputs.sum()} have NaN or infinite inputs" if of_inputs.any() else ""
         raise ValueError(

@@ -408,18 +408,18 @@ def test_all_bad_options_come_at_once(capsys):
 )
 def test_a_misspelt_name_is_told_before_jax_is_loaded(arguments, message, tmp_path):
     _table(tmp_path)
-    code = "import runpy, sys\ntry:\n    runpy.run_module('numpyro_bnn', run_name='__main__')\n"
-    code += "finally:\n    print('jax' in sys.modules)"
-    # As `python -m` sets it while it looks for the package.
-    code = f"import sys\nsys.argv = {['-m', *arguments]}\n{code}"
     place = os.path.dirname(os.path.dirname(numpyro_bnn.__file__))
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-X", "importtime", "-m", "numpyro_bnn", *arguments],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": place}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2
-    assert message in " ".join(done.stderr.split())
-    assert done.stdout == "False\n"
+    lines = done.stderr.splitlines()
+    imported = [line.split("|")[-1].strip() for line in lines if line.startswith("import time:")]
+    assert "numpyro_bnn.cli.main" in imported
+    assert "jax" not in imported
+    said = [line for line in lines if not line.startswith("import time:")]
+    assert message in " ".join(" ".join(said).split())
 
 
 @pytest.mark.parametrize(

@@ -169,13 +169,13 @@ def test_a_run_that_never_agrees_is_told_to_temper():
 
 
 def test_time_ends_a_run_between_looks():
-    mcmc = sampler(thinning=10, num_samples=400, progress_rate=10)
+    mcmc = sampler(thinning=10, num_samples=2400, progress_rate=10)
     stopped = until(mcmc, max_minutes=1e-4)
     assert stopped.reason == "max_minutes"
-    # Half of the first look's forty, and a look at them all the same.
-    assert stopped.draws == 20
-    assert [look.draws for look in stopped.looks] == [20]
-    assert stopped.report.verdict == "too_short"
+    # Half of the first look's 240, and a look at them all the same.
+    assert stopped.draws == 120
+    assert [look.draws for look in stopped.looks] == [120]
+    assert stopped.report.verdict == "run_longer"
     assert "To be within tolerance would take about" in str(stopped)
 
 

@@ -49,10 +49,12 @@ def test_the_whole_way():
     assert isinstance(result.mcmc.sampler, bnn.MCLMC)
     assert result.mcmc.thinning == 100
     assert set(result.seconds) == {"optimise", "sample", "judge"}
-    # Every member of the ensemble is at the mode, which a Gaussian posterior has at its mean.
+    # Every member of the ensemble is near the mode, the mean of a Gaussian posterior: it holds out a fifth
+    # of the rows.
+    spread = np.sqrt(np.diag(np.linalg.inv(PRECISION)))
     members = linear_gaussian.weights(result.ensemble)
     assert members.shape == (2, 1, 4)
-    np.testing.assert_allclose(members, np.tile(MEAN, (2, 1, 1)), atol=0.01)
+    assert (np.abs(members - MEAN) < 3 * spread).all()
     assert result.ensemble.stats["potential_energy"].shape == (2, 1)
     have_the_law_of_the_posterior(result, bias=0.1)
     np.testing.assert_array_equal(result.weights, [0.5, 0.5])

@@ -130,6 +130,12 @@ class ChainStates:
         lead = 0 if self.one_by_one or self.num_chains == 1 else 1
         return int(jax.tree.leaves(self._draws[0])[0].shape[lead])
 
+    @property
+    def bytes_of_a_draw(self) -> int:
+        """Memory that a draw of all chains takes."""
+        sizes = (leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self._draws))
+        return sum(sizes) // self.buffer_size
+
     def copied(self, count: int) -> PyTree:
         """A copy of the first `count` draws on the host, (chain, draw, …)."""
         # A host array may be the buffer itself.

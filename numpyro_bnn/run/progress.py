@@ -20,9 +20,10 @@ def explain_memory() -> Iterator[None]:
     """Add advice to the error when memory runs out: settings that make the run smaller."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
+    except (jax.errors.JaxRuntimeError, MemoryError) as error:
         # With several devices JAX reports the lack of memory as an internal error.
-        if "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error):
+        lacking = "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
+        if lacking or isinstance(error, MemoryError):
             error.add_note(
                 "numpyro_bnn: not enough memory. If the draws are too many, stream them to disk "
                 "with `MCMC(…, draws='run.zarr')`; if the gradient over all rows is too large, "

@@ -135,6 +135,9 @@ class Sampling:
         """Take the remaining steps, or the steps up to an interruption."""
         self.chain_states.fresh_buffers()
         plan = self.plan.in_chunks(self.chain_states.buffer_size)
+        if self.disk is None and self.judge is None:
+            # Raises now, and not after hours, where memory cannot hold all draws.
+            np.empty(plan.draws * self.chain_states.bytes_of_a_draw, np.uint8)
         course = Course(self.chain_states, plan, kept, self.processes)
         with (
             progress_bars(

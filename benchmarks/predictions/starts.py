@@ -146,8 +146,8 @@ def picture(rows: Sequence[Row]):
     return figure
 
 
-def main() -> None:
-    given = parser(__doc__).parse_args()
+def main(argv: list[str] | None = None) -> None:
+    given = parser(__doc__).parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, ("table", "prior", "likelihood", "rule"), given)
     first = {"prior": "N(0, 1)", "likelihood": "gaussian"}

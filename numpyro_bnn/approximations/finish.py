@@ -73,10 +73,9 @@ def fit_modes(
     z, energy = member_optimizer.fit(key, num_members, training, noise, most, to_mode=True)
     left = training.num_steps - member_optimizer.steps
     by_default = training.num_steps >= TrainingOptions().num_steps
-    if not np.isfinite(energy).any() or (left == 0 and not by_default):
-        refuse_without_mode(member_optimizer, z)
-        return z, energy, unknown
     refuse_without_mode(member_optimizer, z)
+    if not np.isfinite(energy).any() or (left == 0 and not by_default):
+        return z, energy, unknown
     z, found = to_modes(member_optimizer, z, left, training.progress_bar, noise)
     refuse_without_mode(member_optimizer, z, found)
     return z, member_optimizer.energies(z), found

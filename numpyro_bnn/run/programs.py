@@ -158,7 +158,8 @@ class Programs:
 
         shapes = jax.eval_shape(partial(self._map_chains, one), (state, init_params), arrays)
         at = 0 if self.num_chains == 1 else 1
-        size = _power_of_two(max(self.least, _draws_that_fit(shapes)))
+        # A power of two: chunks of nearly the same size share a program.
+        size = 1 << (max(self.least, _draws_that_fit(shapes)) - 1).bit_length()
 
         def zeros(leaf: jax.ShapeDtypeStruct) -> jax.Array:
             return jnp.zeros((*leaf.shape[:at], size, *leaf.shape[at:]), leaf.dtype)
@@ -222,11 +223,6 @@ def _draws_that_fit(draw: PyTree) -> int:
     """Draws of all chains of a program that a buffer of some megabytes holds."""
     sizes = (leaf.size * np.dtype(np.float64).itemsize for leaf in jax.tree.leaves(draw))
     return min(max(_BUFFER_BYTES // max(1, sum(sizes)), _FEWEST), _MOST)
-
-
-def _power_of_two(count: int) -> int:
-    """The next power of two: chunks of nearly the same size share a program."""
-    return 1 << (count - 1).bit_length()
 
 
 def split_fields(fields: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

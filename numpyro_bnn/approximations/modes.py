@@ -134,7 +134,7 @@ def deep_ensemble(
     Each member holds out a fold of its own, a fifth of the rows and at most 2000, and keeps the parameters at
     which these are likeliest, looked at every 10 steps. Training stops when this improves for no member in
     `patience` hundreds of steps, or by `tolerance`. Rows lie along the largest plate around the data, or else
-    along the first axis of the observed values. A likelihood that has all rows in one density or factor has none
+    along the first axis of the observed values. A likelihood that has all rows in one factor has none
     to hold out, and stops by `tolerance` alone: give `validation` or a noise that stays away from 0.
 
     Source: Lakshminarayanan, Pritzel and Blundell, *Simple and scalable predictive uncertainty

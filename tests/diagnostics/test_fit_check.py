@@ -96,11 +96,11 @@ def test_rows_that_have_one_density_under_all_draws_are_exact():
 
 
 def test_rows_without_a_tail_are_not_good():
-    two = np.repeat([[-1.0], [-2.0]], 200, 1)[..., None]
-    found = leave_one_out(two)
+    densities = np.repeat([[[-1.0] * 2], [[-2.0] * 2]], 200, 1)
+    found = leave_one_out(densities)
     # The average over the posterior without the row of its density, with weights of 1 over it.
     assert found.by_row == pytest.approx(np.log(2 / (np.exp(1) + np.exp(2))))
-    assert found.counts == (0, 0, 1)
+    assert found.counts == (0, 0, 2)
 
 
 def test_thresholds_depend_on_the_number_of_draws():

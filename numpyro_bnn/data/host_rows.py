@@ -34,6 +34,8 @@ _PASS_BYTES = 2**26
 _CHECKED_BYTES = 2**30
 # Rows, from all of the data, that show whether a large offset would take the digits of a column.
 _SOME_ROWS = 1000
+# One thread reads all files: the C library below netCDF4 crashes where two threads use it at once.
+_READER = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn rows")
 
 
 class RowsOfNumbers(Protocol):
@@ -61,12 +63,13 @@ class OnHost:
     once from beginning to end, 64 MiB at a time.
 
     Numbers that the device cannot hold (64 bits become 32) are refused as data in memory are: before the run,
-    in a pass over up to a GiB; of larger data when a step reads them.
+    in a pass over up to a GiB; of larger data when a step reads them. So are masked rows.
 
     :param array: anything with ``shape``, ``dtype`` and rows that can be taken by slices and by
-        sorted arrays of row numbers, such as ``numpy.memmap``, zarr and h5py arrays. Rows in another byte
-        order, or of wider floats, are converted as they are read.
+        sorted arrays of row numbers, such as ``numpy.memmap``, zarr, h5py and netCDF4 arrays. Rows in
+        another byte order, or of wider floats, are converted as they are read.
     :raises TypeError: if it lacks one of these, or does not hold numbers.
+    :raises ValueError: for a raw array of packed numbers: its attributes have a scale or an offset.
 
     >>> import numpy as np, numpyro_bnn as bnn
     >>> bnn.OnHost(np.zeros((1000, 3), np.float32))
@@ -80,15 +83,27 @@ class OnHost:
                 f"OnHost: expected an array of numbers with rows, got {type(array).__name__} of shape "
                 f"{shape} and dtype {kind}. Open the file as `numpy.memmap`, zarr or h5py array first."
             )
+        attributes = getattr(array, "attrs", {})
+        packed = [name for name in ("scale_factor", "add_offset") if name in attributes]
+        if packed:
+            raise ValueError(
+                f"OnHost: the array is packed (its {packed[0]} is {attributes[packed[0]]}), and "
+                f"{type(array).__name__} gives the stored numbers. Open it by netCDF4 or xarray."
+            )
         self.array = array
         self.shape = tuple(shape)
-        self.dtype = np.dtype(jax.dtypes.canonicalize_dtype(native_type(kind)))
+        # What stands in the file where a value is missing: netCDF4 and xarray mask it, others do not.
+        self._missing = attributes.get("_FillValue")
+        # A packed netCDF4 variable gives other numbers than the type that it names: a row tells.
+        row = array[:1]
+        self._masks = self._missing is not None or np.ma.isMaskedArray(row)
+        self._stored = np.ma.getdata(row).dtype
+        self.dtype = np.dtype(jax.dtypes.canonicalize_dtype(native_type(self._stored)))
         self._ahead: OrderedDict[bytes, Future] = OrderedDict()
         self._checked = False
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn rows")
 
     def __reduce__(self) -> tuple[type["OnHost"], tuple]:
-        # The thread that reads ahead stays here. How the array is kept is its own affair.
+        # Rows that are read ahead stay here.
         return OnHost, (self.array,)
 
     def __repr__(self) -> str:
@@ -126,21 +141,37 @@ class OnHost:
         if ahead is not None:
             ahead = np.asarray(ahead)
             if ahead.tobytes() not in self._ahead:
-                self._ahead[ahead.tobytes()] = self._pool.submit(self.read, ahead)
+                self._ahead[ahead.tobytes()] = _READER.submit(self._read, ahead)
             while len(self._ahead) > _AHEAD:
                 self._ahead.popitem(last=False)
         return values
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         """Rows by number, from the file."""
+        return _READER.submit(self._read, rows).result()
+
+    def _rows(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Rows as the array gives them; masked ones are refused."""
+        values = self.array[rows]
+        if self._missing is not None:
+            values = np.ma.masked_equal(values, np.ravel(self._missing)[0])
+        if np.ma.is_masked(values):
+            number = int(np.argwhere(np.ma.getmaskarray(values))[0, 0])
+            row = rows.start + number if isinstance(rows, slice) else int(rows[number])
+            raise ValueError(
+                f"OnHost: row {row} of the {type(self.array).__name__} of shape {self.shape} is masked, so it "
+                "has no value. Leave such rows out, or write a file with values in their place."
+            )
+        return np.asarray(values)
+
+    def _read(self, rows: np.ndarray) -> np.ndarray:
         first, count = int(rows[0]), len(rows)
         if np.array_equal(rows, np.arange(first, first + count)):
-            values = self.array[first : first + count]
+            values = self._rows(slice(first, first + count))
         else:
             # HDF5 requires row numbers in increasing order, in which disks also read fastest.
             ordered, back = np.unique(rows, return_inverse=True)
-            values = np.asarray(self.array[ordered])[back]
-        values = np.asarray(values)
+            values = self._rows(ordered)[back]
         # The cast below would wrap whole numbers round in silence.
         check_range(
             "OnHost", f"a block of {len(rows)} rows of the array of shape {self.shape}", values
@@ -154,13 +185,13 @@ class OnHost:
         :param label: name of the argument.
         :raises ValueError: naming the argument.
         """
-        if self._checked or np.dtype(self.array.dtype) == self.dtype:
+        if self._checked or (self._stored == self.dtype and not self._masks):
             return
         size = self.shape[0]
-        if np.dtype(self.array.dtype).itemsize * int(np.prod(self.shape)) <= _CHECKED_BYTES:
+        if self._stored.itemsize * int(np.prod(self.shape)) <= _CHECKED_BYTES:
             self._check_all(owner, label)
         rows = np.unique(np.linspace(0, size - 1, min(size, _SOME_ROWS)).astype(int))
-        check_offset(owner, label, np.asarray(self.array[rows]))
+        check_offset(owner, label, self._rows(rows))
         self._checked = True
 
     def _check_all(self, owner: str, label: str) -> None:
@@ -171,12 +202,13 @@ class OnHost:
                 ends += [values.min(), values.max()]
             else:
                 check_range(owner, label, values, begin)
-        check_range(owner, label, np.asarray(ends, self.array.dtype))
+        check_range(owner, label, np.asarray(ends, self._stored))
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """All rows as they are stored, a block at a time, with the number of the first row of each."""
         for begin in range(0, self.shape[0], self.rows_a_pass):
-            yield begin, np.asarray(self.array[begin : begin + self.rows_a_pass])
+            rows = slice(begin, begin + self.rows_a_pass)
+            yield begin, _READER.submit(self._rows, rows).result()
 
     @property
     def rows_a_pass(self) -> int:

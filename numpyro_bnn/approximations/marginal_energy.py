@@ -185,7 +185,7 @@ class Marginal:
 
 def _at_most_one(value: jax.Array) -> jax.Array:
     """Scale an array down to a root mean square of 1."""
-    largest = jnp.maximum(jnp.max(jnp.abs(value)), 1.0)
+    largest = jnp.max(jnp.abs(value), initial=1.0)
     # Dividing by the largest value first keeps the squares from overflowing.
     return value / jnp.maximum(largest * jnp.sqrt(jnp.mean((value / largest) ** 2)), 1.0)
 

@@ -204,6 +204,7 @@ def _refuse_another_temperature(draws: Draws, second: Draws) -> None:
 
 def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays | None:
     """Weights with their hidden units matched across draws; None without hidden units, or for NaN."""
+    weights = {name: value for name, value in weights.items() if value.size}
     if not all(np.isfinite(value.min()) and np.isfinite(value.max()) for value in weights.values()):
         return None
     structure = None if draws.model is None else structure_at(draws.model, x)

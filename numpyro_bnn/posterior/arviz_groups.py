@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import xarray as xr
@@ -88,10 +89,14 @@ class ArvizGroups:
                 f"{_both(variables[name], attrs)}. Rename the site of that name in the model, or the "
                 "inputs in `predict`."
             )
-        if isinstance(value, StoredArray):
+        if isinstance(value, StoredArray) and value.dtype != np.float16:
             variables[name] = _lazily(value, axes, attrs)
         else:
-            variables[name] = xr.Variable(tuple(axes), np.asarray(value), attrs)
+            array = np.asarray(value)
+            # netCDF has no shorter floats.
+            short = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize < 4
+            array = array.astype(np.float32) if short else array
+            variables[name] = xr.Variable(tuple(axes), array, attrs)
 
     def add_posterior(
         self, x: PyTree, others: Mapping[Place, PyTree], targets: list[str], base_sites: bool

@@ -26,7 +26,7 @@ DRAWN = ("sample", "targets")
 
 def flat_draws(draws: PyTree) -> PyTree:
     """Draws of all chains in a row, (draw, …)."""
-    return draws.reshape(-1, *draws.shape[2:])
+    return draws.reshape(draws.shape[0] * draws.shape[1], *draws.shape[2:])
 
 
 def program_of(model: Callable, target: str, static: tuple) -> Callable:

@@ -287,7 +287,9 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
             # Draws on disk are read here: all chains in a row have no order on disk.
             self._states_flat = jax.tree.map(
                 # Random keys, in a state that was asked for whole, are no numbers that NumPy could hold.
-                lambda x: jnp.reshape(x if is_typed_key(x) else np.asarray(x), (-1, *x.shape[2:])),
+                lambda x: jnp.reshape(
+                    x if is_typed_key(x) else np.asarray(x), (x.shape[0] * x.shape[1], *x.shape[2:])
+                ),
                 self._states,
             )
         return self._states_flat

@@ -228,7 +228,7 @@ class Checkpoint:
         form = jax.tree_util.PyTreeDef.deserialize_using_proto(
             jax.tree_util.default_registry, bytes.fromhex(start["form"])
         )
-        plain = [found[str(i)] for i in range(len(target))]
+        plain = [found[str(i)] if leaf.size else leaf for i, leaf in enumerate(target)]
         keys, init_params, *more = jax.tree.unflatten(form, from_plain(plain, start["kinds"]))
         if not more:  # stored before there was a stopping rule
             return keys, init_params, None
@@ -309,7 +309,8 @@ class Checkpoint:
         try:
             with quiet_orbax():
                 found = self._open().restore(step, args=args).state
-            restored = from_plain([found[str(i)] for i in range(len(plain))], kinds)
+            stored = [found[str(i)] if leaf.size else leaf for i, leaf in enumerate(plain)]
+            restored = from_plain(stored, kinds)
             return jax.tree.unflatten(structure, restored), progress
         except Exception as error:  # damaged files make the readers fail in any way there is
             raise self._unreadable(step, error) from error

@@ -54,7 +54,9 @@ def _chunk_shape(chains: int, draws: int, shape: tuple[int, ...], itemsize: int)
     if not shape:
         return chains, draws
     row = chains * draws * itemsize * int(np.prod(shape[1:]))
-    return chains, draws, min(shape[0], max(1, _FILE_BYTES // max(1, row))), *shape[1:]
+    inner = min(shape[0], max(1, _FILE_BYTES // max(1, row))), *shape[1:]
+    # A chunk of zarr has a length of 1 at least, for sites of size 0 too.
+    return chains, draws, *(max(1, length) for length in inner)
 
 
 class DrawFiles:

@@ -24,8 +24,8 @@ def alone() -> Any:
 
 
 def named(leaves: Sequence[Array]) -> dict[str, Array]:
-    """Leaves by their position as text: orbax stores mappings with text keys only."""
-    return {str(i): leaf for i, leaf in enumerate(leaves)}
+    """Leaves by their position as text: orbax stores mappings with text keys, and no empty arrays."""
+    return {str(i): leaf for i, leaf in enumerate(leaves) if leaf.size}
 
 
 def shapes_of(leaves: list[np.ndarray]) -> list[tuple[list[int], str]]:

@@ -13,6 +13,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.data.arguments import refuse_text_columns
+from numpyro_bnn.data.units import Column, moments
 from numpyro_bnn.scores.conformal import rows_needed
 
 # The coverage for which held-out rows are calibrated first; others are asked of the same rows.
@@ -38,7 +39,7 @@ def validated(
                 f"the first in row {missing[0]}. Leave these rows out, in X and in y."
             )
     if reset:
-        return validate_data(
+        arrays = validate_data(
             estimator,
             X,
             y,
@@ -47,6 +48,10 @@ def validated(
             multi_output=is_regressor(estimator),
             ensure_min_samples=2,
         )
+        # By the types of the columns as they were given: rounding may have emptied one already.
+        given = X if getattr(X, "dtype", None) in (np.float16, np.float32) else arrays[0]
+        moments(name, Column("X", X), np.asarray(given))
+        return arrays
     return validate_data(estimator, X, dtype=np.float64, reset=False)
 
 

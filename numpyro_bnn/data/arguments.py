@@ -7,6 +7,7 @@ data. A ready model gets its data standardised on the host and marked as such
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from functools import partial
 from typing import Any, overload
 
@@ -171,6 +172,8 @@ def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
         if array.dtype == object and not isinstance(values, np.ndarray):
             # A table with columns of several types, or of the nullable types of pandas.
             array = np.array(array.tolist())
+        if array.dtype == object and all(isinstance(value, Decimal) for value in array.flat):
+            array = array.astype(np.float64)
     except (TypeError, ValueError):  # rows of different lengths
         array = np.empty(0, object)
     if array.dtype.kind not in "biuf" and not _is_custom_float(array.dtype):
@@ -226,7 +229,7 @@ def refuse_text_columns(owner: str, label: str, table: Any, convertible: bool = 
     bad = [
         f"{name!r} ({kind})"
         for k, (name, kind) in enumerate(zip(table.columns, kinds))
-        if not (_is_number(kind) or (convertible and _is_object(kind) and _holds_numbers(table, k)))
+        if not (_is_number(kind) or (_is_object(kind) and _holds_numbers(table, k, convertible)))
     ]
     if bad:
         more = f" and {len(bad) - 8} more" if len(bad) > 8 else ""
@@ -248,10 +251,10 @@ def _is_object(kind: Any) -> bool:
     return isinstance(kind, np.dtype) and kind.kind == "O"
 
 
-def _holds_numbers(table: Any, column: int) -> bool:
-    """Whether all objects in one column of a pandas table are numbers or missing."""
-    values = table.iloc[:, column]
-    return all(value is None or isinstance(value, _NUMBERS) for value in values)
+def _holds_numbers(table: Any, column: int, convertible: bool) -> bool:
+    """Whether all objects in one column of a pandas table are decimals or, if convertible, numbers or None."""
+    kinds: tuple = (*_NUMBERS, Decimal, type(None)) if convertible else (Decimal,)
+    return all(isinstance(value, kinds) for value in table.iloc[:, column])
 
 
 def _is_of_numbers(values: Any) -> bool:

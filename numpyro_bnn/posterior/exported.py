@@ -39,6 +39,7 @@ def export(
     *,
     site: str | None = None,
     platforms: Sequence[str] = ("cpu", "cuda"),
+    precision: str = "highest",
     **by_row: PyTree,
 ) -> Path:
     """Write the average predictions of a run as a function in one file, which JAX alone can call.
@@ -68,6 +69,8 @@ def export(
     :param site: the site to predict, see :func:`~numpyro_bnn.predict`.
     :param platforms: what the function can run on: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``. One that the
         model cannot be compiled for is left out with a warning.
+    :param precision: of the products of matrices, as in ``jax.default_matmul_precision``. It is written into
+        the file: a setting where the file is loaded does not change it.
     :param by_row: further arguments of the model by name, with a value for each row of x. The function in the
         file takes them by name too, also those that ``functools.partial`` binds to the model.
     :return: the path written.
@@ -88,7 +91,7 @@ def export(
     count = len(jax.tree.leaves(x)[0])
     arguments = bound_by_row(draws.model, count) | by_row
     predictive = _predictive(draws, draws.model, x, arguments, site)
-    program = _compiled(predictive, _specification(draws.model, x, arguments), platforms)
+    program = _compiled(predictive, _specification(draws.model, x, arguments), platforms, precision)
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(program)
     partial.replace(path)
@@ -195,14 +198,17 @@ def _specification(model: Any, x: PyTree, others: dict[str, PyTree]) -> Any:
 
 
 def _compiled(
-    function: Callable[..., Any], specification: Any, platforms: Sequence[str]
+    function: Callable[..., Any], specification: Any, platforms: Sequence[str], precision: str
 ) -> bytearray:
     """The function for all platforms or, with a warning, for those that it can be compiled for."""
 
     def compiled(*names: str) -> bytearray:
         args, kwargs = specification
-        made = jax_export.export(jax.jit(function), platforms=names)(*args, **kwargs)
-        return made.serialize()
+        # The file keeps the precision of its products: what is set where it is loaded changes nothing.
+        with jax.default_matmul_precision(precision):
+            return jax_export.export(jax.jit(function), platforms=names)(
+                *args, **kwargs
+            ).serialize()
 
     try:
         return compiled(*platforms)

@@ -296,3 +296,16 @@ def test_what_a_model_refuses_is_no_fault_of_the_number_of_rows(tmp_path):
         ValueError, match=r"^export: .* be compiled: regression: column 0 of x lies around 17145"
     ):
         bnn.export(bnn.Draws(draws, model), times, tmp_path / "f")
+
+
+def test_the_file_keeps_the_precision_of_its_products(tmp_path):
+    """JAX 0.12 writes the precision into the program: a setting where it is loaded comes too late."""
+    draws = of_classes()
+
+    def program(**options):
+        file = read(bnn.export(draws, X, tmp_path / "small.jax", **options))
+        with jax.default_matmul_precision("bfloat16"):
+            return jax.jit(file.call).lower(jnp.asarray(X, jnp.float32)).as_text()
+
+    assert "HIGHEST" in program()
+    assert "HIGHEST" not in program(precision="default")

@@ -14,14 +14,7 @@ if TYPE_CHECKING:
 
 
 class Drawing(NamedTuple):
-    """One figure.
-
-    - **title** - its title
-    - **name** - name of its file
-    - **caption** - how to read it
-    - **size** - inches
-    - **draw** - draws on an empty Matplotlib figure
-    """
+    """One figure: title, file name, how to read it, size in inches, and what draws it on an empty figure."""
 
     title: str
     name: str
@@ -31,10 +24,7 @@ class Drawing(NamedTuple):
 
 
 def drawings(outcome: Outcome) -> list[Drawing]:
-    """The figures of a report, the most important first.
-
-    :param outcome: results of the job.
-    """
+    """The figures of a report, the most important first."""
     classes = outcome.table.task == "classification"
     found = [_reliability(outcome) if classes else _band(outcome)]
     # An interrupted run may hold too few draws for any R-hat.

@@ -22,12 +22,7 @@ _MARK = f"{OWN_PREFIX}report"
 
 
 def require_folder(folder: Path) -> None:
-    """Refuse a folder that the report cannot be written to; called before hours of sampling.
-
-    :param folder: made where it does not exist.
-    :raises FileExistsError: if a report would replace files that are not of an earlier one.
-    :raises OSError: if it cannot be written, or a file in it cannot be replaced.
-    """
+    """Refuse a folder that the report cannot be written to; called before hours of sampling."""
     require_writable(
         folder,
         "--output: the folder {folder} cannot be written ({why}). Give one that can.",
@@ -46,13 +41,7 @@ def require_folder(folder: Path) -> None:
 
 
 def write(outcome: Outcome, folder: Path) -> list[Path]:
-    """Write the report, as one page and as text with figures, predictions and the posterior.
-
-    :param outcome: results of the job.
-    :param folder: made where it does not exist; an earlier report in it is replaced.
-    :return: the files written, the page first.
-    :raises OSError: if that fails, see :func:`require_folder`.
-    """
+    """Write the report: one page, text with figures, predictions, the posterior; return the files."""
     require_folder(folder)
     (folder / _MARK).touch()
     figures = _figures(outcome, folder)

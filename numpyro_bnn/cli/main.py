@@ -261,12 +261,7 @@ def _use_all_cores() -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line.
-
-    :param argv: arguments; those of the process where None.
-    :return: exit status: 0, 1 from `grade` for draws that differ or of which it cannot be told, 2 for bad
-        input or output that cannot be written, 130 when interrupted before there are draws.
-    """
+    """Run the command line; status 0, 1 (`grade`: not equal), 2 (bad input or output), 130 (interrupted)."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     commands = {"compare": _compare, "predict": _predict, "grade": _grade}
     command = commands.get(arguments[0] if arguments else "", _fit)

@@ -21,10 +21,7 @@ _PACKAGES = ("numpyro-bnn", "numpyro", "jax", "flax")
 
 
 def html_of(outcome: Outcome) -> str:
-    """The page.
-
-    :param outcome: results of the job.
-    """
+    """The report of a job as one HTML page."""
     data = outcome.table
     rows = [data.row_names[i] for i in outcome.test]
     parts = outcome.report.html_sections(rows)

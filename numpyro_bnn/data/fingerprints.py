@@ -50,10 +50,7 @@ def _is_same(first: list[T], second: list[T], no_more: T) -> bool:
 
 
 def fingerprint(values: PyTree) -> str:
-    """A text about arrays, for :func:`is_same`.
-
-    :param values: inputs, an array or a pytree of arrays.
-    """
+    """A text about an array or a pytree of arrays, for :func:`is_same`."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(values)]
     return " ".join([_digest(leaves, _SINGLE), *_each(leaves, _digest, _NO_MORE)])
 

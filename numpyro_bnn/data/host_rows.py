@@ -248,11 +248,5 @@ def with_stand_ins(
     ahead: jax.Array | None = None,
     plate: str = "",
 ) -> Callable:
-    """Wrap a model so that it accepts data on the host among its arguments.
-
-    :param model: the model.
-    :param indices: numbers of the rows that it gets; where None, it gets placeholders.
-    :param ahead: row numbers of the next step, to be read meanwhile.
-    :param plate: name of the plate that the row numbers are of.
-    """
+    """Wrap a model so that it gets rows `indices` of host data, or placeholders; `ahead` are read next."""
     return _HostRows(model, indices, ahead, plate)

@@ -21,11 +21,7 @@ _MOST_COLUMNS = 64
 
 
 def noted_inputs(x: PyTree) -> str | None:
-    """What :func:`made_up_inputs` needs to know of inputs, as JSON: their first rows give the ranges.
-
-    :param x: an array, or dictionaries, lists and tuples of arrays, with rows first.
-    :return: text; None for other structures, for numbers without rows and for arrays on other machines.
-    """
+    """What :func:`probe_inputs` needs of inputs, as JSON: ranges of their first rows; None if unknown."""
     noted = _noted(x)
     return None if noted is None else json.dumps(noted)
 
@@ -63,11 +59,7 @@ def _noted(x: Any) -> dict[str, Any] | None:
 
 
 def made_up_inputs(noted: str) -> PyTree:
-    """Eight rows of inputs, uniform between the least and the largest number of each column.
-
-    :param noted: what :func:`noted_inputs` gave.
-    :return: inputs of the structure and types that were noted, the same in every process.
-    """
+    """Eight rows, uniform between least and largest number of each column, equal in every process."""
     return _made_up(json.loads(noted), np.random.default_rng(0))
 
 

@@ -10,10 +10,7 @@ import numpy as np
 
 
 def native_type(dtype: Any) -> np.dtype:
-    """The type of numbers in the byte order of the machine, and float64 for wider floats.
-
-    :param dtype: a type of NumPy.
-    """
+    """The type of numbers in the byte order of the machine, and float64 for wider floats."""
     kind = np.dtype(dtype)
     if kind.kind == "f" and kind.itemsize > np.dtype(np.float64).itemsize:
         return np.dtype(np.float64)
@@ -21,13 +18,7 @@ def native_type(dtype: Any) -> np.dtype:
 
 
 def native(owner: str, label: str, values: Any) -> Any:
-    """An array as JAX takes it: the same object where it is so already, or is no array of NumPy.
-
-    :param owner: the function that was called, for the error.
-    :param label: name of the array.
-    :param values: an array or a number.
-    :raises ValueError: for a finite number that float64 turns into infinity.
-    """
+    """An array in a type that JAX takes; ValueError for a finite number that float64 turns into infinity."""
     if not isinstance(values, (np.ndarray, np.generic)):
         return values
     kind = native_type(values.dtype)

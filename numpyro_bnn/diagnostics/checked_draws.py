@@ -22,22 +22,14 @@ PredictionDraws: TypeAlias = Predictions | Mapping[str, ArrayLike] | ArrayLike
 
 
 class CheckedDraws(NamedTuple):
-    """All arrays of draws of one run; every array has the same chains and draws.
-
-    - **weights** - name to `(chain, draw, ...)`
-    - **precisions** - name to `(chain, draw, ...)`, of the sites whose names end in "precision"
-    - **log_joint** - `(chain, draw)` under one name; empty where it was not given
-    - **predictions** - name to `(chain, draw, input, ...)`
-    - **log_likelihood** - `(chain, draw, input)` under one name; empty where it was not given
-    - **aligned** - the weights after their hidden units were matched
-    """
+    """All arrays of draws of one run, by name; every array is (chain, draw, …)."""
 
     weights: Arrays
-    precisions: Arrays
-    log_joint: Arrays
-    predictions: Arrays
-    log_likelihood: Arrays
-    aligned: Arrays
+    precisions: Arrays  # sites whose names end in "precision"
+    log_joint: Arrays  # under one name; empty where it was not given
+    predictions: Arrays  # (chain, draw, input, ...)
+    log_likelihood: Arrays  # (chain, draw, input) under one name; empty where it was not given
+    aligned: Arrays  # the weights after their hidden units were matched
 
     @property
     def by_label(self) -> Arrays:
@@ -59,10 +51,7 @@ class CheckedDraws(NamedTuple):
         return next(iter(self.log_likelihood.values()), None)
 
     def of_chains(self, kept: Callable[[Arrays], Arrays]) -> "CheckedDraws":
-        """These arrays with some of the chains only.
-
-        :param kept: takes the arrays by name and returns them with the chains that are kept.
-        """
+        """These arrays with the chains that `kept` leaves of each."""
         return CheckedDraws(*(kept(arrays) for arrays in self))
 
     def without(self, chains: Collection[int]) -> "CheckedDraws":
@@ -78,11 +67,7 @@ def check_draws(
     log_likelihood: ArrayLike | None,
     aligned: Mapping[str, ArrayLike] | None,
 ) -> CheckedDraws:
-    """Check the arrays that :func:`diagnose_draws` was given, and sort them; see its arguments.
-
-    :raises ValueError: without any draws, for chains or draws that differ in number, or arrays
-        without the axes that they need.
-    """
+    """Check the arrays that :func:`diagnose_draws` was given, and sort them; see its arguments."""
     sites = named_arrays("weights", weights, "weights")
     plain = {name: array for name, array in sites.items() if not is_precision(name)}
     checked_draws = CheckedDraws(
@@ -110,12 +95,7 @@ def check_draws(
 
 
 def named_arrays(what: str, value: PredictionDraws | None, default: str) -> Arrays:
-    """A mapping, predictions or a single array, as checked arrays by name; empty for None.
-
-    :param what: the argument, for errors.
-    :param value: the value of the argument.
-    :param default: the name of a single array.
-    """
+    """A mapping, predictions or one array (under the name `default`), checked; empty for None."""
     values = getattr(value, "values", None)
     value = values if isinstance(values, Mapping) else value
     if value is None:
@@ -188,10 +168,8 @@ def _checked_aligned(aligned: Any, plain: Arrays) -> Arrays:
 
 
 def bad_chains(checked_draws: CheckedDraws) -> dict[int, tuple[int, str]]:
-    """First draw and site of NaN or infinities in each chain that has any.
-
-    A log likelihood of minus infinity does not make a draw bad: it gives a target no probability.
-    """
+    """First draw and site of NaN or infinities in each chain that has any."""
+    # A log likelihood of minus infinity is not bad: the draw gives a target no probability.
     arrays = checked_draws.by_label | {
         name: np.maximum(x, np.finfo(x.dtype).min)
         for name, x in checked_draws.log_likelihood.items()

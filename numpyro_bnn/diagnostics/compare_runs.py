@@ -41,11 +41,7 @@ class ChainMoments(NamedTuple):
 
 
 def chain_moments(x: ArrayLike) -> ChainMoments:
-    """Moments of each chain on its own.
-
-    :param x: draws `(chain, draw, ...)`.
-    :return: arrays `(chain, ...)` in the units of `x`.
-    """
+    """Moments (chain, …) of each chain on its own, from draws (chain, draw, …)."""
     x = checked("diagnostics.chain_moments", x)
     parts = [moments("diagnostics.chain_moments", x[c : c + 1]) for c in range(len(x))]
     size, mean, sd = (np.stack(values) for values in zip(*parts))
@@ -59,13 +55,7 @@ def _moments_of_all(x: np.ndarray) -> ChainMoments:
 
 
 def differ(a: ChainMoments, b: ChainMoments, sd: np.ndarray, floor: float) -> np.ndarray:
-    """Whether two chains differ at each input, by more than their errors and by enough to matter, `(input,)`.
-
-    :param a: moments of one chain, without an axis of chains, `(input, ...)`.
-    :param b: moments of the other chain.
-    :param sd: the standard deviation in which a difference is measured.
-    :param floor: differences below this, in the units of `a`, do not count.
-    """
+    """Whether two chains differ at each input by more than errors, `floor` and a share of `sd`."""
     least = np.maximum(np.maximum(_ERRORS * np.hypot(a.error, b.error), _SMALLEST * sd), floor)
     return (np.abs(a.mean - b.mean) > least).reshape(len(a.mean), -1).any(axis=1)
 
@@ -89,11 +79,9 @@ class Disagreement(NamedTuple):
 
 
 def stuck_chains(sds: list[np.ndarray]) -> tuple[int, ...]:
-    """Chains that do not move, or a hundred times less than the others.
-
-    :param sds: standard deviations `(chain, ...)` of each site. A chain is stuck if most scalars of any
-        one site stand still: a noise scale may move while the function does not.
-    """
+    """Chains that do not move, or a hundred times less than the others, by standard deviations (chain, …)."""
+    # A chain is stuck if most scalars of any one site stand still: a noise scale may move while the function
+    # does not.
     still = np.zeros(len(sds[0]), bool)
     for each in sds:
         sd = each.reshape(len(each), -1)
@@ -194,12 +182,7 @@ class SecondOpinion(NamedTuple):
 
 
 def limit_of_errors(count: int) -> float:
-    """Largest difference, in Monte Carlo errors, that so many comparisons may show; at least 4.
-
-    Chance passes it once in 100 sets of comparisons at most (Bonferroni).
-
-    :param count: number of comparisons.
-    """
+    """Largest of `count` differences by chance, in Monte Carlo errors; at least 4 (Bonferroni, 1 %)."""
     return max(_ERRORS, float(norm.isf(0.005 / max(1, count))))
 
 

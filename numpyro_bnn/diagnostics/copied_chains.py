@@ -7,11 +7,7 @@ import numpy as np
 
 
 def copies_of(arrays: Iterable[np.ndarray]) -> dict[int, int]:
-    """Chains whose every draw equals that of an earlier chain, bit for bit.
-
-    :param arrays: all arrays of draws of the run, each (chain, draw, …).
-    :return: for each copy the number of the first chain that it equals; empty where all chains differ.
-    """
+    """Chains that equal an earlier chain bit for bit, with the number of the first that each equals."""
     all_draws = list(arrays)
     # First draws are compared first: that takes no time, and they nearly always differ.
     first = [_bits(array[:, :1]) for array in all_draws]
@@ -35,12 +31,7 @@ def _bits(draws: np.ndarray) -> list[bytes]:
 def without_copies(
     values: Mapping[str, Any] | None, copies: Mapping[int, int], num_chains: int
 ) -> Any:
-    """Arrays by name without the chains that are copies.
-
-    :param values: arrays whose first axis is of chains, by name; others stay as they are. None stays None.
-    :param copies: the original of each copy, by number of the chain.
-    :param num_chains: chains, copies included.
-    """
+    """Arrays by name without the chains that are copies; arrays without chains, and None, stay."""
     if values is None:
         return None
     kept = np.setdiff1d(np.arange(num_chains), list(copies))

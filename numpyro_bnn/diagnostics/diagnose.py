@@ -159,10 +159,8 @@ def diagnose(
 
 
 def _labels_of_kept(superchains: int | ArrayLike | None, draws: Draws) -> np.ndarray | None:
-    """The superchain of each chain with draws; None where the run left chains out and the rest are unequal.
-
-    Superchains are those of all chains of the run; labels may also be those of the chains with draws.
-    """
+    """The superchain of each chain with draws; None where chains left out make them unequal."""
+    # Labels may be those of all chains of the run, or of the chains with draws.
     if superchains is None:
         return None
     given = draws.num_chains

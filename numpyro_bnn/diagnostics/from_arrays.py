@@ -214,11 +214,7 @@ def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
 
 
 def _tolerance(tolerance: Tolerance | None, old: Mapping[str, float | None]) -> Tolerance:
-    """The tolerance to judge by, after a warning about the two limits that no longer exist.
-
-    :param tolerance: the argument `tolerance`.
-    :param old: values of the limits that no longer exist, by name; None where not given.
-    """
+    """The tolerance to judge by, after a warning about the two limits that no longer exist."""
     gone = [name for name, value in old.items() if value is not None]
     if gone:
         warnings.warn(
@@ -236,10 +232,7 @@ def _tolerance(tolerance: Tolerance | None, old: Mapping[str, float | None]) -> 
 
 
 def _without_repeats(functions: np.ndarray) -> np.ndarray:
-    """Predictions `(chain, draw, input)`, reduced to one input where they are the same at all inputs.
-
-    A noise scale that does not depend on the input is one scalar, not one an input.
-    """
+    """Predictions (chain, draw, input), with one input where all are the same, as of a noise scale."""
     first = functions[:, :, :1]
     # A single draw is compared first, which shows a difference in most cases.
     if functions.ndim == 3 and (functions[:, :1] == first[:, :1]).all():
@@ -248,10 +241,8 @@ def _without_repeats(functions: np.ndarray) -> np.ndarray:
 
 
 def _broken(checked_draws: CheckedDraws, spaces: Mapping[str, Space]) -> dict[int, tuple[int, str]]:
-    """First draw and site of NaN or infinities, by chain.
-
-    All draws are searched only where R-hat, ESS or a minimum shows that there are any.
-    """
+    """First draw and site of NaN or infinities, by chain."""
+    # All draws are searched only where R-hat, ESS or a minimum shows that there are any.
     # An ESS is NaN for a bad scalar and for fewer than 4 draws.
     doubtful = any(space.num_bad for space in spaces.values())
     scored = checked_draws.scored

@@ -104,12 +104,10 @@ def _candidates(shapes: Mapping[str, tuple[int, ...]]) -> list[HiddenLayer]:
 
 
 def _trials(base: Values, sites: list[str]) -> list[Values]:
-    """Values of the weights at which symmetries are tried, none of them special, `(1, ...)` each.
-
-    A symmetry holds for every value, but a single one may hide what breaks it: units that are off, or
-    predictions that are sure. So some values lie near the draw, which suits the scale of the inputs, and
-    others have the scale of a new network, which is sure of nothing.
-    """
+    """Values of the weights at which symmetries are tried, none of them special, `(1, ...)` each."""
+    # A symmetry holds for every value, but a single one may hide what breaks it: units that are off, or
+    # predictions that are sure. So some values lie near the draw, which suits the scale of the inputs, and
+    # others have the scale of a new network, which is sure of nothing.
     rng = np.random.default_rng(0)
     found = []
     for trial in range(2 * _TRIALS):
@@ -208,11 +206,7 @@ def _all_predictions(
 
 
 def _unchanged(values: np.ndarray, trials: int) -> np.ndarray:
-    """Which variants of the weights leave one parameter of the predictions as it is in every trial.
-
-    :param values: `(trial * variant, row, ...)`; the first variant of a trial is that without a change.
-    :return: flags of all variants but the first.
-    """
+    """Which variants after the first leave one parameter `(trial * variant, row, ...)` unchanged."""
     values = values.astype(np.float64).reshape(trials, len(values) // trials, -1)
     first = values[:, :1]
     # Some values may overflow, as a noise scale exp(f) does, or have no mean: these must stay what they are.

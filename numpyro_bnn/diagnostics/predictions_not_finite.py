@@ -16,11 +16,7 @@ _MOMENTS = {
 
 
 def predictions_not_finite(predictions: Mapping[str, np.ndarray]) -> str:
-    """A sentence on predictions that are NaN or infinite: which, where, how often and why.
-
-    :param predictions: name to `(chain, draw, row, ...)`, of draws whose weights are finite.
-    :return: empty where all are finite.
-    """
+    """A sentence on predictions that are NaN or infinite: which, where, how often and why; empty for none."""
     flags = {
         name: ~np.isfinite(x).reshape(*x.shape[:3], -1).all(axis=3)
         for name, x in predictions.items()

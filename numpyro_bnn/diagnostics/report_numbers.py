@@ -19,18 +19,12 @@ _AGREEMENT = ("p", "p_max", "p_median", "groups", "batch_length", "num_batches",
 
 
 class ReportNumbers(NamedTuple):
-    """The numbers of a report, in a form that a file can hold.
-
-    - **attributes** - texts and numbers by name, such as `"verdict"` and
-      `"monte_carlo_error_total_variation"`
-    - **by_row** - Monte Carlo errors of every row that was judged, `(input,)`: `"total_variation"`,
-      `"relative"`
-    - **by_chain** - `"chain_group"`, the number of the group of each chain; empty where the halves of
-      one chain stood for chains, or nothing was judged
-    """
+    """The numbers of a report, in a form that a file can hold."""
 
     attributes: Mapping[str, str | float | int]
+    # Monte Carlo errors of judged rows, (input,): "total_variation", "relative"
     by_row: Mapping[str, np.ndarray]
+    # "chain_group"; empty where halves of one chain stood for chains, or nothing was judged
     by_chain: Mapping[str, np.ndarray]
 
 
@@ -40,13 +34,7 @@ def numbers_of(
     error: MonteCarloError | None,
     agreement: Agreement | None,
 ) -> ReportNumbers:
-    """Gather the numbers of a report.
-
-    :param texts: verdict, headline and further texts by name, which come first.
-    :param tolerance: the Monte Carlo error that was accepted.
-    :param error: Monte Carlo errors; None for draws that were not judged.
-    :param agreement: the test of agreement of the chains; None for draws that were not judged.
-    """
+    """Gather the numbers of a report; `error` and `agreement` are None for draws that were not judged."""
     attributes = dict(texts) | {f"tolerance_{name}": v for name, v in asdict(tolerance).items()}
     for lead, names, found in (
         ("monte_carlo_error", _ERRORS, error),

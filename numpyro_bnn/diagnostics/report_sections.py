@@ -86,12 +86,7 @@ def convergence_table(
     columns: Sequence[str],
     lines: Iterable[tuple[str, bool, Sequence[str]]],
 ) -> str:
-    """R-hat and effective sample sizes of each site.
-
-    :param above: headings over several columns, with the number of columns of each.
-    :param columns: names of the columns.
-    :param lines: label, whether the line sums up a whole kind of scalar, and cells.
-    """
+    """R-hat and effective sample sizes of each site."""
     head = "".join(f'<th colspan="{n}">{escape(text)}</th>' for text, n in (("", 1), *above))
     body = [
         (strong(label) if whole else Markup(f"&ensp;{escape(label)}"), *cells)
@@ -129,12 +124,7 @@ def temperature_section(heat: Temperatures) -> str:
 
 
 def rows_section(by_row: Mapping[str, np.ndarray], names: Sequence[str] | None) -> str:
-    """The rows whose predictions are known worst.
-
-    :param by_row: Monte Carlo errors by kind, (row,); infinite where unknown.
-    :param names: names of the rows; their numbers where None.
-    :raises ValueError: for another number of names than rows.
-    """
+    """The rows whose predictions are known worst, by Monte Carlo errors (row,); infinite where unknown."""
     parts = []
     words = {"total_variation": "total variation", "relative": "error in predictive sd"}
     for kind, errors in by_row.items():

@@ -26,16 +26,7 @@ def _summary(function: Any, values: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Numbers:
-    """R-hat and ESS of a set of scalars, and their summaries.
-
-    Constant scalars have no R-hat and are left out of every summary; so are scalars that hold
-    NaN or infinities.
-
-    :param name: a site, or a kind of scalar.
-    :param rhat: R-hat of each scalar.
-    :param ess: bulk ESS of each scalar.
-    :param ess_tail: tail ESS of each scalar.
-    """
+    """R-hat and ESS of a set of scalars, and their summaries, which leave out constant and bad scalars."""
 
     name: str
     rhat: np.ndarray

@@ -39,27 +39,17 @@ _LOW_EBFMI = 0.3
 
 
 class SamplerStats(NamedTuple):
-    """Statistics that the sampler recorded; None where one was not recorded.
+    """Statistics that the sampler recorded; None where one was not recorded."""
 
-    - **divergences** - divergent transitions, all chains together; of kernels whose trajectories have a
-      length those with an energy error above ten nats.
-    - **saturated_trees** - transitions of NUTS that took the largest number of steps allowed.
-    - **cut_trajectories** - those of kernels whose trajectories have a length, such as MAMS.
-    - **acceptance** - mean acceptance probability by chain.
-    - **ebfmi** - energy Bayesian fraction of missing information by chain.
-    - **num_transitions** - chains times draws.
-    - **heat** - temperatures of momenta and positions.
-    - **tempering** - swaps, round trips and log evidence of parallel tempering.
-    """
-
+    # Of all chains; for trajectories with a length, energy errors above ten nats
     divergences: int | None
-    saturated_trees: int | None
-    acceptance: np.ndarray | None
-    ebfmi: np.ndarray | None
-    num_transitions: int
+    saturated_trees: int | None  # transitions of NUTS that took the largest number of steps allowed
+    acceptance: np.ndarray | None  # mean probability by chain
+    ebfmi: np.ndarray | None  # by chain
+    num_transitions: int  # chains times draws
     heat: Temperatures = Temperatures()
     tempering: Tempering | None = None
-    cut_trajectories: int | None = None
+    cut_trajectories: int | None = None  # of kernels whose trajectories have a length, such as MAMS
 
     @property
     def target_temperature(self) -> float:
@@ -75,14 +65,8 @@ class SamplerStats(NamedTuple):
 def read(
     sample_stats: Mapping[str, ArrayLike | None] | None, shape: tuple[int, int]
 ) -> SamplerStats:
-    """Read the statistics of a sampler under NumPyro's or ArviZ's names.
-
-    :param sample_stats: name to array `(chain, draw)`; `"max_num_steps"` or `"trajectory_limit"` (numbers)
-        say which `"num_steps"` are at the limit. Other names are left alone.
-    :param shape: chains and draws.
-    :return: what was found.
-    :raises ValueError: for an array that does not start with those axes.
-    """
+    """Read the statistics of a sampler under NumPyro's or ArviZ's names, arrays (chain, draw)."""
+    # `"max_num_steps"` or `"trajectory_limit"` (numbers) say which `"num_steps"` are at the limit.
     given = {} if sample_stats is None else dict(sample_stats)
     found: dict[str, np.ndarray] = {}
     for meaning, names in _NAMES.items():
@@ -126,11 +110,7 @@ def percent(share: float) -> str:
 
 
 def warnings_of(stats: SamplerStats) -> list[str]:
-    """Warnings about the sampler, one sentence for each thing that is wrong.
-
-    :param stats: statistics of the sampler.
-    :return: sentences, the worst first; empty when all is well.
-    """
+    """Warnings about the sampler, one sentence for each thing that is wrong, the worst first."""
     sentences = []
     if stats.divergences:
         share = stats.divergences / stats.num_transitions

@@ -85,22 +85,17 @@ class MeasuredTemperature(NamedTuple):
 
 
 class Temperatures(NamedTuple):
-    """The temperatures that a run recorded.
+    """The temperatures that a run recorded."""
 
-    - **target** - mean temperature asked for; NaN where not recorded.
-    - **measured** - of the momenta (``"kinetic"``) and of the positions (``"configurational"``), of
-      each site and of ``"all"``.
-    - **scatter** - the errors that these would have if all draws were independent.
-    - **along_gradient** - kinetic temperature along minibatch gradients; None where not recorded.
-    - **step_is_zero** - whether every step had the size 0.
-    - **corrected** - whether steps were accepted or rejected, which removes the bias of any step size.
-    """
-
-    target: float = float("nan")
+    target: float = float("nan")  # mean temperature asked for; NaN where not recorded
+    # "kinetic" (momenta) and "configurational" (positions), by site and for "all"
     measured: Mapping[str, Mapping[str, MeasuredTemperature]] = {}
+    # The errors that these would have if all draws were independent
     scatter: Mapping[str, Mapping[str, float]] = {}
+    # Kinetic, along minibatch gradients; None where not recorded
     along_gradient: MeasuredTemperature | None = None
     step_is_zero: bool = False
+    # Whether steps were accepted or rejected, which removes the bias of any step size
     corrected: bool = False
 
     @property
@@ -203,11 +198,7 @@ class Temperatures(NamedTuple):
 
 
 def temperatures_of(stats: Mapping[str, ArrayLike], corrected: bool) -> Temperatures:
-    """Read the temperatures that a run recorded.
-
-    :param stats: name to array `(chain, draw)`.
-    :param corrected: whether its steps were accepted or rejected.
-    """
+    """Read the temperatures that a run recorded; `corrected` says whether steps were accepted or rejected."""
     targets = stats.get("temperature")
     target = float("nan") if targets is None else float(np.mean(np.asarray(targets)))
     measured: dict[str, dict[str, MeasuredTemperature]] = {}

@@ -37,20 +37,15 @@ _MOST_WEIGHTS = 10_000
 
 
 class SecondRun(NamedTuple):
-    """How far the averages of a second run are from those of the run that is judged.
+    """How far the averages of a second run are from those of the run that is judged."""
 
-    - **apart** - for `"total_variation"` or `"relative"`: mean and 99 % quantile over rows of the distance
-    - **by_chance** - what its mean would be by the Monte Carlo errors of both runs alone
-    - **differs** - whether any average differs by more than its joint error explains
-    - **score** - by how much the mean log score of the second run is higher, in nats; NaN without targets
-    - **score_error** - joint Monte Carlo error of that difference
-    """
-
+    # Mean and 99 % quantile over rows, by "total_variation" or "relative"
     apart: Mapping[str, tuple[float, float]]
+    # What the mean would be by the Monte Carlo errors of both runs alone
     by_chance: Mapping[str, float]
-    differs: bool
-    score: float
-    score_error: float
+    differs: bool  # whether any average differs by more than its joint error explains
+    score: float  # by how much its mean log score is higher, nats; NaN without targets
+    score_error: float  # joint Monte Carlo error
 
     @property
     def scores_differ(self) -> bool:
@@ -59,30 +54,18 @@ class SecondRun(NamedTuple):
 
 
 class ErrorsAndAgreement(NamedTuple):
-    """Monte Carlo errors of averages, agreement of chains, and the verdict that the two allow.
-
-    - **error** - Monte Carlo errors of the averages
-    - **agreement** - whether the chains differ by more than their errors
-    - **tolerance** - the Monte Carlo error that is accepted
-    - **num_scalars** - number of scalars measured
-    - **rhat_limit** - the limit that the largest R-hat of so many scalars stays below if chains are
-      stationary, at the median effective sample size
-    - **num_above** - number of scalars whose R-hat is above the limit for their own effective sample size;
-      None for weights
-    - **scores** - mean log score of each group of chains in nats, where targets were given and chains
-      disagree
-    - **num_impossible** - number of rows to whose targets no draw gives any probability; their log score
-      is minus infinity and has no error, so the log score is left out
-    - **second** - how far a second run is away; None without one
-    """
+    """Monte Carlo errors of averages, agreement of chains, and the verdict that the two allow."""
 
     error: MonteCarloError
     agreement: Agreement
     tolerance: Tolerance
     num_scalars: int
+    # For the largest R-hat of so many stationary scalars, at the median effective size
     rhat_limit: float
+    # Scalars with R-hat above the limit for their own effective size; None for weights
     num_above: int | None
-    scores: tuple[float, ...]
+    scores: tuple[float, ...]  # mean log score of each group of chains, nats, where chains disagree
+    # Rows whose target no draw gives any probability: no log score, which is -inf
     num_impossible: int
     second: SecondRun | None
 
@@ -112,11 +95,9 @@ class ErrorsAndAgreement(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on these numbers: agreement first, also with a second run, then the tolerance.
-
-        Chains whose agreement could not be tested need more draws, and so do chains that have not forgotten
-        their starts.
-        """
+        """The verdict on these numbers: agreement first, also with a second run, then the tolerance."""
+        # Chains whose agreement could not be tested need more draws, and so do chains that remember their
+        # starts.
         if self.agreement.disagree(self.tolerance) or self.second_disagrees:
             return Verdict("chains_disagree")
         if self.agreement.remember_starts:
@@ -139,34 +120,25 @@ class ErrorsAndAgreement(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Everything that is measured on a run before it is judged; see the fields of `Report`.
+    """Everything that is measured on a run before it is judged; see the fields of `Report`."""
 
-    - **spaces** - R-hat and ESS by kind of scalar; a kind without draws is empty
-    - **bad_chains** - first draw and site of NaN or infinities, by chain
-    - **verdict_without** - the verdict on the other chains, where some hold NaN or infinities
-    - **not_finite** - why predictions are not finite while the weights are; empty otherwise
-    - **measured** - errors and agreement; None for draws that are invalid or too few
-    - **what** - the quantities that are judged: `"predictions"`, or `"weights"` without predictions
-    - **stuck** - chains that do not move
-    - **second_tempering** - the record of a second run by parallel tempering
-    """
-
-    spaces: Mapping[str, Space]
+    spaces: Mapping[str, Space]  # R-hat and ESS by kind of scalar; a kind without draws is empty
     num_chains: int
     num_draws: int
     min_draws: int
     sampler: SamplerStats
-    bad_chains: Mapping[int, tuple[int, str]]
+    bad_chains: Mapping[int, tuple[int, str]]  # first draw and site of NaN or infinities, by chain
+    # The verdict on the other chains, where some hold NaN or infinities
     verdict_without: Verdict | None
-    measured: ErrorsAndAgreement | None
-    what: str
+    measured: ErrorsAndAgreement | None  # None for draws that are invalid or too few
+    what: str  # is judged: "predictions", or "weights" without predictions
     stuck: tuple[int, ...]
     chains: Disagreement | None
     distinct: DistinctFunctions | None
     second: SecondOpinion | None
     relabelling: Relabelling | None = None
-    second_tempering: Tempering | None = None
-    not_finite: str = ""
+    second_tempering: Tempering | None = None  # the record of a second run by parallel tempering
+    not_finite: str = ""  # why predictions are not finite while the weights are; empty otherwise
 
 
 def measure(
@@ -179,18 +151,7 @@ def measure(
     second_log_likelihood: np.ndarray | None = None,
     superchains: np.ndarray | None = None,
 ) -> ErrorsAndAgreement:
-    """Monte Carlo errors and agreement of chains, from finite draws.
-
-    :param functions: name to draws of predictions `(chain, draw, input, ...)`; a prediction that is the
-        same at all inputs, such as a noise scale, has a single one.
-    :param log_likelihood: log density of the targets under each draw, `(chain, draw, input)` in nats.
-    :param tolerance: the Monte Carlo error that is accepted.
-    :param space: R-hat of the same scalars.
-    :param second: predictions of another run, under the same names.
-    :param second_log_likelihood: that of the other run.
-    :param superchains: the label of the superchain of each chain; see
-        :func:`~numpyro_bnn.diagnostics.nested_rhat`.
-    """
+    """Monte Carlo errors and agreement of chains, from finite predictions (chain, draw, input, …)."""
     impossible = 0
     if log_likelihood is not None:
         impossible = int(np.isneginf(log_likelihood.max(axis=(0, 1))).sum())

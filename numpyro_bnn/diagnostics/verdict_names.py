@@ -28,12 +28,7 @@ class Verdict(str):
     one_chain: bool
 
     def __new__(cls, name: str, one_chain: bool = False) -> "Verdict":
-        """A verdict by its name.
-
-        :param name: one of the six.
-        :param one_chain: whether there was one chain alone, which the words then say: it cannot be compared
-            with others, and knows of no mode that it has not visited.
-        """
+        """A verdict by its name; with `one_chain` its words say that there was nothing to compare with."""
         made = super().__new__(cls, name)
         made.one_chain = one_chain
         return made

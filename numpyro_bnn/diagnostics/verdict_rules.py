@@ -50,11 +50,7 @@ class Judgement(NamedTuple):
 
 
 def judge(evidence: Evidence) -> Judgement:
-    """Decide the verdict on a run, and explain it sentence by sentence.
-
-    :param evidence: everything that was measured.
-    :return: one of the six verdicts; sentences on faults of the sampler come first.
-    """
+    """Decide the verdict on a run, and explain it sentence by sentence; faults of the sampler come first."""
     if evidence.bad_chains:
         judgement = _not_judged("invalid", on_invalid_draws(evidence), evidence)
     elif evidence.measured is None:
@@ -99,11 +95,8 @@ def _by_tolerance(evidence: Evidence, measured: ErrorsAndAgreement) -> Judgement
 
 
 def _limited_by_sampler(judgement: Judgement, evidence: Evidence) -> Judgement:
-    """Make the verdict `"run_longer"` at best where the statistics of the sampler show a fault.
-
-    Parallel tempering without round trips, or a temperature far from the one asked for, is a fault that
-    draws which look stationary do not show.
-    """
+    """Make the verdict `"run_longer"` at best where the statistics of the sampler show a fault."""
+    # Draws that look stationary do not show parallel tempering without round trips, or a wrong temperature.
     heat, ladder = evidence.sampler.heat, evidence.sampler.tempering
     unproved = [] if ladder is None else doubts(ladder, evidence.second_tempering)
     if unproved:
@@ -125,12 +118,7 @@ def _limited_by_sampler(judgement: Judgement, evidence: Evidence) -> Judgement:
 
 
 def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -> Report:
-    """Lower the verdict of a report because of suspect chains: never moved, or mostly diverged.
-
-    :param report: the report on all chains, judged by their draws alone.
-    :param suspect: the reason by number of the suspect chain; at least one.
-    :param num_chains: number of chains, suspect ones included.
-    """
+    """Lower the verdict of a report because of suspect chains: never moved, or mostly diverged."""
     if len(suspect) < num_chains:
         verdict = "invalid" if report.verdict.startswith("invalid") else "chains_disagree"
         advice = (
@@ -153,11 +141,7 @@ def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -
 
 
 def without_errors(report: Report, why: str) -> Report:
-    """A report on draws that are no series of a chain, of which no error was computed.
-
-    :param report: the report on all draws, as on too few to judge.
-    :param why: what they are, and what to judge in their place.
-    """
+    """A report on draws that are no series of a chain, of which no error was computed, and why."""
     return replace(
         report,
         headline="these draws are no chain, and have no Monte Carlo error",
@@ -168,11 +152,7 @@ def without_errors(report: Report, why: str) -> Report:
 
 
 def with_copies(report: Report, sentence: str) -> Report:
-    """Add to a report that some chains were copies of others, and lower its verdict.
-
-    :param report: the report on the chains that differ, each copy left out.
-    :param sentence: a sentence that names the copies.
-    """
+    """Add to a report on the chains that differ that some were copies of others, and lower its verdict."""
     verdict = report.verdict.at_best("run_longer")
     if report.num_chains > 1 or verdict is report.verdict:
         return replace(report, sentences=(sentence, *report.sentences))

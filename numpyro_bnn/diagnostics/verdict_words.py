@@ -21,11 +21,7 @@ _UNIT_WORDS = {
 
 
 def headline(measured: ErrorsAndAgreement, what: str) -> str:
-    """The headline of the verdict: the largest error beside its limit, and whether the chains agree.
-
-    :param measured: Monte Carlo errors and agreement of the chains.
-    :param what: the quantities that are judged, `"predictions"` or `"weights"`.
-    """
+    """The headline of the verdict: the largest error beside its limit, and whether the chains agree."""
     verdict = measured.verdict
     if measured.second_disagrees and not measured.agreement.disagree(measured.tolerance):
         return _of_second_run(measured, what)
@@ -46,11 +42,7 @@ def headline(measured: ErrorsAndAgreement, what: str) -> str:
 
 
 def sentences(measured: ErrorsAndAgreement, what: str) -> list[str]:
-    """The verdict explained: agreement of chains, Monte Carlo errors, draws still needed, R-hat.
-
-    :param measured: Monte Carlo errors and agreement of the chains.
-    :param what: the quantities that are judged, `"predictions"` or `"weights"`.
-    """
+    """The verdict explained: agreement of chains, Monte Carlo errors, draws still needed, R-hat."""
     if measured.nothing_moves:
         return ["Nothing is known from them: every draw of every chain is the same."]
     lines = _chains(measured, what) + _errors(measured, what)

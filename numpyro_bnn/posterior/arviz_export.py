@@ -283,10 +283,8 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
 
 
 def _by_chain(group: Any, numbers: Mapping[Any, int]) -> Any:
-    """A group with axes of chains, in the order of their numbers, and draws.
-
-    ``az.extract`` joins these axes, and a choice of one chain drops the first.
-    """
+    """A group with axes of chains, in the order of their numbers, and draws."""
+    # ``az.extract`` joins these axes, and selecting one chain drops the first.
     group = group.to_dataset() if hasattr(group, "to_dataset") else group
     if _has_samples(group):
         pairs = group.indexes["sample"]
@@ -324,13 +322,8 @@ def _labels_of_chains(group: Any) -> list:
 def _about_chains(
     info: Mapping[str, Any], labels: Sequence, numbers: Mapping[Any, int], count: int
 ) -> dict[str, Any]:
-    """Facts about a run that are about the chains which are still there.
-
-    :param info: the facts about the run that was exported.
-    :param labels: labels of the chains that are there, each once.
-    :param numbers: numbers in the run of all chains that were exported, by label.
-    :param count: number of chains, 1 where some draws of several were made one.
-    """
+    """Facts about a run that are about the chains which are still there, by label."""
+    # One chain is left where some draws of several were made one.
     kept = {numbers[label] for label in labels}
     absent = sorted(set(numbers.values()) - kept)
     facts = {

@@ -77,10 +77,7 @@ class ArvizGroups:
     def add(
         self, group: str, name: str, axes: Sequence[str], value: Any, attrs: dict | None = None
     ) -> None:
-        """Add a variable to a group.
-
-        :raises ValueError: if the group has one of that name.
-        """
+        """Add a variable to a group that has none of that name."""
         variables = self.variables.setdefault(group, {})
         if name in variables:
             raise ValueError(
@@ -138,10 +135,8 @@ class ArvizGroups:
             self.attrs["posterior"]["numpyro_bnn_units"] = json.dumps(listed)
 
     def add_sample_stats(self) -> None:
-        """Add statistics of the sampler under ArviZ's names.
-
-        An energy that is not that of its draw keeps the name of its field: it is no log density of a draw.
-        """
+        """Add statistics of the sampler under ArviZ's names."""
+        # An energy that is not that of its draw keeps the name of its field: it is no log density of a draw.
         names = dict(STATS)
         if not self.draws.has_exact_energy:
             del names["potential_energy"]

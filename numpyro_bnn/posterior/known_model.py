@@ -22,11 +22,7 @@ _TOLERANCE = 0.01
 
 
 def known_predictions(draws: Draws) -> Known | None:
-    """What the model of draws predicts at made-up inputs with the first draw, for :func:`refuse_other_model`.
-
-    :param draws: draws that know the range of their inputs.
-    :return: lists of numbers; None where there is no model, or one that cannot be called in this way.
-    """
+    """What the model predicts at probe inputs with the first draw; None where it cannot be called."""
     noted = draws.info.get("input_ranges")
     if draws.model is None or noted is None:
         return None
@@ -63,13 +59,7 @@ def _predicted(
 
 
 def refuse_other_model(owner: str, draws: Draws, known: Known | None) -> None:
-    """Refuse draws whose model predicts something else than the one that they are draws of.
-
-    :param owner: the function that was called, for the error.
-    :param draws: draws with the model that is given now.
-    :param known: what :func:`known_predictions` gave; nothing is compared without.
-    :raises ValueError: saying what differs.
-    """
+    """Refuse draws whose model predicts something else than :func:`known_predictions` had found."""
     noted = draws.info.get("input_ranges")
     if known is None or draws.model is None or noted is None:
         return

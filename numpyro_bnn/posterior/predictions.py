@@ -142,14 +142,7 @@ def _refuse_rows_of_nan(predictions: Predictions, x: PyTree) -> None:
 def predict_with(
     draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any
 ) -> Predictions:
-    """Predictions at inputs `x` and further arguments of the model, as the rows of a fit have them.
-
-    :param draws: draws with their model.
-    :param x: inputs.
-    :param others: further arguments by place in the call, see :class:`Predictor`.
-    :param options: options of :class:`Predictor`.
-    :raises ValueError: for other columns than the fit had, and as :func:`predict`.
-    """
+    """Predictions at inputs `x` and further arguments by place; `options` are those of Predictor."""
     return _predictor_of(draws, x, others, **options)(draws)
 
 
@@ -184,28 +177,14 @@ def _some_rows(given: list[Any], rows: np.ndarray | slice, size: int) -> list[An
 
 
 def rows_at_a_time(draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any) -> int:
-    """How many rows are predicted together: those of a block, or all where rows depend on one another.
-
-    :param draws: draws with their model.
-    :param x: inputs.
-    :param others: further arguments of the model.
-    :param options: options of :class:`Predictor`.
-    :raises ValueError: as :func:`predict`.
-    """
+    """How many rows are predicted together: those of a block, or all where rows depend on one another."""
     return _predictor_of(draws, x, others, **options).rows_at_a_time(draws)
 
 
 def separate_at(
     draws: Draws, x: PyTree, others: Mapping[Place, PyTree], site: str | None = None
 ) -> bool:
-    """Whether rows of inputs have the same predictions among any others.
-
-    :param draws: draws with their model.
-    :param x: inputs.
-    :param others: further arguments of the model.
-    :param site: the site that is predicted.
-    :raises ValueError: as :func:`predict`.
-    """
+    """Whether rows of inputs have the same predictions among any others."""
     return _predictor_of(draws, x, others, site=site).are_separate(draws)
 
 
@@ -219,18 +198,10 @@ def _predictor_of(
 
 
 class Predictor:
-    """Predicts at fixed inputs from blocks of draws; compiled once for blocks of one shape.
+    """Predicts at fixed inputs from blocks of draws; compiled once for blocks of one shape."""
 
-    :param model: the model, called as ``model(x)``.
-    :param x: inputs, an array or a pytree of arrays with rows first.
-    :param batch_size: rows at a time; default: 1000, or all where rows depend on one another.
-    :param site: the site to predict, see :func:`predict`.
-    :param fitted: the training inputs or their fingerprint, where they are known.
-    :param others: further arguments of the model by place in the call, such as an offset. Arrays as long as
-        `x` go with its rows.
-    :raises ValueError: if inputs have no rows.
-    :raises TypeError: if the model needs more than these.
-    """
+    # `fitted` are the training inputs or their fingerprint. `others` are further arguments by place in the
+    # call, such as an offset; arrays as long as `x` go with its rows.
 
     def __init__(
         self,
@@ -277,13 +248,7 @@ class Predictor:
         self._programs: dict[str, Callable] = {}
 
     def __call__(self, samples: Mapping[str, Array], first: int = 0) -> Predictions:
-        """Predictions of some draws.
-
-        :param samples: draws of the model by site, (draw, …) or (chain, draw, …).
-        :param first: number of the first draw, in the run that they are a block of.
-        :raises ValueError: if the target cannot be told, draws do not fit the inputs, or blocks would part
-            rows that depend on one another.
-        """
+        """Predictions of draws (draw, …) or (chain, draw, …) that begin at draw `first` of a run."""
         suspect = samples.suspect if isinstance(samples, Draws) else {}
         samples = without_imputed(samples)
         self.rows_at_a_time(samples)
@@ -300,11 +265,7 @@ class Predictor:
         return predictions
 
     def target_of(self, samples: Mapping[str, Any]) -> str:
-        """The site to predict from draws of some sites.
-
-        :raises ValueError: if it cannot be told, sites that it is computed from have no draws, or its first
-            axis is not that of the rows.
-        """
+        """The site to predict from draws of some sites; its first axis is that of the rows."""
         first = self._first_rows(self.batch_size)
         known, site = without_imputed(samples), site_in(self.structure, self._site)
         target = target_of(self.model, self.structure, first, known, site)
@@ -315,21 +276,13 @@ class Predictor:
         return target
 
     def sites_from_priors(self, samples: Mapping[str, Any]) -> list[str]:
-        """Latent sites that the target is computed from and that have no draws, so that their priors give
-        a value for each draw.
-
-        :param samples: draws by site.
-        """
+        """Latent sites that the target is computed from without draws: priors give a value a draw."""
         samples = without_imputed(samples)
         known = self.model, self.structure, self._first_rows(self.batch_size)
         return sites_without_draws(*known, samples, self.target_of(samples))
 
     def rows_at_a_time(self, samples: Mapping[str, Array]) -> int:
-        """How many rows are predicted together: all of them where they depend on one another.
-
-        :param samples: draws of the model by site.
-        :raises ValueError: if they do, and a number was given.
-        """
+        """How many rows are predicted together: all of them where they depend on one another."""
         if self.size <= self.batch_size or self.are_separate(samples, self.batch_size):
             return self.batch_size
         if self._in_given_blocks:
@@ -340,11 +293,7 @@ class Predictor:
         return self.size
 
     def are_separate(self, samples: Mapping[str, Array], part: int = _ROWS) -> bool:
-        """Whether a row has the same predictions among any others, as far as can be seen.
-
-        :param samples: draws of the model by site.
-        :param part: rows of a block.
-        """
+        """Whether a row has the same predictions among any others, as far as can be seen."""
         if self._separate is None:
             samples = without_imputed(samples)
             target = self.target_of(samples)
@@ -440,8 +389,7 @@ class Predictor:
 
 
 def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:
-    """Yield each item only after the next one was started, so that the device computes the next while this
-    one is copied to the host."""
+    """Yield each item after the next has started, so that computing and copying overlap."""
     last = next(results)
     for result in results:
         yield last
@@ -465,13 +413,8 @@ def blocks_of_draws(draws: Mapping[str, Array]) -> list[slice]:
 
 
 def keys_of_draws(lead: tuple[int, int], begin: int = 0, first: int = 0) -> jax.Array:
-    """A random key for each draw, for what a model draws itself: masks of dropout, values without draws.
-
-    :param lead: numbers of chains and of draws.
-    :param begin: the first row of the block that is predicted.
-    :param first: number of the first draw, in the run that they are a block of.
-    :return: keys (chain, draw), the same at every call.
-    """
+    """Keys (chain, draw) for what a model draws itself (dropout, sites without draws), always the same."""
+    # `begin` is the first row of the block that is predicted, `first` its first draw in the run.
     key = jax.random.fold_in(jax.random.key(0), begin)
     key = jax.random.fold_in(key, first) if first else key
     return jax.random.split(key, lead)

@@ -372,11 +372,7 @@ def _finite(values: np.ndarray, averaged: np.ndarray, allow: float = np.nan) -> 
 
 
 def mean_over_draws(values: np.ndarray, kind: type = np.float64) -> np.ndarray:
-    """The average over chains and draws, in double precision.
-
-    NumPy adds up arrays (chain, draw, …) one draw after another, and in single precision the sum of many
-    draws rounds in one direction: by more than a Monte Carlo error.
-
-    :param values: (chain, draw, …).
-    """
+    """The average over chains and draws (chain, draw, …), in double precision."""
+    # NumPy adds up one draw after another, and in single precision the sum of many draws rounds in one
+    # direction: by more than a Monte Carlo error.
     return values.mean((0, 1), dtype=kind)

@@ -36,24 +36,18 @@ from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 
 class TrainingData(NamedTuple):
-    """Inputs, observed values and other arguments of a model.
+    """Inputs, observed values and other arguments of a model."""
 
-    - **x** - the inputs, its first argument; None where they are not known
-    - **observed** - values of the observed sites, in the user's units
-    - **targets** - by observed site the arguments that its values are computed from, and no distribution is
-    - **others** - all arguments but inputs and targets, by their place in the call
-    - **counted** - of each observed site which of its values enter its log density: those that no mask hides
-    - **weighted** - observed sites whose log density is multiplied by anything but 1: rows count more or less
-      than once
-    - **moving** - observed sites whose values change with latent ones, and are no data alone
-    """
-
-    x: PyTree = None
-    observed: Mapping[str, np.ndarray] = {}
+    x: PyTree = None  # the first argument; None where it is not known
+    observed: Mapping[str, np.ndarray] = {}  # in the user's units
+    # The arguments that only the values of each observed site are computed from
     targets: Mapping[str, frozenset[Place]] = {}
-    others: Mapping[Place, PyTree] = {}
+    others: Mapping[Place, PyTree] = {}  # all arguments but inputs and targets
+    # Which values enter the log density: those that no mask hides
     counted: Mapping[str, np.ndarray] = {}
+    # Observed sites whose log density is multiplied by anything but 1
     weighted: frozenset[str] = frozenset()
+    # Observed sites whose values change with latent ones, and are no data alone
     moving: frozenset[str] = frozenset()
 
     def counted_rows(self, site: str) -> np.ndarray:
@@ -77,17 +71,7 @@ def training_data(
     y: Any = None,
     site: str | None = None,
 ) -> TrainingData:
-    """The data of a run; or those of given rows, with the other arguments of the run.
-
-    :param owner: the function that was called, for errors.
-    :param model: the model; of a run without one only the inputs are known.
-    :param run: an ``MCMC`` after `run`, a fitted object, or draws, which know no data.
-    :param x: inputs of the given rows; None for the data of the run.
-    :param y: their target, as the model takes it; None for none.
-    :param site: the observed site that `y` belongs to, where there are several.
-    :raises ValueError: where it is not known which argument `y` is, or which values other arguments of the
-        run have at the given rows.
-    """
+    """The data of a run; or those of given rows `x` and `y`, with the other arguments of the run."""
     known = TrainingData()
     # Of data on the host only the rows that are given are looked at.
     own = model_of(run) or model

@@ -293,16 +293,11 @@ def _differences(
 
 
 class _Spreads(NamedTuple):
-    """Standard deviations beside those of the reference, by scalar.
+    """Standard deviations beside those of the reference, by scalar."""
 
-    - **z** - log ratios in joint Monte Carlo errors; 0 where not compared
-    - **error** - those errors
-    - **compared** - whether tails are light enough to compare
-    """
-
-    z: np.ndarray
+    z: np.ndarray  # log ratios in joint Monte Carlo errors; 0 where not compared
     error: np.ndarray
-    compared: np.ndarray
+    compared: np.ndarray  # whether tails are light enough to compare
 
 
 def _spreads(

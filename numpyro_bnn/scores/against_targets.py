@@ -72,13 +72,11 @@ def _gaussian_absolute(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def _mixture_spread(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """`E |X - X'|` of two independent draws from each row's mixture; `mean (rows, draws)`.
-
-    The closed form over pairs of draws costs S^2 operations; the integral `E|X - X'| = 2 int F (1 - F)` costs
-    S times the number of nodes. The integrand is smooth on the scale of the narrowest component s, so the
-    trapezoid rule with step s/2 is wrong by about exp(-4 pi^2), beyond double precision. The cheaper is
-    taken.
-    """
+    """`E |X - X'|` of two independent draws from each row's mixture; `mean (rows, draws)`."""
+    # The closed form over pairs of draws costs S^2 operations; the integral `E|X - X'| = 2 int F (1 - F)`
+    # costs S times the number of nodes. The integrand is smooth on the scale of the narrowest component s, so
+    # the trapezoid rule with step s/2 is wrong by about exp(-4 pi^2), beyond double precision. The cheaper is
+    # taken.
     rows, draws = mean.shape
     out = np.empty(rows)
     for i in range(rows):

@@ -237,10 +237,8 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[Row]:
 def _computed_numbers(
     model: Callable, args: tuple, kwargs: dict[str, Any], sites: Mapping[str, Any]
 ) -> dict[str, dict[str, str]]:
-    """What the numbers of laws are that depend on latent sites, by site and parameter.
-
-    Read off the traced program: numbers at a few values could be equal by chance.
-    """
+    """What the numbers of distributions are that depend on latent sites, by site and parameter."""
+    # Read off the traced program: numbers at a few values could be equal by chance.
     latent = {n: s for n, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
 
     def numbers(values: dict[str, Any]) -> dict[str, dict[str, list[Any]]]:

@@ -51,10 +51,7 @@ def validated(
 
 
 def hidden_sizes(estimator: BaseEstimator) -> tuple[int, ...]:
-    """Units of each hidden layer, from the `hidden` of an estimator: a sequence, or a number for one layer.
-
-    :raises ValueError: for a layer without units, or units that are no whole number.
-    """
+    """Units of each hidden layer, from the `hidden` of an estimator: a sequence, or one number."""
     hidden = estimator.hidden
     layers = hidden if np.ndim(hidden) else (hidden,)
     name = type(estimator).__name__

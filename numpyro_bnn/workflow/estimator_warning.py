@@ -23,11 +23,7 @@ _ADVICE = {
 
 
 def warn_of_verdict(owner: str, report: Report) -> None:
-    """Warn with scikit-learn's ``ConvergenceWarning`` of a verdict that is not within tolerance.
-
-    :param owner: the estimator, for the message.
-    :param report: the report on its fit.
-    """
+    """Warn with scikit-learn's ``ConvergenceWarning`` of a verdict that is not within tolerance."""
     advice = _ADVICE.get(report.verdict)
     if advice is not None:
         warnings.warn(

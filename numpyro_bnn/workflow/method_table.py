@@ -157,17 +157,7 @@ def judged(
     seconds: float,
     suspect: str = "",
 ) -> Compared:
-    """Score a method against test targets and against the reference: a row of the table.
-
-    :param method: name of the method.
-    :param predictions: its predictions of the test rows.
-    :param reference: predictions of the same rows by the reference.
-    :param y: test targets.
-    :param max_rhat: largest R-hat of its predictions.
-    :param gradients: passes over all rows that its gradients took.
-    :param seconds: wall clock.
-    :param suspect: its suspect chains, in words.
-    """
+    """Score a method against test targets and against the reference: a row of the table."""
     mine = np.asarray(scores.lppd(predictions, y, pointwise=True))
     theirs = np.asarray(scores.lppd(reference, y, pointwise=True))
     gap = scores.paired_difference(mine, theirs)

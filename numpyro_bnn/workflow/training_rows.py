@@ -33,15 +33,9 @@ def refuse_training_rows(owner: str, fitted: Any, x: PyTree, y: ArrayLike) -> No
 
 
 def _chance_of(seen: int, given: int, counts: np.ndarray) -> float:
-    """Probability that so many new rows equal a training row, or more, where rows repeat as training rows do.
-
-    The share of rows that repeat is itself known from the training rows alone, as the share of those that
-    equal another one: a beta distribution, and pairs, of which both rows count, tell half as much.
-
-    :param seen: how many of the new rows equal a training row.
-    :param given: number of new rows.
-    :param counts: how often each distinct training row is there.
-    """
+    """Probability that `seen` or more new rows equal a training row, where rows repeat as in training."""
+    # The share of rows that repeat is known from the training rows alone, as the share of those that equal
+    # another one: a beta distribution, and pairs, of which both rows count, tell half as much.
     alone = counts[counts == 1].sum()
     repeated, in_pairs = counts[counts > 1].sum(), counts[counts == 2].sum()
     weight = (alone + 1) / (alone + in_pairs + 1)

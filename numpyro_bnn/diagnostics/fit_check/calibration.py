@@ -56,14 +56,8 @@ class Calibration(NamedTuple):
 def of_distribution(
     loo: LeaveOneOut, cdf: np.ndarray, mass: np.ndarray | None = None, seed: int = 0
 ) -> Calibration:
-    """Calibration of a target with a distribution function.
-
-    :param loo: leave-one-out weights.
-    :param cdf: probability of a target up to the observed one under each draw, (chain, draw, row).
-    :param mass: probability of the observed one itself, for counts: u is then drawn between the values of the
-        distribution function below and at it.
-    :param seed: of these draws.
-    """
+    """Calibration by `cdf` (chain, draw, row) at the targets; `mass` is theirs, for counts."""
+    # u of a count is drawn between the values of the distribution function below and at it.
     values = np.asarray(cdf, np.float64)
     if mass is not None:
         values = values - np.random.default_rng(seed).uniform(size=values.shape[-1]) * mass
@@ -86,12 +80,7 @@ def largest_distance(pit: np.ndarray) -> float:
 
 
 def of_classes(loo: LeaveOneOut, probs: np.ndarray, y: np.ndarray) -> Calibration:
-    """Calibration of the most probable class of each row.
-
-    :param loo: leave-one-out weights.
-    :param probs: (chain, draw, row, class).
-    :param y: classes (row,), integers from 0.
-    """
+    """Calibration of the most probable class of each row, by probabilities (chain, draw, row, class)."""
     means = np.stack(
         [loo.average(probs[..., k].astype(np.float64))[0] for k in range(probs.shape[-1])], -1
     )

@@ -194,14 +194,9 @@ def agreement(
 
 
 def least_batches(num_chains: int) -> int:
-    """The least number of batches a chain with which chains that are far apart are seen to disagree.
-
-    Where only one of the two statistics shows a difference, one way to deal out the batches in all is as
-    extreme in the other, so that the least possible p is two in the number of ways.
-
-    :param num_chains: number of chains, two or more.
-    :return: 6 for two chains (462 ways), 4 for more.
-    """
+    """Fewest batches a chain that can show a disagreement: 6 for two chains (462 ways), 4 for more."""
+    # Where only one of the two statistics shows a difference, one way to deal out the batches in all is as
+    # extreme in the other, so that the least possible p is two in the number of ways.
     enough = (k for k in itertools.count(_LEAST_BATCHES) if 2 / _ways(num_chains, k) < SIGNIFICANT)
     return next(enough)
 
@@ -226,15 +221,10 @@ def _batch_length(errors: Mapping[str, MeanErrors]) -> tuple[_Flags, _Flags, int
 
 
 def _slow_time(times: np.ndarray, sizes: np.ndarray) -> float:
-    """Autocorrelation time of the scalar that is slower than nine in ten.
-
-    The slowest tenth of *estimated* times consists partly of overestimates: with 200 effective draws it
-    begins at 25 where all true times are 19. So estimates are shrunk towards their mean, by the part of their
-    spread that is noise.
-
-    :param times: estimated times, from within chains.
-    :param sizes: effective draws behind each.
-    """
+    """Autocorrelation time of the scalar that is slower than nine in ten; `sizes`: effective draws."""
+    # The slowest tenth of *estimated* times consists partly of overestimates: with 200 effective draws it
+    # begins at 25 where all true times are 19. So estimates are shrunk towards their mean, by the part of
+    # their spread that is noise.
     logs = np.log(times)
     spread = float(logs.var())
     real = max(0.0, 1 - float(np.mean(_NOISE_OF_TIME / sizes)) / spread) if spread > 0 else 0.0
@@ -317,10 +307,8 @@ def _permutation_test(means: np.ndarray, num: int, seed: int) -> _Found:
 
 
 def _orders(chains: int, batches: int, num: int, seed: int) -> np.ndarray:
-    """Ways to deal out all batches, other than the chains themselves, `(way, chain, batch)`.
-
-    With few ways random ones repeat themselves, and p would be above its least possible value by chance.
-    """
+    """Ways to deal out all batches, other than the chains themselves, `(way, chain, batch)`."""
+    # With few ways random ones repeat themselves, and p would be above its least possible value by chance.
     if chains == 2 and _ways(2, batches) <= _ALL_WAYS:
         # The first batch stays with the first chain: the other half are these with both chains exchanged.
         others = np.array(list(itertools.combinations(range(1, 2 * batches), batches - 1))[1:])
@@ -338,12 +326,9 @@ def _tail(values: np.ndarray) -> np.ndarray:
 
 
 def _observed_share(batches: np.ndarray) -> tuple[np.ndarray, float]:
-    """Share of the variance that lies between chains, corrected for dependent batches, `(scalar,)`.
-
-    Consecutive batches still depend on each other a little, which raises F by 1 + 2 r; shuffled batches do
-    not. The correlation r is one number for all scalars, because estimates for single scalars are mostly
-    noise.
-    """
+    """Share of the variance that lies between chains, corrected for dependent batches, `(scalar,)`."""
+    # Consecutive batches still depend on each other a little, which raises F by 1 + 2 r; shuffled batches do
+    # not. The correlation r is one number for all scalars: estimates for single scalars are mostly noise.
     count = batches.shape[1]
     centers = batches.mean(axis=1)
     # The sum of squares over all batches is the number of batches a chain.

@@ -19,12 +19,7 @@ _PERMUTATIONS = 299
 
 
 def draws_to_drop(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -> int:
-    """The number of draws to drop at the beginning so that the two halves of the rest agree.
-
-    :param predictions: name to finite `(chain, draw, input, ...)`.
-    :param tolerance: halves that differ by less count as equal.
-    :return: number of draws of each chain: as many tenths of all, up to five, as are needed.
-    """
+    """Number of draws, up to five tenths, to drop at the beginning so that halves of the rest agree."""
     count = next(iter(predictions.values())).shape[1]
     drop = 0
     for tenth in range(_MOST + 1):
@@ -35,13 +30,7 @@ def draws_to_drop(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -
 
 
 def halves_differ(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -> bool:
-    """Whether first and second halves of all chains differ by more than chance and more than the tolerance.
-
-    With too few batches for a test, only the tolerance counts.
-
-    :param predictions: name to finite `(chain, draw, input, ...)`.
-    :param tolerance: the accepted difference.
-    """
+    """Whether halves of all chains differ by more than chance (if it can be tested) and the tolerance."""
     if next(iter(predictions.values())).shape[1] < 2 * _STEPS:
         return False
     halves = {name: _as_two(x) for name, x in predictions.items()}

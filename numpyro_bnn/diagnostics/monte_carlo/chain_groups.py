@@ -12,12 +12,7 @@ _SHUFFLES = 200
 
 
 def chain_groups(means: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Join chains by average linkage while they differ by no more than chance explains.
-
-    :param means: averages of batches `(chain, batch, scalar)`, of scalars that show a difference.
-    :param seed: seed of the shuffling.
-    :return: the number of the group of each chain, in the order of first chains; at least two groups.
-    """
+    """Number of the group of each chain: average linkage while chains differ by no more than chance."""
     chains, count, scalars = means.shape
     chosen = np.unique(np.linspace(0, scalars - 1, _MOST_SCALARS).astype(int))
     batches = means[:, :, chosen].astype(np.float64)

@@ -33,12 +33,7 @@ def units_of(
 def row_distances(
     differences: Mapping[str, np.ndarray], units: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Distance of every row, `(..., input)`, as `"total_variation"` and `"relative"`, or one of them.
-
-    :param differences: by name, `(..., input, output...)`, with any leading axes that all share;
-        absolute values count.
-    :param units: for every name what :func:`units_of` gives, `(input, output...)`.
-    """
+    """Distance of every row, `(..., input)`, as `"total_variation"` and `"relative"`, or one of them."""
     found: dict[str, np.ndarray] = {}
     for name, difference in differences.items():
         size, unit = np.abs(difference), units[name]

@@ -62,8 +62,8 @@ ROWS = {
     "data": """
         entered_plates fingerprints number_types units
         host_rows
-        arguments made_up_inputs
-        not_finite row_digests
+        arguments probe_inputs
+        not_finite row_hashes
         columns
     """,
     "cli": """
@@ -94,7 +94,7 @@ ROWS = {
         verdict_words
         verdict_context
         verdict_rules
-        from_arrays
+        diagnose_draws
         diagnose
     """,
     "diagnostics.convergence": """
@@ -133,7 +133,7 @@ ROWS = {
         separate_predictions training_data
         observed_targets predictive_draws prior_predictions
         predictions
-        exported known_model log_prior other_laws stacking thinning
+        exported log_prior loo_preconditions saved_model_check stacking thinning
         archive arviz_groups
         arviz_export
     """,

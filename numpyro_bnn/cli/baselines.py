@@ -27,8 +27,8 @@ def guess(table: Table, train: np.ndarray, num_rows: int) -> Predictions:
         probs = counts / counts.sum()
         values = {"probs": np.broadcast_to(probs, (*draw, len(probs)))}
         return Predictions(values, lambda what, y: {what: np.log(probs[y])[None, None]})
-    law = norm(0, np.std(y))
-    functions = {"log_prob": law.logpdf, "cdf": law.cdf}
+    normal = norm(0, np.std(y))
+    functions = {"log_prob": normal.logpdf, "cdf": normal.cdf}
     values = {"mean": np.full(draw, np.mean(y)), "scale": np.full(draw, np.std(y))}
     evaluate = lambda what, y: {what: functions[what](y)[None, None]}  # noqa: E731
     return Predictions(values, evaluate, np.mean(y))

@@ -14,7 +14,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, inputs_of_call
 from numpyro_bnn.data.fingerprints import fingerprint
 from numpyro_bnn.data.host_rows import OnHost
-from numpyro_bnn.data.made_up_inputs import noted_inputs
+from numpyro_bnn.data.probe_inputs import noted_inputs
 
 # Names of the columns of a table; of several tables by their path in a pytree, such as "['images'][0]".
 Columns: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]

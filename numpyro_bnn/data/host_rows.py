@@ -88,7 +88,7 @@ class OnHost:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn rows")
 
     def __reduce__(self) -> tuple[type["OnHost"], tuple]:
-        # The thread that reads ahead stays here. How the array is kept is its own affair.
+        # Do not pickle the reader thread.
         return OnHost, (self.array,)
 
     def __repr__(self) -> str:

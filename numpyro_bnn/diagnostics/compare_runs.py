@@ -142,7 +142,7 @@ def disagreement(predictions: Mapping[str, np.ndarray], *, cut: float = 0.01) ->
     return Disagreement(groups, share, used[anywhere], stuck, float(np.any(drifts, axis=0).mean()))
 
 
-class Parting(NamedTuple):
+class QuantileDifference(NamedTuple):
     """A quantity in which two runs differ.
 
     - **site** - which scalar.
@@ -172,7 +172,7 @@ class SecondOpinion(NamedTuple):
     num_compared: int
     num_parted: int
     limit: float
-    worst: tuple[Parting, ...]
+    worst: tuple[QuantileDifference, ...]
     too_short: bool = False
 
     @property
@@ -234,7 +234,7 @@ def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike
             f"diagnostics.compare_draws: both runs need the same names, got {sorted(first)} and "
             f"{sorted(second)}. Give both from one model."
         )
-    found: list[Parting] = []
+    found: list[QuantileDifference] = []
     for name in first:
         a = checked("diagnostics.compare_draws", first[name])
         b = checked("diagnostics.compare_draws", second[name])
@@ -260,7 +260,9 @@ def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike
                 values = _compare_block(a[:, :, block], b[:, :, block], q)
                 for k, (one, other, errors) in enumerate(zip(*values)):
                     site = label_of(name, np.unravel_index(start + k, scalars))
-                    found.append(Parting(site, quantity, float(one), float(other), float(errors)))
+                    found.append(
+                        QuantileDifference(site, quantity, float(one), float(other), float(errors))
+                    )
     limit = limit_of_errors(len(found))
     parted = sorted((p for p in found if not p.errors <= limit), key=lambda p: -p.errors)
     return SecondOpinion(len(found), len(parted), limit, tuple(parted[:5]))

@@ -11,7 +11,7 @@ from numpyro_bnn._calls import shows_call
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.diagnostics.checked_draws import Arrays, is_precision
 from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest, superchain_labels
-from numpyro_bnn.diagnostics.from_arrays import UNEQUAL, diagnose_draws
+from numpyro_bnn.diagnostics.diagnose_draws import UNEQUAL, diagnose_draws
 from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
@@ -19,8 +19,8 @@ from numpyro_bnn.diagnostics.sampler_stats import LIMITS
 from numpyro_bnn.diagnostics.verdict_rules import with_suspects, without_errors
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
+from numpyro_bnn.posterior.loo_preconditions import sites_from_priors
 from numpyro_bnn.posterior.observed_targets import observed_targets
-from numpyro_bnn.posterior.other_laws import sites_from_priors
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import first_rows, predict_with
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -191,12 +191,12 @@ def _why_no_series(draws: Draws) -> str | None:
 
 
 def _refuse_another_temperature(draws: Draws, second: Draws) -> None:
-    """Runs at different temperatures cannot be compared."""
+    """Refuse a second run at another temperature: the two cannot be compared."""
     own, other = (float(np.mean(some.stats.get("temperature", 1.0))) for some in (draws, second))
     if not np.isclose(own, other, rtol=1e-3):
         raise ValueError(
-            f"diagnose: the run is at temperature {own:.3g} and `second` at {other:.3g}: their laws differ, "
-            "whatever either of them has missed. Give a second run at the temperature of the first."
+            f"diagnose: the run is at temperature {own:.3g} and `second` at {other:.3g}. Runs at different "
+            "temperatures cannot be compared. Give a second run at the temperature of the first."
         )
 
 

@@ -152,7 +152,7 @@ def find_hidden_layers(
     :param model: the model, where the draws carry none.
     :param site: a site that is predicted beside all targets, such as a deterministic one.
     :return: hidden layers; empty where the network has none that is found, or where a target cannot be
-        predicted, such as one whose law has no mean or variance, or that is not by row.
+        predicted, such as one whose distribution has no mean or variance, or that is not by row.
     """
     base = {name: value[None] for name, value in one_draw(draws, 0, -1).items()}
     # Sites beside a weight (its precision, its standardised value) do not affect predictions.

@@ -1,4 +1,4 @@
-"""Why predictions are not finite although the weights are: a law without moments, inputs, or overflow."""
+"""Why predictions are not finite although the weights are: no moments, bad inputs, or overflow."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from numpyro_bnn.diagnostics.sampler_stats import percent
 
 # Rows named one by one.
 _NAMED = 5
-# The moment that a law lacks, by the first prediction that is not finite, and laws that lack it.
+# The moment that the target lacks, by the first prediction that is not finite, with examples.
 _MOMENTS = {
     "mean": "no finite mean (Student's t with df up to 1, Cauchy)",
     "scale": "no finite variance (Student's t with df up to 2, Cauchy)",
@@ -35,11 +35,11 @@ def predictions_not_finite(predictions: Mapping[str, np.ndarray]) -> str:
             "look at the inputs of these rows, or leave the rows out. Neither more draws nor another step "
             "changes it."
         )
-    law = next((why for name, why in _MOMENTS.items() if name in flags), None)
+    missing = next((why for name, why in _MOMENTS.items() if name in flags), None)
     reasons = "inputs are not finite, or weights are so large that predictions overflow"
-    if law is not None:
+    if missing is not None:
         reasons = (
-            f"the law of the target has {law}, {reasons}. Without moments there are no errors of averages to "
-            "judge: take a law that has them"
+            f"the distribution of the target has {missing}, {reasons}. Without moments averages have no "
+            "error that could be judged: take a distribution that has them"
         )
     return f"{lead}, at all rows, while the weights are finite: {reasons}."

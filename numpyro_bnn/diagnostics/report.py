@@ -24,7 +24,7 @@ from numpyro_bnn.diagnostics.report_sections import (
     temperature_section,
     verdict_section,
 )
-from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
+from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import RhatTable
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 
@@ -49,7 +49,7 @@ class Relabelling(NamedTuple):
     - **after** - that share after matching.
     """
 
-    space: Space
+    space: RhatTable
     before: float
     after: float
 
@@ -88,10 +88,10 @@ class Report:
     :param needed_by: the quantity that asks for the most draws.
     """
 
-    weights: Space
-    predictions: Space
-    precisions: Space
-    log_joint: Space
+    weights: RhatTable
+    predictions: RhatTable
+    precisions: RhatTable
+    log_joint: RhatTable
     verdict: Verdict
     sentences: tuple[str, ...]
     num_chains: int
@@ -126,7 +126,7 @@ class Report:
         return self.sampler.saturated_trees
 
     @property
-    def spaces(self) -> tuple[Space, ...]:
+    def spaces(self) -> tuple[RhatTable, ...]:
         """R-hat and ESS of the kinds of scalars that were given, in the order of the table."""
         aligned = [self.relabelling.space] if self.relabelling is not None else []
         every = (self.weights, *aligned, self.precisions, self.log_joint, self.predictions)

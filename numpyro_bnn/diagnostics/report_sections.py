@@ -76,8 +76,8 @@ def _agreement(agreement: Agreement) -> str:
     agree = "agree" if agreement.p >= SIGNIFICANT else "disagree"
     groups = f" They form {agreement.groups} groups." if agreement.groups > 1 else ""
     return (
-        f"{who} {agree}: if they sampled one law, they would differ as much as this with probability "
-        f"{agreement.p:.2g} (disagreement is below {SIGNIFICANT:g}).{groups}"
+        f"{who} {agree}: if they sampled one distribution, they would differ as much as this with "
+        f"probability {agreement.p:.2g} (disagreement is below {SIGNIFICANT:g}).{groups}"
     )
 
 

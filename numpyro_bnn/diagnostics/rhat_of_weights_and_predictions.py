@@ -90,7 +90,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class Space(Numbers):
+class RhatTable(Numbers):
     """R-hat and ESS of all scalars of one kind: weights, predictions, precisions or the log joint.
 
     :param groups: R-hat and ESS of each site, shaped as the site.
@@ -99,7 +99,7 @@ class Space(Numbers):
     groups: tuple[Numbers, ...] = ()
 
     @classmethod
-    def of(cls, name: str, groups: list[Numbers]) -> "Space":
+    def of(cls, name: str, groups: list[Numbers]) -> "RhatTable":
         """All scalars of one kind, joined from R-hat and ESS of each site."""
 
         def joined(values: list[np.ndarray]) -> np.ndarray:
@@ -114,7 +114,7 @@ class Space(Numbers):
         )
 
     @classmethod
-    def from_draws(cls, name: str, arrays: Mapping[str, np.ndarray]) -> "Space":
+    def from_draws(cls, name: str, arrays: Mapping[str, np.ndarray]) -> "RhatTable":
         """Compute R-hat and ESS of all scalars of one kind.
 
         :param name: the kind, such as `"predictions"`.

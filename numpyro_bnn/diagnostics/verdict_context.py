@@ -19,13 +19,13 @@ _DISTINCT = 1.2
 # If more than this share of the variance between chains remains, matching hidden units explains nothing.
 _HARDLY_LESS = 0.9
 UNCORRECTED = (
-    "No step was accepted or rejected: the bias of the step size is in all chains alike, and no R-hat "
-    "and no number above can show it; measure it with NUTS (second_opinion), or with a run of half the "
-    "step: diagnose(run, x, second=other)."
+    "This sampler has no Metropolis correction. Its step-size bias is the same in every chain, so R-hat "
+    "cannot detect it. Check with second_opinion, or with a run of half the step size: "
+    "diagnose(run, x, second=other)."
 )
 UNCORRECTED_SECOND = (
-    "No step was accepted or rejected: the bias of the step size is in all chains alike, and is at most "
-    "what the averages of the second run are away, if that one has none."
+    "This sampler has no Metropolis correction. Its step-size bias is the same in every chain, and at most "
+    "the distance to the averages of the second run, if that has none."
 )
 NO_PREDICTIONS = (
     "No predictions were given, and the weights of a network do not say whether its functions "

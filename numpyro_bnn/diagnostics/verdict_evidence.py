@@ -26,7 +26,7 @@ from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import (
 from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Relabelling
-from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
+from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import RhatTable
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 from numpyro_bnn.samplers.tempering.evidence import Tempering
@@ -122,7 +122,9 @@ class ErrorsAndAgreement(NamedTuple):
 class Evidence(NamedTuple):
     """Everything that is measured on a run before it is judged; see the fields of `Report`."""
 
-    spaces: Mapping[str, Space]  # R-hat and ESS by kind of scalar; a kind without draws is empty
+    spaces: Mapping[
+        str, RhatTable
+    ]  # R-hat and ESS by kind of scalar; a kind without draws is empty
     num_chains: int
     num_draws: int
     min_draws: int
@@ -146,7 +148,7 @@ def measure(
     log_likelihood: np.ndarray | None,
     tolerance: Tolerance,
     *,
-    space: Space | None = None,
+    space: RhatTable | None = None,
     second: Mapping[str, np.ndarray] | None = None,
     second_log_likelihood: np.ndarray | None = None,
     superchains: np.ndarray | None = None,

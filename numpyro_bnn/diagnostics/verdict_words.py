@@ -86,7 +86,7 @@ def _of_second_run(measured: ErrorsAndAgreement, what: str) -> str:
 def draws_needed(needed: float) -> str:
     """How many times as many draws are needed, in words."""
     if not np.isfinite(needed):
-        return "more draws than can be foretold"
+        return "more draws than can be estimated"
     return (
         f"about {needed:.1f} times as many draws" if needed < 10 else f"{needed:.0f} times as many"
     )

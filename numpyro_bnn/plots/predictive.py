@@ -333,7 +333,7 @@ def plot_pit(
     color: ColorType | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """How the distribution function of probability integral transforms departs from that of the uniform law.
+    """How the distribution function of probability integral transforms departs from the uniform one.
 
     The curve is the share of rows with a value up to u, less u. It stays within the band in a share `level`
     of data sets of a right model with independent rows. An arch above zero on the left and below on the

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from numpyro_bnn.data.arguments import innermost
-from numpyro_bnn.data.made_up_inputs import made_up_inputs
+from numpyro_bnn.data.probe_inputs import probe_inputs
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.known_model import known_predictions, refuse_other_model
+from numpyro_bnn.posterior.saved_model_check import known_predictions, refuse_other_model
 from numpyro_bnn.posterior.training_data import known_rows
 from numpyro_bnn.potential.fixed_parameters import fixed_in, with_values
 from numpyro_bnn.samplers.failed_chains import warn_of_failed
@@ -110,7 +110,7 @@ def load(path: str | Path, model: Callable) -> Draws:
                 raise ValueError("it is no NumPy archive, or was cut off")
             opened.seek(0)
             header, sites, stats, units, fixed = _read(opened)
-        except Exception as error:  # a damaged archive makes the readers fail in any way there is
+        except Exception as error:  # Readers may raise anything on a damaged archive.
             raise ValueError(
                 f"load: {path} does not hold draws written by `bnn.save`: {error}."
             ) from error
@@ -123,7 +123,7 @@ def load(path: str | Path, model: Callable) -> Draws:
             )
         ready.restore(units)
     if fixed and (noted := header["info"].get("input_ranges")):
-        model = with_values(model, (made_up_inputs(noted),), list(fixed.values()))
+        model = with_values(model, (probe_inputs(noted),), list(fixed.values()))
     draws = Draws(sites, model, stats, header["info"])
     refuse_other_model("load", draws, header.get("predictions"))
     return draws

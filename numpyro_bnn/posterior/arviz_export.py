@@ -24,13 +24,13 @@ from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import targets_of
-from numpyro_bnn.posterior.known_model import refuse_other_model
-from numpyro_bnn.posterior.other_laws import (
+from numpyro_bnn.posterior.loo_preconditions import (
     why_densities_are_of_priors,
     why_not_the_posterior,
     why_rows_count_otherwise,
 )
 from numpyro_bnn.posterior.predictive_draws import Predictions
+from numpyro_bnn.posterior.saved_model_check import refuse_other_model
 from numpyro_bnn.posterior.training_data import (
     TrainingData,
     known_rows,
@@ -167,7 +167,7 @@ def to_inference_data(
             )
         groups.add_inputs("constant_data", "", training.x)
     if log_likelihood and _has_densities(draws, training, batch_size):
-        _warn_of_other_laws(draws, training)
+        _warn_of_other_distributions(draws, training)
         groups.add_log_likelihood(training, made, batch_size)
     if log_prior and training.observed:
         groups.add_log_prior(training)
@@ -198,7 +198,7 @@ def _has_densities(draws: Draws, training: TrainingData, batch_size: int | None)
     return True
 
 
-def _warn_of_other_laws(draws: Draws, training: TrainingData) -> None:
+def _warn_of_other_distributions(draws: Draws, training: TrainingData) -> None:
     """Warn of a log likelihood that is no weight for the posterior without a row."""
     reasons = [why_not_the_posterior(draws)]
     reasons += [why_rows_count_otherwise(name, training.weighted) for name in training.observed]

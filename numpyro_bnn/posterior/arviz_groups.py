@@ -14,10 +14,10 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, one_draw
-from numpyro_bnn.posterior.known_model import known_predictions
 from numpyro_bnn.posterior.log_prior import log_prior
 from numpyro_bnn.posterior.predictions import predict_with, rows_at_a_time
 from numpyro_bnn.posterior.predictive_draws import Predictions
+from numpyro_bnn.posterior.saved_model_check import known_predictions
 from numpyro_bnn.posterior.training_data import TrainingData, call_with
 from numpyro_bnn.potential.value_sources import Place
 from numpyro_bnn.samplers.suspects import named, named_elsewhere

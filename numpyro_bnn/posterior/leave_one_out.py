@@ -80,7 +80,7 @@ def _of_arviz(log_likelihood: np.ndarray, relative_size: float) -> Smoothed:
     # ArviZ 1 answers to the old name with a warning and the tree of xarray.
     own = vars(az).get("InferenceData")
     with warnings.catch_warnings():
-        # Rows with a large k are told by who asks.
+        # Callers warn of rows with a large k.
         warnings.simplefilter("ignore")
         if own is None:
             tree = xr.DataTree.from_dict({"log_likelihood": data})

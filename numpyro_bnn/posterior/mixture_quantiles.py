@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 # Halvings of an interval of many standard deviations: to about 10⁻⁵ of one. Where one draw is far wider than
-# the others, or a law has heavy tails, that is not near, and there are more, at most so many.
+# the others, or a distribution has heavy tails, that is not near, and there are more, at most so many.
 _HALVINGS, _MOST_HALVINGS = 25, 300
 # F is known at both ends to be so near to the level, as a share of the level or of 1 less the level; or both
 # ends are so near to each other, as a share of their size.
@@ -41,7 +41,7 @@ def quantiles_of(
             )
         return found.mean((0, 1), dtype=np.float64)
 
-    # Laws with heavy tails have no mean or no standard deviation: any start does.
+    # Distributions with heavy tails have no mean or no standard deviation: any start does.
     mean, scale = np.where(np.isfinite(mean), mean, 0.0), np.where(np.isfinite(scale), scale, 1.0)
     spread = scale.max((0, 1)) + np.ptp(mean, axis=(0, 1))
     middle, varies = mean.mean((0, 1), dtype=np.float64), spread > 0
@@ -85,13 +85,13 @@ def _beyond(
 ) -> np.ndarray:
     """A number a row that is on the far side of the quantile."""
     at = middle + step
-    while not (far := is_far(_known(averaged(at)))).all():
+    while not (far := is_far(_require_finite(averaged(at)))).all():
         step = np.where(far, step, 2 * step)
         at = middle + step
     return at
 
 
-def _known(values: np.ndarray) -> np.ndarray:
+def _require_finite(values: np.ndarray) -> np.ndarray:
     """Refuse NaN, with which no side would ever be far enough."""
     if np.isnan(values).any():
         raise ValueError(

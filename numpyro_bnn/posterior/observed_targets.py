@@ -75,7 +75,7 @@ def _at_rows(
         place = next(iter(places)) if len(places) == 1 else place_by_name(model)
         arguments = _not_by_row(given, places) | {0: x, place: y}
         return place, data_of(model, arguments)
-    except Exception:  # a model may need more than these, and fail in any way there is
+    except Exception:  # The model may need more arguments, or raise; treat as unknown.
         return None, TrainingData()
 
 

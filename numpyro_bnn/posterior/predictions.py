@@ -27,7 +27,7 @@ from numpyro_bnn.posterior.prediction_sites import (
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
 from numpyro_bnn.posterior.row_axis import check_rows_first, check_values_of_rows
-from numpyro_bnn.posterior.separate_predictions import rows_are_separate, told_dependent_rows
+from numpyro_bnn.posterior.separate_predictions import dependent_rows_message, rows_are_separate
 from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.fixed_parameters import with_first_values
@@ -287,7 +287,7 @@ class Predictor:
             return self.batch_size
         if self._in_given_blocks:
             by_row = [p for p, value in self.others.items() if is_by_row(value, self.size)]
-            raise ValueError(told_dependent_rows(self.size, self.batch_size, by_row))
+            raise ValueError(dependent_rows_message(self.size, self.batch_size, by_row))
         self.batch_size = self.size
         self.structure = self._structure_at(self.size)
         return self.size

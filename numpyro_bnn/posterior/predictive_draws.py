@@ -106,7 +106,7 @@ class Predictions:
 
         :param y: targets, one a row.
         :return: shape (chain, draw, row), nats.
-        :raises ValueError: for targets that are NaN or infinite, unless their law allows for them.
+        :raises ValueError: for targets that are NaN or infinite, unless their distribution allows for them.
         """
         return self._of_rows("log_prob", y)
 
@@ -118,7 +118,7 @@ class Predictions:
 
         :param y: targets, one a row; those of hidden rows may be NaN.
         :return: shape (chain, draw, row), nats.
-        :raises ValueError: for other targets that are NaN or infinite, unless their law allows for them.
+        :raises ValueError: for other targets that are NaN or infinite, unless their distribution allows it.
         """
         return self._of_rows("log_likelihood", y)
 
@@ -127,8 +127,8 @@ class Predictions:
 
         :param y: one number a row.
         :return: shape (chain, draw, row), between 0 and 1.
-        :raises NotImplementedError: for a law whose distribution function is not known.
-        :raises ValueError: for a law whose distribution function is not between 0 and 1.
+        :raises NotImplementedError: for a distribution without a known distribution function.
+        :raises ValueError: for a distribution function that is not between 0 and 1.
         """
         self._value("mean")
         return self._distribution_function(self._in_units("cdf", y))
@@ -145,10 +145,10 @@ class Predictions:
 
     def _distribution_function(self, y: np.ndarray) -> np.ndarray:
         found = self._evaluate("cdf", y)["cdf"]
-        # A law of the user's own may compute anything; rounding is left as it is.
+        # A distribution of the user's own may compute anything; rounding is left as it is.
         if ((found < -0.001) | (found > 1.001)).any():
             raise ValueError(
-                f"cdf: the distribution function of the target's law gives values from {found.min():.3g} to "
+                f"cdf: the distribution function of the target gives values from {found.min():.3g} to "
                 f"{found.max():.3g}. Its `cdf` must be between 0 and 1, outside of its support too."
             )
         return found
@@ -203,7 +203,7 @@ class Predictions:
         y = self._in_units(what, y)
         found = self._evaluate(what, y)[what]
         finite = np.isfinite(y)
-        # A missing target is no impossible one. Where it is finite, the law (or a mask) allows for it.
+        # A missing target is not impossible: where this is finite, the distribution or a mask allows for it.
         if not finite.all():
             unknown = ~np.isfinite(found).reshape(-1, *y.shape[:1], found[0, 0, 0].size).all((0, 2))
             bad = np.flatnonzero(unknown & ~finite.reshape(len(y), -1).all(1))

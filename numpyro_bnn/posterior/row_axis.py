@@ -21,7 +21,7 @@ def check_rows_first(
         return
     try:
         fewer = _shape(at_rows(count - 1), target)
-    except Exception:  # a model of just these rows may fail in any way there is
+    except Exception:  # The model may raise at these rows; treat as unknown.
         return
     # The axis of the rows is the one that changes with them. A target that has one size whatever the inputs
     # are has no rows that could be told from others.
@@ -39,7 +39,7 @@ def check_values_of_rows(
         f"predict: for a block of {expected[0]} rows the site '{target}' gives values of shape {shape} under "
         f"each draw ({what}), where shape {expected} was expected, rows first. Let the model give a value "
         "for each row, however many there are: `f[:, 0]` or `f.squeeze(-1)` in place of `f.squeeze()`, which "
-        "drops the axis of a single row; and a law of each row in place of one of all rows together."
+        "drops the axis of a single row; and a distribution of each row in place of one of all rows."
     )
 
 
@@ -56,15 +56,15 @@ def _message(target: str, count: int, structure: Structure) -> str:
     ordered = sorted(plates.items(), key=lambda plate: plate[1])
     axes = ", ".join(f"'{name}' on axis {batch + dim}" for name, dim in ordered)
     advice = (
-        "Put the target under a plate of the rows, `with numpyro.plate('data', x.shape[0])`, and give "
-        "its law an entry for each: `f[:, 0]` or `f.squeeze(-1)` in place of `f.squeeze()`, which drops the "
-        "axis of a single row."
+        "Put the target under a plate of the rows, `with numpyro.plate('data', x.shape[0])`, and give its "
+        "distribution an entry for each: `f[:, 0]` or `f.squeeze(-1)` in place of `f.squeeze()`, which drops "
+        "the axis of a single row."
     )
     if count in shape[1:]:
         advice = (
             "Write values of shape (rows, outputs): the plate of the rows with `dim=-2` and that of the "
-            "outputs with `dim=-1`, or the law with `.to_event(1)` under the plate of the rows alone; and "
-            "turn the target, `y.T`."
+            "outputs with `dim=-1`, or the distribution with `.to_event(1)` under the plate of rows alone; "
+            "and turn the target, `y.T`."
         )
     return (
         f"predict: the site '{target}' has shape {shape} at {count} rows"

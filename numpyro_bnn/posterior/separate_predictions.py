@@ -30,7 +30,7 @@ def rows_are_separate(
     arguments: tuple[tuple, dict[str, Any]],
     part: int,
 ) -> bool | None:
-    """Whether the law of a target at a row is the same among other rows, under the first draw."""
+    """Whether the distribution of a target at a row is the same among other rows, under the first draw."""
     size = len(jax.tree.leaves(arguments[0][0])[0])
     shapes = {n: s for n, s in structure.shapes.items() if n in samples and n != target}
     grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)
@@ -40,10 +40,10 @@ def rows_are_separate(
         structure.sites[name].plates for name in structure.latent if name not in {target, *shapes}
     )
 
-    def laws(draw: dict[str, jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    def parameters(draw: dict[str, jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
         args, kwargs = Arguments.join(arrays, static)
         given = substitute(seed(model, jax.random.key(0)), data=draw)
-        return _law(trace(given).get_trace(*args, **kwargs)[target])
+        return _parameters(trace(given).get_trace(*args, **kwargs)[target])
 
     def abstract(count: int) -> tuple[Any, list[jax.ShapeDtypeStruct]]:
         def rows(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -53,30 +53,35 @@ def rows_are_separate(
         return {name: _shape(value, shapes[name]) for name, value in grouped.items()}, shaped
 
     def shapes_at(count: int) -> list[tuple[int, ...]]:
-        return [kind.shape for kind in jax.eval_shape(laws, *abstract(count))]
+        return [kind.shape for kind in jax.eval_shape(parameters, *abstract(count))]
 
     try:
-        program = compiled(laws, Traced(model, static, target=target))
+        program = compiled(parameters, Traced(model, static, target=target))
         draw = one_draw(grouped, 0, 0)
 
         def at_rows(rows: np.ndarray) -> list[np.ndarray]:
-            return [np.asarray(law) for law in program(draw, taken(arrays, rows, size))]
+            return [
+                np.asarray(distribution)
+                for distribution in program(draw, taken(arrays, rows, size))
+            ]
 
         same = same_in_parts(at_rows, shapes_at, size, part, _BLOCKS * part, drawn)
         return None if same else False
-    except Exception:  # a model of just these rows may fail in any way there is
+    except Exception:  # The model may raise; treat as unknown.
         return None
 
 
-def _law(site: dict[str, Any]) -> list[jax.Array]:
-    """Parameters of the law of a site, or its value where it is computed."""
+def _parameters(site: dict[str, Any]) -> list[jax.Array]:
+    """Parameters of the distribution of a site, or its value where it is computed."""
     if site["type"] == "deterministic":
         return [jnp.asarray(site["value"])]
-    law = site["fn"]
-    found = [leaf for leaf in jax.tree.leaves(law) if isinstance(leaf, (jax.Array, np.ndarray))]
-    shape = law.shape()
-    if shape and len(shape) == family_of(law).event_dim:
-        # One law of all rows together: an array by pairs of rows says that none is separate.
+    distribution = site["fn"]
+    found = [
+        leaf for leaf in jax.tree.leaves(distribution) if isinstance(leaf, (jax.Array, np.ndarray))
+    ]
+    shape = distribution.shape()
+    if shape and len(shape) == family_of(distribution).event_dim:
+        # One distribution of all rows together: an array by pairs of rows says that none is separate.
         found.append(jnp.zeros((shape[0], shape[0])))
     return [jnp.asarray(leaf) for leaf in found]
 
@@ -86,7 +91,7 @@ def _shape(array: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(array.dtype))
 
 
-def told_dependent_rows(size: int, batch_size: int, others: Sequence[Place]) -> str:
+def dependent_rows_message(size: int, batch_size: int, others: Sequence[Place]) -> str:
     """The error for blocks of rows that depend on one another."""
     named = ", ".join(
         f"'{place}'" if isinstance(place, str) else f"number {place + 1}" for place in others

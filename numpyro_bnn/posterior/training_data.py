@@ -24,7 +24,7 @@ from numpyro_bnn.data.arguments import (
     prepared,
 )
 from numpyro_bnn.data.host_rows import OnHost
-from numpyro_bnn.data.row_digests import noted_rows
+from numpyro_bnn.data.row_hashes import noted_rows
 from numpyro_bnn.posterior.draws import Run
 from numpyro_bnn.posterior.fitted import arguments_of, model_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
@@ -167,7 +167,7 @@ def rows_of_call(
                 if model is None
                 else target_places(model, by_place(model, args, kwargs))
             )
-        except Exception:  # a model may fail in any way there is: then it is not known
+        except Exception:  # The model may raise; treat as unknown.
             return frozenset()
 
     return noted_rows(model, args, kwargs, targets)

@@ -105,8 +105,8 @@ def crps(
     predictive is the mixture `1/S sum_s N(mean_s, scale_s^2)`, in closed form after Grimit et
     al. 2006; without it `predictions` are samples of `y` and the score is that of their
     empirical distribution. Draws of the *mean* without a scale are not samples of `y`. Predictions
-    whose law is not Gaussian (counts, Student's t) are scored by 4000 samples of it, the same at
-    every call: a row's score errs by about a sixtieth of the standard deviation of its law.
+    whose distribution is not Gaussian (counts, Student's t) are scored by 4000 samples of it, the same at
+    every call: a row's score errs by about a sixtieth of the standard deviation of its distribution.
 
     :param predictions: means or samples `(..., *y.shape)`, or predictions with both.
     :param y: target `(n,)` or `(n, outputs)`; several outputs are averaged within a row.

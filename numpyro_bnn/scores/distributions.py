@@ -206,7 +206,7 @@ def uncertainty(predictions: Scored, scale: ArrayLike | None = None) -> Uncertai
     """Total uncertainty of the predictive, split into aleatoric and epistemic.
 
     Classification, by entropies: `H[E p] = E H[p] + I`. Regression, by variances:
-    `Var y = E scale^2 + Var mean`, the law of total variance over the draws, with S in the
+    `Var y = E scale^2 + Var mean`, the total variance over the draws, with S in the
     denominator so that the parts sum exactly. Both in Depeweg et al. 2018 (arXiv:1710.07283).
 
     What predictions draw from a prior, such as latent values of single rows without draws, differs from draw

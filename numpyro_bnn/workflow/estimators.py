@@ -47,7 +47,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         take ``"gaussian"``, whose mean was nearer (``benchmarks/predictions/against_boosting.py``).
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
-    :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.
+    :param max_minutes: time limit of a fit with `until`; see :func:`numpyro_bnn.fit`.
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
@@ -201,7 +201,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         the posterior for a population with other shares of the classes, not for the one the rows are from.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
-    :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.
+    :param max_minutes: time limit of a fit with `until`; see :func:`numpyro_bnn.fit`.
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.

@@ -9,7 +9,7 @@ from scipy.stats import betabinom, binom
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
-from numpyro_bnn.data.row_digests import KNOWN_ROWS, SeenRows, digests, seen_rows
+from numpyro_bnn.data.row_hashes import KNOWN_ROWS, SeenRows, row_hashes, seen_rows
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.fitted import held_by, model_of
 from numpyro_bnn.posterior.observed_targets import as_observed
@@ -81,7 +81,7 @@ def _compared(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) 
     ]
     if not _are_comparable(*leaves):
         return []
-    trained, given = digests(*leaves)
+    trained, given = row_hashes(*leaves)
     return [SeenRows(trained, given)]
 
 

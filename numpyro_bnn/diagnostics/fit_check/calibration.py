@@ -2,15 +2,15 @@
 
 Of a continuous target: u_i, the probability of a target up to y_i without row i (LOO-PIT), is uniform where
 the model is right (Gelfand, Dey and Chang 1992; Gneiting, Balabdaoui and Raftery 2007). The largest distance
-between the distribution function of all u_i and that of the uniform law is at most δ larger than with
-infinitely many draws, where no u_i is off by more than δ; so two Monte Carlo errors of the u_i, of their 95 %
-quantile over rows, are taken off before Kolmogorov's law gives the probability of such a distance.
+between the distribution function of all u_i and the uniform one is at most δ larger than with infinitely
+many draws, where no u_i is off by more than δ; so two Monte Carlo errors of the u_i (their 95 % quantile over
+rows) are taken off before Kolmogorov's distribution gives the probability of such a distance.
 
 Of classes: where the model is right, the most probable class of a row without it is right with the
 probability that it is given. Σ (right_i - probability_i), less two Monte Carlo errors, is compared with
-a normal law of variance Σ p_i (1 - p_i).
+a normal distribution of variance Σ p_i (1 - p_i).
 
-Both laws are those of independent rows. Under posteriors without one row they are dependent a little: in
+Both are the distributions for independent rows. Under posteriors without one row, rows depend a little: in
 linear models with 40 and 200 rows and from 2 to 100 weights, p was below 0.05 in 4.4 to 7.5 % of 3000 data
 sets of the model's own, and below 0.01 in 0.9 to 1.5 %.
 """
@@ -31,9 +31,9 @@ class Calibration(NamedTuple):
     """How calibrated the rows are under the posteriors without them.
 
     - **kind** - ``"pit"`` of a continuous or counted target, ``"confidence"`` of classes
-    - **distance** - of ``"pit"`` the largest distance from the uniform law; of ``"confidence"`` the mean
-      probability of the most probable class less the share of rows that it is right of: positive where the
-      model is too sure
+    - **distance** - of ``"pit"`` the largest distance from uniform; of ``"confidence"`` the mean probability
+      of the most probable class less the share of rows that it is right of: positive where the model is too
+      sure
     - **error** - Monte Carlo error of the distance, an upper bound for ``"pit"``
     - **p** - probability of at least such a distance, less two Monte Carlo errors, under a right model
     - **pit** - u of each row, (row,); None of classes
@@ -72,7 +72,7 @@ def of_distribution(
 
 
 def largest_distance(pit: np.ndarray) -> float:
-    """The largest distance between the distribution function of some numbers and that of the uniform law."""
+    """The largest distance between the distribution function of some numbers and the uniform one."""
     ordered, count = np.sort(pit), pit.size
     steps = np.arange(count)
     below, above = np.max(ordered - steps / count), np.max((steps + 1) / count - ordered)

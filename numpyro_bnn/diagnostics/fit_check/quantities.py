@@ -5,12 +5,12 @@ For a quantity T(y, θ) and each draw θ_s, new targets ỹ are drawn at the sam
     p = P(T(ỹ, θ) ≥ T(y, θ) | y),   ties counted half
 
 (Gelman, Meng and Stern 1996, *Posterior predictive assessment of model fitness via realized discrepancies*).
-Given θ, y and ỹ have one law where the model is right, so that for every single draw the probability of a
+Given θ, y and ỹ have one distribution where the model is right, so that for each draw the probability of a
 larger T is uniform, and p, their average, is less spread out than uniform: P(p ≤ α) ≤ 2 α for data from the
-model's own prior predictive law (Meng 1994, *Posterior predictive p-values*, section 3.1). It is often much
-smaller: a p near ½ says little, one near 0 or 1 says much. With m quantities one is called rare where twice
-its smaller tail, with two Monte Carlo errors added, is below 0.05 / (2 m): under a right model that
-happens to any of them in at most 5 % of data sets.
+model's own prior predictive distribution (Meng 1994, *Posterior predictive p-values*, section 3.1). It is
+often much smaller: a p near ½ says little, one near 0 or 1 says much. With m quantities one is called rare
+where twice its smaller tail, with two Monte Carlo errors added, is below 0.05 / (2 m): under a right model
+that happens to any of them in at most 5 % of data sets.
 """
 
 from typing import NamedTuple

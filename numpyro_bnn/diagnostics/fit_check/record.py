@@ -178,7 +178,7 @@ class FitCheck:
         return pd.DataFrame(columns, index=list(self.names))
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """LOO-PIT beside the uniform law (:func:`~numpyro_bnn.plots.plot_pit`), or reliability of classes.
+        """LOO-PIT beside uniform (:func:`~numpyro_bnn.plots.plot_pit`), or reliability of classes.
 
         :param ax: Matplotlib axes; default: a new figure.
         :return: the axes.

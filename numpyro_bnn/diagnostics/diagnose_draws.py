@@ -40,7 +40,7 @@ from numpyro_bnn.diagnostics.distinct_functions import (
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.predictions_not_finite import predictions_not_finite
 from numpyro_bnn.diagnostics.report import Relabelling, Report
-from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
+from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import RhatTable
 from numpyro_bnn.diagnostics.sampler_stats import read
 from numpyro_bnn.diagnostics.verdict_evidence import (
     ErrorsAndAgreement,
@@ -183,10 +183,10 @@ def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
     chains, draws = checked_draws.shape
     functions = {name: _without_repeats(array) for name, array in checked_draws.predictions.items()}
     spaces = {
-        "weights": Space.from_draws("weights", checked_draws.weights),
-        "precisions": Space.from_draws("precisions", checked_draws.precisions),
-        "log joint": Space.from_draws("log joint", checked_draws.log_joint),
-        "predictions": Space.from_draws("predictions", functions),
+        "weights": RhatTable.from_draws("weights", checked_draws.weights),
+        "precisions": RhatTable.from_draws("precisions", checked_draws.precisions),
+        "log joint": RhatTable.from_draws("log joint", checked_draws.log_joint),
+        "predictions": RhatTable.from_draws("predictions", functions),
     }
     bad = _broken(checked_draws, spaces)
     judgeable = not bad and draws >= settings.min_draws
@@ -240,7 +240,9 @@ def _without_repeats(functions: np.ndarray) -> np.ndarray:
     return functions
 
 
-def _broken(checked_draws: CheckedDraws, spaces: Mapping[str, Space]) -> dict[int, tuple[int, str]]:
+def _broken(
+    checked_draws: CheckedDraws, spaces: Mapping[str, RhatTable]
+) -> dict[int, tuple[int, str]]:
     """First draw and site of NaN or infinities, by chain."""
     # All draws are searched only where R-hat, ESS or a minimum shows that there are any.
     # An ESS is NaN for a bad scalar and for fewer than 4 draws.
@@ -273,13 +275,13 @@ def _verdict_without(
 def _measure(
     checked_draws: CheckedDraws,
     functions: Arrays,
-    spaces: Mapping[str, Space],
+    spaces: Mapping[str, RhatTable],
     settings: _Settings,
     theirs: Arrays,
 ) -> ErrorsAndAgreement:
     """Errors and agreement of the predictions; of the weights where there are no predictions."""
     if functions:
-        space: Space | None = spaces["predictions"]
+        space: RhatTable | None = spaces["predictions"]
         other = theirs or None
     else:
         functions = weights_to_judge(
@@ -379,7 +381,7 @@ def _relabelling(checked_draws: CheckedDraws) -> Relabelling:
         return between / max(sum(float(part.within.sum()) for part in parts) + between, 1e-300)
 
     return Relabelling(
-        Space.from_draws("weights, aligned", checked_draws.aligned),
+        RhatTable.from_draws("weights, aligned", checked_draws.aligned),
         share(checked_draws.weights),
         share(checked_draws.aligned),
     )

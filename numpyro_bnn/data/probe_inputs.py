@@ -58,7 +58,7 @@ def _noted(x: Any) -> dict[str, Any] | None:
     }
 
 
-def made_up_inputs(noted: str) -> PyTree:
+def probe_inputs(noted: str) -> PyTree:
     """Eight rows, uniform between least and largest number of each column, equal in every process."""
     return _made_up(json.loads(noted), np.random.default_rng(0))
 

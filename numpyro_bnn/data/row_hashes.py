@@ -31,7 +31,7 @@ class SeenRows(NamedTuple):
     share: float = 1.0  # how many of the training rows are in `fitted`
 
 
-def digests(*tables: list[PyTree]) -> list[list[bytes]]:
+def row_hashes(*tables: list[PyTree]) -> list[list[bytes]]:
     """A hash of each row of some tables (lists of arrays), the same where all their numbers are equal."""
     # One of them may have gone through the device, which rounds to float32.
     kinds = [

@@ -201,7 +201,7 @@ def _refuse_merged(name: str, values: pd.Series) -> None:
     whole = values.str.replace(_MINUS, "-")
     whole = whole[whole.str.fullmatch(r"[+-]?\d+")]
     number = parsed(whole, "numbers")
-    # A sign makes no other name, and -0 is 0.
+    # A sign does not make another name, and -0 is 0.
     digits = whole.str.lstrip("+-").where(number >= 0, whole)
     ways = pd.DataFrame({"field": whole, "number": number})[~digits.duplicated()]
     twice = ways[ways["number"].duplicated(keep=False)].sort_values("number", kind="stable")

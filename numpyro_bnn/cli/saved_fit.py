@@ -19,7 +19,7 @@ from numpyro_bnn.posterior.predictive_draws import Average, Predictions, average
 
 FILE = "model.json"
 _FORMAT = "numpyro_bnn fit 2"
-# Fits of an older version have no checksums.
+# Older fits have no checksums.
 _BEFORE = "numpyro_bnn fit 1"
 _KEPT = ("name", "task", "columns", "target", "classes", "sources", "fill")
 _INTERVAL = (0.05, 0.95)

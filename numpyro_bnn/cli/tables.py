@@ -155,7 +155,7 @@ def read_csv(
         tuple(rows),
         summary=(goal_row, *summary),
     )
-    # This loads JAX, which takes seconds: after everything that can be wrong with the file.
+    # Loading JAX takes seconds, so everything about the file is checked before.
     from numpyro_bnn.data.units import Column, moments
 
     moments(str(path), Column("the inputs", inputs), found.imputed(np.arange(len(y))).x)
@@ -218,7 +218,7 @@ def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str
             )
         return column.to_numpy(np.float64), (), task
     if whole and column.abs().max() < 2**53:
-        column = column.astype(np.int64)  # a class is then called 3 and not 3.0
+        column = column.astype(np.int64)  # Classes are then called 3 and not 3.0.
     codes, labels = pd.factorize(column, sort=True)
     rare = column.value_counts().min()
     if rare < 2:

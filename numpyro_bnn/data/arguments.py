@@ -139,7 +139,7 @@ def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
     try:
         array = np.asarray(values)
         if array.dtype == object and not isinstance(values, np.ndarray):
-            # A table with columns of several types, or of the nullable types of pandas.
+            # A table with mixed or nullable types of columns.
             array = np.array(array.tolist())
     except (TypeError, ValueError):  # rows of different lengths
         array = np.empty(0, object)

@@ -81,7 +81,7 @@ def about_inputs(
     }
     sizes = {shape[0] for shape in shapes}
     by_row = any(sizes & set(np.shape(value)[2:]) for value in (draws or {}).values())
-    # Of data on the host there is no fingerprint: it would need a pass over all of them.
+    # Data on the host get no fingerprint: that would need a pass over all of them.
     if by_row and not any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves(x)):
         known["fitted_rows"] = fingerprint(x)
     return {name: value for name, value in known.items() if value}

@@ -19,7 +19,7 @@ def axis_of_plate(plate: str, handler: Messenger) -> int | None:
     for inner in reversed(primitives._PYRO_STACK):
         if inner is handler:
             break
-        # A `scope` renames the plates inside of it.
+        # A `scope` renames the plates inside it.
         if isinstance(inner, (primitives.plate, scope)):
             inner.process_message(message)
     return {frame.name: frame.dim for frame in message["cond_indep_stack"]}.get(plate)

@@ -26,7 +26,7 @@ from numpyro_bnn.data.entered_plates import axis_of_plate
 from numpyro_bnn.data.number_types import native_type
 from numpyro_bnn.data.units import check_offset, check_range
 
-# The largest number of minibatches that are read ahead: one for each chain, up to this number of chains.
+# Most minibatches that are read ahead: one for each chain, up to this number of chains.
 _AHEAD = 16
 # Bytes of rows that are read at a time in a pass over all rows.
 _PASS_BYTES = 2**26
@@ -141,7 +141,7 @@ class OnHost:
             ordered, back = np.unique(rows, return_inverse=True)
             values = np.asarray(self.array[ordered])[back]
         values = np.asarray(values)
-        # The cast below would wrap whole numbers round in silence.
+        # The cast below would wrap integers round without an error.
         check_range(
             "OnHost", f"a block of {len(rows)} rows of the array of shape {self.shape}", values
         )
@@ -230,12 +230,12 @@ class _HostRows(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "subsample" or self.indices is None:
             return
-        # The row numbers are those of one plate; in another one they would take the wrong rows.
+        # Row numbers belong to one plate; in another one they would take wrong rows.
         if axis_of_plate(self.plate, self) is None:
             return
         for stand_in, source in self._known:
             if msg["value"] is stand_in:
-                # With another type of message the plate does not take a subsample of the rows again.
+                # Another type of message keeps the plate from subsampling the rows again.
                 msg["type"] = "taken"
                 msg["value"] = source.take(self.indices, self.ahead)
                 self._taken.add(id(source))

@@ -13,7 +13,7 @@ import numpy as np
 from numpyro_bnn.data.arguments import named_leaves
 from numpyro_bnn.data.host_rows import OnHost
 
-# Arguments that are named, at most.
+# Most arguments that are named.
 _NAMED = 5
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.host_rows import OnHost
 
-# Rows whose range is noted, and rows that are made up.
+# Rows whose ranges are noted, and rows that are made.
 _LOOKED_AT, _MADE = 100, 8
-# Columns that have a range of their own; more share one.
+# Most columns with a range of their own; more columns share one.
 _MOST_COLUMNS = 64
 
 
@@ -31,7 +31,7 @@ def _noted(x: Any) -> dict[str, Any] | None:
     if isinstance(x, (dict, list, tuple)):
         parts: dict[Any, Any] = x if isinstance(x, dict) else dict(enumerate(x))
         inside = {key: _noted(part) for key, part in parts.items()}
-        # JSON has no other keys, and a class of one's own would be needed to make one.
+        # JSON has no other keys, and other containers cannot be built again.
         plain = kind in (list, tuple) or (kind is dict and all(isinstance(k, str) for k in x))
         return {kind.__name__: inside} if plain and inside and None not in inside.values() else None
     leaf = x.array if isinstance(x, OnHost) else x

@@ -17,9 +17,9 @@ import numpy as np
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, by_place
 
-# Training rows that are kept a fingerprint of, and bytes of one.
+# Most training rows that are hashed, and bytes of one hash.
 _MOST, _BYTES = 1000, 8
-# Name under which they are among what is known of draws.
+# Name of the hashes in `Draws.info`.
 KNOWN_ROWS = "training_rows"
 
 
@@ -33,7 +33,7 @@ class SeenRows(NamedTuple):
 
 def row_hashes(*tables: list[PyTree]) -> list[list[bytes]]:
     """A hash of each row of some tables (lists of arrays), the same where all their numbers are equal."""
-    # One of them may have gone through the device, which rounds to float32.
+    # One table may have gone through the device, which rounds to float32.
     kinds = [
         min((np.dtype(leaf.dtype) for leaf in column), key=_significance) for column in zip(*tables)
     ]
@@ -93,7 +93,7 @@ def _are_rows(leaves: list[Any]) -> bool:
         and all(
             isinstance(leaf, (np.ndarray, jax.Array))
             and getattr(leaf, "is_fully_addressable", True)
-            # Random keys have no kind.
+            # Random keys have no dtype kind.
             and (getattr(leaf.dtype, "kind", "none") in "biuf" or leaf.dtype == jnp.bfloat16)
             and leaf.shape[:1] == leaves[0].shape[:1] != ()
             for leaf in leaves

@@ -182,6 +182,6 @@ def bad_chains(checked_draws: CheckedDraws) -> dict[int, tuple[int, str]]:
                 continue
             flat = draws.reshape(len(draws), -1)
             first = next(t for t, row in enumerate(flat) if not np.isfinite(row).all())
-            # Of sites that break at the same draw the first is named: weights come before predictions.
+            # The first of several sites that break at one draw is named: weights before predictions.
             found[chain] = min(found.get(chain, (first, site)), (first, site), key=lambda at: at[0])
     return found

@@ -28,7 +28,7 @@ _ROUNDING = 1e-6
 # Draws a chain without which there is no effective sample size, and so no error.
 _LEAST_DRAWS = 4
 _SCALARS_IN_BLOCK = 512
-# Predictions compared chain by chain, at most: with more of them, evenly spaced inputs are taken.
+# Most predictions compared chain by chain; evenly spaced inputs are taken of more.
 _MOST_SCALARS = 2000
 
 

@@ -164,7 +164,7 @@ def _labels_of_kept(superchains: int | ArrayLike | None, draws: Draws) -> np.nda
     if superchains is None:
         return None
     given = draws.num_chains
-    # Chains of a file that were not read are nobody's.
+    # Chains that were not read from a file have no label.
     failed = {chain for chain, why in draws.left_out.items() if why != NOT_READ}
     if np.shape(superchains) == (given,):
         return superchain_labels(superchains, given)
@@ -208,7 +208,7 @@ def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays 
     if structure and any(
         structure.sites[name].plates for name in structure.latent if name in draws
     ):
-        return None  # a site with a value for each row: predictions at some rows would need all of them
+        return None  # A site with a value for each row needs all rows.
     layers = find_hidden_layers(*first_rows(draws, x, _ROWS_TRIED), site=site)
     return align(weights, layers) if layers else None
 

@@ -122,7 +122,7 @@ def diagnose_draws(
     accepted = _tolerance(tolerance, {"rhat_limit": rhat_limit, "ess_limit": ess_limit})
     checked_draws = check_draws(weights, predictions, log_joint, log_likelihood, aligned)
     chains = checked_draws.shape[0]
-    # The label of each chain goes with it where others are left out.
+    # Labels stay with their chains when others are dropped.
     labels = None if superchains is None else superchain_labels(superchains, chains)
     settings = _Settings(accepted, max(_FEWEST, min_draws), sample_stats, second, labels)
     copies = copies_of(checked_draws.by_label.values())
@@ -234,7 +234,7 @@ def _tolerance(tolerance: Tolerance | None, old: Mapping[str, float | None]) -> 
 def _without_repeats(functions: np.ndarray) -> np.ndarray:
     """Predictions (chain, draw, input), with one input where all are the same, as of a noise scale."""
     first = functions[:, :, :1]
-    # A single draw is compared first, which shows a difference in most cases.
+    # One draw is compared first: it mostly differs already.
     if functions.ndim == 3 and (functions[:, :1] == first[:, :1]).all():
         return first if (functions == first).all() else functions
     return functions

@@ -23,11 +23,11 @@ from numpyro_bnn.posterior.prediction_sites import targets_without_draws
 from numpyro_bnn.posterior.predictions import Predictor
 
 Values = dict[str, np.ndarray]
-_BLOCK = 256  # draws at a time, for bounded memory
+_BLOCK = 256  # Draws at a time, for bounded memory.
 _SWEEPS = 10
 # Rounding error of an exact symmetry in float32, relative to the spread and to the size of the predictions.
 _ROUNDING, _LAST_DIGITS = 1e-3, 1e-6
-# Where symmetries are tried: as many values of the weights near the draw as afresh.
+# Symmetries are tried at this many weights near the draw, and as many new ones.
 _TRIALS = 2
 
 
@@ -200,7 +200,7 @@ def _all_predictions(
         except (TypeError, ValueError) as error:
             if name == site or len(sites) == 1:
                 raise
-            # Whether a change of units changes another target, such as one that is not by row, is not known.
+            # Another target, such as one that is not by row, may depend on the units.
             raise NotImplementedError from error
     return found
 

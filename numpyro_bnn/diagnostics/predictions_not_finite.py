@@ -6,7 +6,7 @@ import numpy as np
 
 from numpyro_bnn.diagnostics.sampler_stats import percent
 
-# Rows named one by one.
+# Most rows that are named.
 _NAMED = 5
 # The moment that the target lacks, by the first prediction that is not finite, with examples.
 _MOMENTS = {

@@ -30,7 +30,7 @@ _SATURATED_SHARE = 0.05
 # accepted with a probability below this has an energy error above ten nats, where their tuning aims at a part
 # of one: the step is too long where it went.
 _SURELY_REJECTED = np.exp(-10.0)
-# Numbers among the statistics: the most steps of a tree, and of a trajectory whose length is given.
+# Statistics that are one number: most steps of a tree, and of a trajectory with a given length.
 LIMITS = ("max_num_steps", "trajectory_limit")
 # Acceptance below this is low: NUTS is tuned to 0.8, MALA to 0.57, a random walk to 0.23.
 _LOW_ACCEPTANCE = 0.15

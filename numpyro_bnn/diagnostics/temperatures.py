@@ -125,7 +125,7 @@ class Temperatures(NamedTuple):
         """What is wrong with one site, or with ``"all"``, and what to do about it; None if all is well."""
         kinetic, configurational = (self.level(k, site) for k in ("kinetic", "configurational"))
         sentence = TABLE["low" if kinetic == "negative" else kinetic, configurational]
-        # In a chain that accepts or rejects its steps, no step size causes a bias.
+        # With a Metropolis correction no step size causes a bias.
         return _NOT_STATIONARY if sentence is not None and self.corrected else sentence
 
     @property

@@ -32,7 +32,7 @@ from numpyro_bnn.diagnostics.verdict_names import Verdict
 from numpyro_bnn.samplers.tempering.evidence import Tempering
 
 Arrays = dict[str, np.ndarray]
-# Without predictions weights are judged: at most so many scalars, evenly spaced over their sites.
+# Without predictions, at most this many weights are judged, evenly spaced over their sites.
 _MOST_WEIGHTS = 10_000
 
 
@@ -233,7 +233,7 @@ def _second_run(
     given = [x for x in log_likelihoods if x is not None and np.isfinite(x.max((0, 1))).all()]
     if len(given) == 2:
         found = [log_score_errors(x)[0] for x in given]
-        # Finite draws lower a score; what they lower it by is added.
+        # Finitely many draws lower a score; that bias is added back.
         own, other = (
             _scores(x, np.zeros(len(x), int))[0] - error["log_score_bias"]
             for x, error in zip(given, found)

@@ -4,7 +4,7 @@ import warnings
 
 from numpyro.util import find_stack_level
 
-# Verdicts by the deprecated names that mean them, which stood for limits on R-hat and effective draws.
+# Verdicts by their former names, which stood for limits on R-hat and effective draws.
 _WITHIN = frozenset({"within_tolerance"})
 _OLD = {
     "converged": _WITHIN,

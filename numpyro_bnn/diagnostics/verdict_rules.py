@@ -109,7 +109,7 @@ def _limited_by_sampler(judgement: Judgement, evidence: Evidence) -> Judgement:
         return judgement
     verdict = judgement.verdict.at_best("run_longer")
     if verdict.startswith("run"):
-        # It is not known how many draws would mend that.
+        # The number of draws that this needs is unknown.
         line = f"by {why}; {judgement.headline}"
         judgement = judgement._replace(
             verdict=verdict, needed=_UNKNOWN, needed_by=why, headline=line
@@ -156,7 +156,7 @@ def with_copies(report: Report, sentence: str) -> Report:
     verdict = report.verdict.at_best("run_longer")
     if report.num_chains > 1 or verdict is report.verdict:
         return replace(report, sentences=(sentence, *report.sentences))
-    # Several chains were run, and the only distinct one has none to be compared with.
+    # All chains were copies of one, which leaves nothing to compare it with.
     sentence += " One chain is nothing to compare. What follows is what it alone would say."
     return replace(
         report,

@@ -9,7 +9,7 @@ from numpyro_bnn.diagnostics.sampler_stats import percent
 from numpyro_bnn.diagnostics.verdict_evidence import ErrorsAndAgreement
 
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
-# The largest number of rows named one by one in a sentence.
+# Most rows that a sentence names.
 _NAMED = 5
 # From this number of chains on, superchains are suggested for chains too short to be compared singly.
 _MANY = 16

@@ -187,7 +187,7 @@ def _draw_regions(ax: Axes, probs: np.ndarray, lines: list[np.ndarray]) -> None:
     colors = np.array([to_rgb(color_at(ax, k)) for k in range(count)])
     best = probs.argmax(-1)
     certain = np.clip((probs.max(-1) - 1 / count) / (1 - 1 / count), 0, 1)
-    # Transparency is used and not white, so that it works on a background of any colour.
+    # Transparency, not white, works on any background.
     image = np.concatenate([colors[best], 0.75 * certain[..., None]], -1)
     extent = (lines[0][0], lines[0][-1], lines[1][0], lines[1][-1])
     ax.imshow(image, extent=extent, origin="lower", aspect="auto", interpolation="nearest")

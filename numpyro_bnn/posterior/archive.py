@@ -103,7 +103,7 @@ def load(path: str | Path, model: Callable) -> Draws:
     if path.is_dir():
         require_storage("load: a folder of draws")
         return _from_store(DrawStore(path), model)
-    # NumPy closes only what it was given open when the archive turns out to be broken.
+    # NumPy leaves a broken archive open unless it was given an open file.
     with path.open("rb") as opened:
         try:
             if not is_zipfile(opened):
@@ -152,7 +152,7 @@ def _from_store(store: DrawStore, model: Callable) -> Draws:
     failed = store.failed
     # A run that has not ended, or was killed, has not recorded its suspect chains.
     suspect = store.about.get("suspect") or suspect_chains(values, stats)
-    # What is known of the inputs is written when a run ends.
+    # Facts about the inputs are written when a run ends.
     info: dict[str, Any] = dict(store.about.get("inputs", {}))
     info |= {"left_out": failed} if failed else {}
     if suspect := {int(c): why for c, why in suspect.items() if int(c) not in failed}:

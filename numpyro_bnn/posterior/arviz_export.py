@@ -41,7 +41,7 @@ from numpyro_bnn.samplers.suspects import warn_of_use
 
 # Names of statistics in this package by their names in ArviZ.
 _FIELDS = {theirs: ours for ours, theirs in STATS.items()}
-# Facts about draws whose chains are not those of the run: made of several of these.
+# Facts that say that chains were made of several chains of the run.
 _JOINED = ("weights", "thinned", "joined")
 # Statistics that are computed from the number of steps, at every export.
 _DERIVED = ("tree_depth", "reached_max_treedepth")
@@ -180,7 +180,7 @@ def to_inference_data(
     if report is not None:
         groups.add_report(report.numbers())
     datasets = groups.datasets()
-    # ArviZ 1 answers to the old name with a warning and the tree of xarray.
+    # ArviZ 1 warns at the old name and returns xarray's tree.
     own = vars(az).get("InferenceData")
     return xr.DataTree.from_dict(datasets) if own is None else own(**datasets)
 
@@ -340,7 +340,7 @@ def _as_stored(variable: xr.DataArray) -> xr.DataArray:
     others = axes if set(axes) == set(variable.dims) - {"chain", "draw"} else [...]
     for axis in axes:
         places = variable.coords.get(axis)
-        # Labels of the user's own say nothing of their order.
+        # Labels that the user chose have no order.
         if places is not None and set(places.values.tolist()) == set(range(places.size)):
             variable = variable.sortby(axis)
     return variable.transpose("chain", "draw", *others)

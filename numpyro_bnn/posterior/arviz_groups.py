@@ -160,7 +160,7 @@ class ArvizGroups:
         self, training: TrainingData, made: Mapping[str | None, Predictions], batch_size: int | None
     ) -> None:
         """Add the log likelihood of every training row, in nats."""
-        # Predictions hold their parameters too: where these are not exported, rows are taken in blocks so
+        # Predictions also hold their parameters. Where these are not exported, blocks of rows are so
         # small that they need little memory.
         total = self.draws.num_chains * self.draws.num_draws
         for target, y in training.observed.items():
@@ -181,7 +181,7 @@ class ArvizGroups:
             axes = _row_axes("", value.ndim, 2)
             is_counted = training.counted_rows(target)
             if not is_counted.all():
-                # ArviZ takes the log likelihood of a row that is 0 in all draws for a fault.
+                # ArviZ treats a log likelihood of 0 in all draws as an error.
                 value = value[:, :, is_counted]
                 axes[2] = axes[2] if len(training.observed) == 1 else f"{variable_name(target)}.row"
                 self.numbers["log_likelihood", axes[2]] = np.flatnonzero(is_counted)
@@ -236,12 +236,12 @@ class ArvizGroups:
         for name, rows in numbers.by_row.items():
             self.add("report", name, ["judged_row"], rows)
         for name, chains in numbers.by_chain.items():
-            # Chains that were copies of others were judged once, and have no number of their own.
+            # Copies of a chain were judged once, and have no number of their own.
             if len(chains) == self.draws.num_chains:
                 self.add("report", name, ["chain"], chains)
         # ArviZ 0.23 drops a group without any variable, and its attributes with it.
         self.add("report", "needed", [], numbers.attributes["needed"])
-        # Numbers of Python: NumPy's are not taken by every format.
+        # Python numbers: not every format takes NumPy's.
         plain = {k: np.asarray(value).item() for k, value in numbers.attributes.items()}
         self.attrs["report"] = plain
         self.attrs.setdefault("posterior", {})["verdict"] = plain["verdict"]

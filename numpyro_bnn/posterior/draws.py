@@ -19,7 +19,7 @@ from numpyro_bnn.potential.fixed_parameters import like
 from numpyro_bnn.samplers.fields import has_exact_energy
 from numpyro_bnn.samplers.suspects import suspects_in
 
-# Why chains of a file are left out that were not chosen from it.
+# Reason for chains of a file that were not selected.
 NOT_READ = "not read"
 
 
@@ -140,10 +140,10 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
             "exact_energy": has_exact_energy(run.sampler),
             **limits_of(run.sampler),
         }
-        # An MCMC of NumPyro itself records neither.
+        # NumPyro's own MCMC records neither.
         about = {name: getattr(run, name, {}) for name in ("left_out", "suspect")}
         info |= {name: dict(chains) for name, chains in about.items() if chains}
-        # An MCMC of NumPyro itself has the tables that it was given, and no names.
+        # NumPyro's own MCMC keeps the tables that it was given, and no names.
         info |= about_inputs(inputs_of(run, model), getattr(run, "columns", ()), samples)
         own = getattr(run.sampler, "model", None)
         return Draws(samples, like(model, own) or own, stats, info)
@@ -227,7 +227,7 @@ def one_draw(draws: Mapping[str, Any], chain: int, draw: int) -> dict[str, np.nd
 
 @jax.jit
 def _at(values: dict[str, jax.Array], chain: int, draw: int) -> dict[str, jax.Array]:
-    # One program for all sites: outside of one, the shape of each would be compiled by itself.
+    # One program for all sites: each shape would compile separately otherwise.
     return {name: value[chain, draw] for name, value in values.items()}
 
 

@@ -72,12 +72,12 @@ def _with_sums(rows: Smoothed, log_likelihood: np.ndarray) -> Smoothed:
 
 
 def _of_arviz(log_likelihood: np.ndarray, relative_size: float) -> Smoothed:
-    # Imported where it is needed: records of this package hold the result, and ArviZ takes a second.
+    # Imported here, because ArviZ takes a second to import.
     import arviz as az
     import xarray as xr
 
     data = xr.Dataset({"y": ((*_DRAWS, "row"), log_likelihood)})
-    # ArviZ 1 answers to the old name with a warning and the tree of xarray.
+    # ArviZ 1 warns at the old name and returns xarray's tree.
     own = vars(az).get("InferenceData")
     with warnings.catch_warnings():
         # Callers warn of rows with a large k.

@@ -44,7 +44,7 @@ def log_prior(
     model = parameterize(all_rows(draws.model), "centered")
     args, kwargs = prepared(model, *call_with({0: x, **(others or {})}))
     structure = structure_at(model, *args, **kwargs)
-    # A target of which some are missing (`obs_mask=`) is two sites.
+    # A target with missing values (`obs_mask=`) is two sites.
     targets = [n + end for n in targets for end in ("", "_observed", "_unobserved")]
     sites = [n for n in structure.latent if n not in targets and not structure.sites[n].factor]
     lacking = [name for name in sites if name not in draws]

@@ -11,7 +11,7 @@ _HALVINGS, _MOST_HALVINGS = 25, 300
 # F is known at both ends to be so near to the level, as a share of the level or of 1 less the level; or both
 # ends are so near to each other, as a share of their size.
 _NEAR, _EQUAL = 1e-5, 1e-7
-# Single precision tells F from 1 no better.
+# Single precision does not resolve F near 1 better.
 _LARGEST = 1 - 1e-6
 # The first interval reaches so many standard deviations beyond the draws, and is doubled where that is short.
 _REACH = 4.0
@@ -47,7 +47,7 @@ def quantiles_of(
     middle, varies = mean.mean((0, 1), dtype=np.float64), spread > 0
     step = np.where(varies, spread, 1.0)
     found = np.stack([_solved(averaged, middle, step, level, discrete) for level in levels])
-    # What is the same in all draws, and without noise, is its own quantile.
+    # A value that is the same in all draws, without noise, is its own quantile.
     # A zero without a sign: just below 0 it would be rounded to -0.
     return np.where(varies, np.round(found) + 0.0 if discrete else found, middle)
 

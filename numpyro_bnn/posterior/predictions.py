@@ -37,7 +37,7 @@ from numpyro_bnn.potential.value_sources import Place
 from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.storage.stored_array import StoredArray
 
-# Numbers of draws on disk that are read at a time.
+# Numbers that are read from draws on disk at a time.
 _BLOCK = 2**24
 # Numbers of draws in memory that are copied at a time. Freed arrays of 32 MB and more are returned to the
 # system, and the next one costs a page fault for each of its pages: a quarter of the time was spent there.
@@ -234,7 +234,7 @@ class Predictor:
         except (TypeError, ValueError):
             if self._in_given_blocks or self.size <= self.batch_size:
                 raise
-            # A model that holds values of all rows, as a closure does, has no predictions of some.
+            # A model that closes over values of all rows cannot predict some of them.
             self.batch_size = self.size
             self.structure = self._structure_at(self.size)
         if self.structure.unfixed:
@@ -243,7 +243,7 @@ class Predictor:
         refuse_unknown_indices("predict", self.model, *self.arguments)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()
-        # Whether rows are predicted each by itself; None where that is not known.
+        # Whether each row is predicted independently; None where that is unknown.
         self._separate: bool | None = None
         self._programs: dict[str, Callable] = {}
 
@@ -340,7 +340,7 @@ class Predictor:
         """Results of the compiled program, for blocks of draws and of rows, with their positions."""
         lead = np.shape(next(iter(grouped.values())))[:2]
         latent = [n for n in self.structure.latent if n != target and n not in grouped]
-        # Values of single rows from their prior, and masks of dropout, are of each draw its own.
+        # Each draw has its own dropout masks and prior values of single rows.
         random = self.structure.takes_keys or any(
             self.structure.sites[name].plates for name in latent
         )
@@ -377,7 +377,7 @@ class Predictor:
                 size = min(self.batch_size, self.size - rows.start)
                 tail = made[name].shape[3:] if name in made else own.shape[3:]
                 check_values_of_rows(what, target, own.shape[2:], (size, *tail))
-                # In float64: a mean beside which float32 would round the prediction away.
+                # In float64: beside a large mean float32 would lose the prediction.
                 in_units = self.shift is not None and name in ("mean", "sample")
                 if name not in made:
                     kind = np.float64 if in_units else own.dtype
@@ -406,7 +406,7 @@ def blocks_of_draws(draws: Mapping[str, Array]) -> list[slice]:
     of_one = chains * sum(int(np.prod(np.shape(v)[2:])) for v in brought)
     stored = any(isinstance(v, StoredArray) for v in brought)
     step = max(1, (_BLOCK if stored else _BLOCK_IN_MEMORY) // max(1, of_one))
-    # Whole vectors of draws: the rest of a vector would be compiled as a program of its own.
+    # Whole vectors of draws: a remainder would compile another program.
     vector = VECTOR // math.gcd(VECTOR, chains)
     step -= step % vector if step > vector else 0
     return [slice(begin, begin + step) for begin in range(0, num_draws, step)]

@@ -19,7 +19,7 @@ from numpyro_bnn.posterior.mixture_quantiles import quantiles_of
 from numpyro_bnn.potential.sites import Site
 from numpyro_bnn.samplers.suspects import warn_of_use
 
-# What is computed at targets, of which there is one a row.
+# A function of one target a row.
 OF_TARGETS = ("log_prob", "log_likelihood", "cdf")
 
 
@@ -47,7 +47,7 @@ class Predictions:
     ) -> None:
         self.values = values
         self._site = site
-        # Of values that come without a site the noise is taken to be Gaussian.
+        # Without a site the noise is taken to be Gaussian.
         law = dist.Normal if site is None else site.law
         self.discrete = site is not None and site.discrete
         self.gaussian = issubclass(law, GAUSSIAN)
@@ -145,7 +145,7 @@ class Predictions:
 
     def _distribution_function(self, y: np.ndarray) -> np.ndarray:
         found = self._evaluate("cdf", y)["cdf"]
-        # A distribution of the user's own may compute anything; rounding is left as it is.
+        # A user's distribution may compute anything; rounding is left as it is.
         if ((found < -0.001) | (found > 1.001)).any():
             raise ValueError(
                 f"cdf: the distribution function of the target gives values from {found.min():.3g} to "
@@ -272,7 +272,7 @@ class Predictions:
         asked = jax.random.key(0), -(-least // draws)
         drawn = np.moveaxis(self._evaluate("targets", asked)["targets"], -1, 0)
         flat = drawn.reshape(-1, *drawn.shape[3:])
-        # In float64, as means are: beside a mean that is far from zero float32 would round a target away.
+        # In float64: beside a large mean float32 would lose the target.
         return flat if self._shift is None else flat.astype(np.float64) + np.asarray(self._shift)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

@@ -35,7 +35,7 @@ def rows_are_separate(
     shapes = {n: s for n, s in structure.shapes.items() if n in samples and n != target}
     grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)
     arrays, static = Arguments.split(*arguments)
-    # Values of single rows from their prior, and masks of dropout.
+    # Draws from the prior of single rows, and dropout masks.
     drawn = structure.takes_keys or any(
         structure.sites[name].plates for name in structure.latent if name not in {target, *shapes}
     )
@@ -81,7 +81,7 @@ def _parameters(site: dict[str, Any]) -> list[jax.Array]:
     ]
     shape = distribution.shape()
     if shape and len(shape) == family_of(distribution).event_dim:
-        # One distribution of all rows together: an array by pairs of rows says that none is separate.
+        # One joint distribution of all rows: this array by pairs of rows makes them dependent.
         found.append(jnp.zeros((shape[0], shape[0])))
     return [jnp.asarray(leaf) for leaf in found]
 

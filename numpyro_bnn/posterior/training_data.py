@@ -73,7 +73,7 @@ def training_data(
 ) -> TrainingData:
     """The data of a run; or those of given rows `x` and `y`, with the other arguments of the run."""
     known = TrainingData()
-    # Of data on the host only the rows that are given are looked at.
+    # Data on the host are read at the given rows only.
     own = model_of(run) or model
     given = {} if holds_host_rows(run) else by_place(own, *arguments_of(run))
     if given:
@@ -199,7 +199,7 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     args, kwargs = prepared(model, *call_with(given))
     structure = structure_of(model, args, kwargs)
     sites = structure.targets
-    # The data are arguments of the program, so that it keeps nothing of them.
+    # The data are arguments of the program, which must not keep them.
     arguments = Arguments.split(args, kwargs)
     shaped = _shaped(model)
 
@@ -221,7 +221,7 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     if is_ready:
         found = {name: _as_given(given, targets[name], value) for name, value in found.items()}
     taken_out = frozenset[Place]().union(*targets.values())
-    # A target of which some are missing (`obs_mask=`) is two sites of NumPyro, and has their common name.
+    # NumPyro splits a target with missing values (`obs_mask=`) into two sites of one name.
     bare = {n: n.removesuffix("_observed") for n in sites}
     named = {n: b if f"{b}_unobserved" in structure.sites else n for n, b in bare.items()}
     weights = {n: s for n, (_, s, _) in values.items() if s is not None}

@@ -19,7 +19,7 @@ FUNCTIONS = "functions"
 Outcome: TypeAlias = Literal["differs", "no difference is seen", "cannot be told"]
 # Chains above this R-hat do not agree.
 _RHAT = 1.1
-# Differences of so many posterior sd, and standard deviations off by this share, must be seen.
+# Differences of this many posterior sd, and sd off by this share, must be detectable.
 _HALF = 0.5
 # Standard deviations are compared where the kurtosis (fourth moment over squared variance; normal: 3)
 # is at most this. Few draws make the standard deviation of others, such as probabilities near 0.
@@ -339,6 +339,6 @@ def _as_normal(
     """Normal quantiles as unlikely as z, whose errors are estimated from few effective draws."""
     share = np.maximum(own_error / joint, 1e-3)
     freedom = np.maximum(size - 1.0, 1.0) / share**4
-    # Beyond what a double can tell from 0, z stays as it is.
+    # z stays as it is where a double cannot resolve its probability.
     log_tail = np.maximum(student.logsf(z, freedom), -700.0)
     return np.where(log_tail > -700.0, norm.isf(np.exp(log_tail)), z)

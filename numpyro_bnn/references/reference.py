@@ -11,7 +11,7 @@ from numpyro_bnn.diagnostics.compare_runs import limit_of_errors
 from numpyro_bnn.references.models import PROBLEMS
 
 _FOLDER = Path(__file__).parent / "data"
-# Differences of so many Monte Carlo errors of the reference can be graded.
+# Differences of this many Monte Carlo errors of the reference can be graded.
 _ERRORS = 10.0
 
 

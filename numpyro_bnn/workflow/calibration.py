@@ -387,7 +387,7 @@ def _intervals(predictions: Predictions, method: str, coverage: float, limit: fl
     else:
         beyond = limit - (0.5 - TAIL)
         half = min(limit, 0.5 - TAIL)
-        # The quantile of a count is the count itself, and of a number one that bisection is near.
+        # The quantile of a count is exact, that of a real number near to what bisection finds.
         at, to = (0.1, -0.1) if predictions.discrete else (1, 1)
         levels = (0.5 - half - at * _ROUNDING, 0.5 + half + to * _ROUNDING)
         low, high = predictions.quantiles(levels)

@@ -39,7 +39,7 @@ from numpyro_bnn.workflow.training_rows import refuse_new_rows
 
 # Samplers without a Metropolis correction.
 _UNADJUSTED = ("SGLD", "PSGLD", "SGHMC", "BAOAB", "SGNHT", "MCLMC", "SGMCMC")
-# Rows at which the chains are compared, at most.
+# Most rows at which chains are compared.
 _COMPARED = 200
 
 
@@ -283,7 +283,7 @@ def _calibration(
     try:
         cdf = predictions.cdf(y)[..., rows]
     except NotImplementedError:
-        # NumPyro knows no distribution function: shares of targets that the model makes, less certain.
+        # Without a distribution function, shares of simulated targets serve, with more error.
         return of_distribution(loo, (made <= y)[..., rows], (made == y)[..., rows])
     if not predictions.discrete:
         return of_distribution(loo, cdf, None)

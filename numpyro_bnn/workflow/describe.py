@@ -251,7 +251,7 @@ def _computed_numbers(
 
     values = {name: site["value"] for name, site in latent.items()}
     program, shapes = jax.make_jaxpr(numbers, return_shape=True)(values)
-    # By variable the sites that it is computed from, and the one whose value it is.
+    # For each variable: the sites it is computed from, and the site whose value it is.
     sources = {v: frozenset({name}) for v, name in zip(program.jaxpr.invars, sorted(values))}
     equal = dict(zip(program.jaxpr.invars, sorted(values)))
     for equation in program.jaxpr.eqns:

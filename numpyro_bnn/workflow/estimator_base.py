@@ -39,7 +39,7 @@ _FOR_FIT = ("kernel", "num_chains", "num_warmup", "num_samples", "thinning", "ba
 class BNNEstimator(BaseEstimator):
     """The base of both estimators, each of which names its own parameters."""
 
-    # Whether rows have the same predictions among any others.
+    # Whether each row is predicted independently of others.
     _separate = True
 
     def _network(self, outputs: int) -> Any:

@@ -10,7 +10,7 @@ from numpyro_bnn.diagnostics.report import Report
 _MORE_DRAWS = (
     "give more draws (num_samples=), or sample until they are known (until=bnn.Tolerance())"
 )
-# What to do, by verdict; nothing is to be done where predictions are within tolerance.
+# What to do, by verdict; nothing where predictions are within tolerance.
 _ADVICE = {
     "run_longer": _MORE_DRAWS,
     "too_short": _MORE_DRAWS,

@@ -10,7 +10,7 @@ from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.predictions import predict
 
-# Draws a chain that are used: predictions of a few hundred draws know their average well enough.
+# Draws used of each chain: the average of a few hundred is known well enough.
 _DRAWS = 50
 
 

@@ -84,7 +84,7 @@ def second_opinion(
 def _refuse_another_temperature(run: MCMC, kernel: MCMCKernel) -> None:
     """Refuse a second run at another temperature: the two cannot be compared."""
     recorded = run.get_extra_fields().get("temperature")
-    # What a schedule began with is not in the draws.
+    # The draws do not show how a schedule began.
     first = temperatures_of(run.sampler) if recorded is None else set(np.unique(recorded).tolist())
     second = temperatures_of(kernel)
     its = ", ".join(f"{t:.3g}" for t in sorted(second))

@@ -15,7 +15,7 @@ from numpyro_bnn.posterior.fitted import held_by, model_of
 from numpyro_bnn.posterior.observed_targets import as_observed
 from numpyro_bnn.posterior.training_data import training_data
 
-# So many equal rows, or so few, are put down to chance only where that is likelier than this.
+# Equal rows are put down to chance only where that is likelier than this.
 _CHANCE = 1e-4
 
 
@@ -50,7 +50,7 @@ def refuse_new_rows(owner: str, fitted: Any, x: Any, y: Any, site: str | None = 
     ]
     if not found:
         return
-    # Of several arguments that may be the target, the one that most rows agree with.
+    # The candidate for the target that agrees with most rows.
     rows, known = max(found, key=lambda pair: pair[1].sum())
     new = np.flatnonzero(~known)
     if rows.share == 1:
@@ -74,7 +74,7 @@ def _compared(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) 
     targets = [value for name, value in data.observed.items() if site in (None, name)]
     if len(targets) == 1:
         y = as_observed(owner, fitted, model, x, y, site)
-    # Where it is not known which of several targets was given, inputs are compared by themselves.
+    # If the given target is one of several, only inputs are compared.
     known = (data.x, *targets) if len(targets) == 1 else (data.x,)
     leaves = [
         jax.tree.leaves(as_arrays(model, values, {})[0]) for values in (known, (x, y)[: len(known)])

@@ -118,7 +118,7 @@ def test_a_run_goes_on_for_four_looks(four_looks):
     assert str(stopped).startswith("Stopped after 400 draws a chain (within tolerance). Averages")
     errors = [look.report.monte_carlo_error.relative_99 for look in stopped.looks]
     assert errors[-1] < errors[0] / 1.5
-    # Time is foretold from the second look's draws, and there is none left at the end.
+    # Time is estimated from the second look's draws, and there is none left at the end.
     assert all(np.isfinite(look.seconds_left) for look in stopped.looks)
 
 

@@ -78,7 +78,9 @@ def test_the_second_sampler_looks_closer():
 def test_runs_of_two_temperatures_are_not_compared():
     """Their distributions differ: neither of them has missed anything."""
     cold = run(bnn.BAOAB(model, step_size=0.05, temperature=0.25), num_samples=120, num_chains=2)
-    own = r"the run is at temperature 0.25, and the second one, by NUTS, at 1\. .*temperature=0.25\)"
+    own = (
+        r"the run is at temperature 0.25, and the second one, by NUTS, at 1\. .*temperature=0.25\)"
+    )
     with pytest.raises(ValueError, match=own):
         bnn.second_opinion(cold, progress_bar=False)
     warm = run(bnn.BAOAB(model, step_size=0.05), num_samples=50, num_chains=2)

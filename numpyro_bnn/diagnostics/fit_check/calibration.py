@@ -23,7 +23,7 @@ from scipy.stats import kstwo, norm
 from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean
 from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut
 
-# Below this a right model is rare.
+# A right model seldom has a p below this.
 RARE = 0.01
 
 

@@ -93,7 +93,7 @@ def leave_one_out(log_likelihood: np.ndarray) -> LeaveOneOut:
         )
     likelihood = np.exp(log_likelihood - log_likelihood.max((0, 1)))
     sizes = ess(likelihood, method="mean") / (chains * draws)
-    # Of a row that has one density under all draws there is no such size.
+    # A row with one density under all draws has no effective size.
     known = sizes[np.isfinite(sizes)]
     found = smoothed(log_likelihood, float(np.mean(known)) if known.size else 1.0)
     made = LeaveOneOut(

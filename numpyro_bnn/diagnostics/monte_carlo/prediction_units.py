@@ -39,7 +39,7 @@ def row_distances(
         size, unit = np.abs(difference), units[name]
         if name == "probs":
             apart = 0.5 * size.sum(axis=-1)
-            # Of several labels a row the one that differs most.
+            # Of several labels of a row, the most different one counts.
             lead = difference.ndim - unit.ndim + 1
             found["total_variation"] = apart.reshape(*apart.shape[:lead], -1).max(axis=-1)
             continue

@@ -62,8 +62,8 @@ def constructor_of(value: object, leave_out: Sequence[str] = (), defaults: bool 
     Arguments are read from the attributes of the same name, with or without an underscore before
     it; one that has no default is written without its name.
 
-    :param leave_out: arguments that are not shown.
-    :param defaults: whether options with their default value are shown.
+    :param leave_out: arguments that are not told.
+    :param defaults: whether those are told that have their default.
     """
     first, settings = [], {}
     for name, parameter in inspect.signature(type(value)).parameters.items():

@@ -88,7 +88,7 @@ class OnHost:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn rows")
 
     def __reduce__(self) -> tuple[type["OnHost"], tuple]:
-        # Do not pickle the reader thread.
+        # Rows that are read ahead stay here.
         return OnHost, (self.array,)
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class OnHost:
             ordered, back = np.unique(rows, return_inverse=True)
             values = np.asarray(self.array[ordered])[back]
         values = np.asarray(values)
-        # The cast below would wrap integers round without an error.
+        # The cast below would wrap whole numbers round in silence.
         check_range(
             "OnHost", f"a block of {len(rows)} rows of the array of shape {self.shape}", values
         )

@@ -47,7 +47,7 @@ class Predictions:
     ) -> None:
         self.values = values
         self._site = site
-        # Without a site the noise is taken to be Gaussian.
+        # Of values that come without a site the noise is taken to be Gaussian.
         law = dist.Normal if site is None else site.law
         self.discrete = site is not None and site.discrete
         self.gaussian = issubclass(law, GAUSSIAN)

@@ -158,7 +158,7 @@ def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[t
     # acceptance that is NaN gives no probability, and the chain is doubted.
     doubted = (hot.sum(1) > 1) & (failing | ~(chance * len(hot) >= _CHANCE))
     still = never_moved(part.values) & doubted if part.values and doubted.any() else zeros
-    stays = np.where(still, 0, _stuck_stretches(part.values, hot) if part.values else 0)
+    stays = np.where(still, 0, _strange_stays(part.values, hot) if part.values else 0)
     for chain in np.flatnonzero(still | failing | (stays > 0)).tolist():
         reasons = []
         if stays[chain]:
@@ -219,7 +219,7 @@ def never_moved(leaves: list[Array]) -> np.ndarray:
     return same
 
 
-def _stuck_stretches(leaves: list[Array], hot: np.ndarray) -> np.ndarray:
+def _strange_stays(leaves: list[Array], hot: np.ndarray) -> np.ndarray:
     """The longest stay of each chain at one place, in draws; 0 where it is short or may be an accident.
 
     A chain that moves in a share a of its other draws stays L of n draws with a probability of at most

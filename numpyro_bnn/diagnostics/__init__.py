@@ -46,14 +46,14 @@ from numpyro_bnn.diagnostics.distinct_functions import (
     distinct_functions,
     variance_parts,
 )
+from numpyro_bnn.diagnostics.evidence import Relabelling, RhatTable
 from numpyro_bnn.diagnostics.hidden_units import HiddenLayer, align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, agreement
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_errors
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError, monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.report import Relabelling, Report
-from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import RhatTable
-from numpyro_bnn.diagnostics.verdict_names import Verdict
+from numpyro_bnn.diagnostics.report import Report
+from numpyro_bnn.diagnostics.verdict import Verdict
 
 __all__ = [
     "Agreement",

@@ -14,9 +14,8 @@ from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest, superchain_
 from numpyro_bnn.diagnostics.diagnose_draws import UNEQUAL, diagnose_draws
 from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.report import Report
+from numpyro_bnn.diagnostics.report import Report, with_suspects, without_errors
 from numpyro_bnn.diagnostics.sampler_stats import LIMITS
-from numpyro_bnn.diagnostics.verdict_rules import with_suspects, without_errors
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.loo_preconditions import sites_from_priors

@@ -37,19 +37,19 @@ from numpyro_bnn.diagnostics.distinct_functions import (
     distinct_functions,
     variance_parts,
 )
-from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.predictions_not_finite import predictions_not_finite
-from numpyro_bnn.diagnostics.report import Relabelling, Report
-from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import RhatTable
-from numpyro_bnn.diagnostics.sampler_stats import read
-from numpyro_bnn.diagnostics.verdict_evidence import (
+from numpyro_bnn.diagnostics.evidence import (
     ErrorsAndAgreement,
     Evidence,
+    Relabelling,
+    RhatTable,
     measure,
+    predictions_not_finite,
     weights_to_judge,
 )
-from numpyro_bnn.diagnostics.verdict_names import Verdict
-from numpyro_bnn.diagnostics.verdict_rules import judge, with_copies
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.report import Report, with_copies
+from numpyro_bnn.diagnostics.sampler_stats import read
+from numpyro_bnn.diagnostics.verdict import judge, verdict_of
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 
 # With fewer draws there is no Monte Carlo error at all: each half of a chain needs four.
@@ -264,12 +264,12 @@ def _not_finite(checked_draws: CheckedDraws, bad: Mapping[int, Any]) -> str:
 
 def _verdict_without(
     bad: Mapping[int, Any], checked_draws: CheckedDraws, settings: _Settings
-) -> Verdict | None:
-    """The verdict on the chains that are finite, where only some are."""
+) -> str | None:
+    """The verdict in words on the chains that are finite, where only some are."""
     if not 0 < len(bad) < checked_draws.shape[0]:
         return None
     alone = settings.without_chains(bad)._replace(sample_stats=None, second=None)
-    return _report_on(checked_draws.without(bad), alone).verdict
+    return _report_on(checked_draws.without(bad), alone).verdict.words
 
 
 def _measure(
@@ -309,7 +309,7 @@ def _single_chains(
     checked_draws: CheckedDraws, measured: ErrorsAndAgreement | None
 ) -> tuple[Disagreement | None, tuple[int, ...]]:
     """Groups of chains that predict alike, and chains that do not move; None for a run within tolerance."""
-    if measured is None or measured.verdict.startswith("within"):
+    if measured is None or verdict_of(measured).startswith("within"):
         return None, ()
     if checked_draws.predictions:
         groups = disagreement(checked_draws.predictions)

@@ -39,7 +39,7 @@ predict_draws = named_elsewhere()(predict_with)
 
 
 class NumbersOfReport(Protocol):
-    """The numbers of a report that the export needs; see :mod:`numpyro_bnn.diagnostics.report_numbers`."""
+    """The numbers of a report that the export needs; see :mod:`numpyro_bnn.diagnostics.report`."""
 
     @property
     def attributes(self) -> Mapping[str, str | float | int]:

@@ -11,8 +11,8 @@ from scipy.signal import lfilter
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
-from numpyro_bnn.diagnostics.verdict_names import Verdict
-from numpyro_bnn.diagnostics.verdict_rules import with_suspects
+from numpyro_bnn.diagnostics.report import with_suspects
+from numpyro_bnn.diagnostics.verdict import Verdict
 
 TOLERANCE = bnn.Tolerance()
 

@@ -22,7 +22,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 import numpyro_bnn as bnn
-from numpyro_bnn.diagnostics.verdict_names import Verdict
+from numpyro_bnn.diagnostics.verdict import Verdict
 from numpyro_bnn.workflow import estimator_base
 from numpyro_bnn.workflow.estimator_inputs import BLOCK, hidden_sizes, weights_of
 from numpyro_bnn.workflow.estimator_warning import warn_of_verdict

@@ -1,19 +1,31 @@
 """Everything that is measured on the draws of a run before a verdict.
 
 :func:`measure` gives the Monte Carlo errors of the averages and the agreement of the chains;
-:class:`Evidence` holds these beside R-hat, the sampler's own record and the comparison with a second run.
+:class:`Evidence` holds these beside R-hat (:class:`RhatTable`), the sampler's own record and the comparison
+with a second run.
 """
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion, limit_of_errors
-from numpyro_bnn.diagnostics.convergence.rhat import nested_rhat, nested_rhat_limit, rhat_limit
+from numpyro_bnn.diagnostics.compare_runs import (
+    Disagreement,
+    SecondOpinion,
+    label_of,
+    limit_of_errors,
+)
+from numpyro_bnn.diagnostics.convergence.rhat import (
+    nested_rhat,
+    nested_rhat_limit,
+    rhat_limit,
+    summarize,
+)
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
 from numpyro_bnn.diagnostics.monte_carlo.agreement import SIGNIFICANT, Agreement, agreement
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_errors
@@ -25,15 +37,170 @@ from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import (
 )
 from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.report import Relabelling
-from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import RhatTable
-from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
-from numpyro_bnn.diagnostics.verdict_names import Verdict
+from numpyro_bnn.diagnostics.sampler_stats import SamplerStats, percent
 from numpyro_bnn.samplers.tempering.evidence import Tempering
 
 Arrays = dict[str, np.ndarray]
 # Without predictions, at most this many weights are judged, evenly spaced over their sites.
 _MOST_WEIGHTS = 10_000
+# Most rows that are named.
+_NAMED_ROWS = 5
+# The moment that the target lacks, by the first prediction that is not finite, with examples.
+_MOMENTS = {
+    "mean": "no finite mean (Student's t with df up to 1, Cauchy)",
+    "scale": "no finite variance (Student's t with df up to 2, Cauchy)",
+}
+
+
+class Worst(NamedTuple):
+    """One of the scalars of largest R-hat: `site` with its index, its R-hat and its bulk ESS."""
+
+    site: str
+    rhat: float
+    ess: float
+
+
+def _summary(function: Any, values: np.ndarray) -> float:
+    """`function` of the values that are not NaN; NaN when there are none."""
+    values = values[~np.isnan(values)]
+    return float(function(values)) if values.size else float("nan")
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """R-hat and ESS of a set of scalars, and their summaries, which leave out constant and bad scalars."""
+
+    name: str
+    rhat: np.ndarray
+    ess: np.ndarray
+    ess_tail: np.ndarray
+
+    @property
+    def num_scalars(self) -> int:
+        """Scalars, constant and bad ones included."""
+        return self.rhat.size
+
+    @property
+    def num_constant(self) -> int:
+        """Scalars that have one value in all chains and draws."""
+        return int((np.isnan(self.rhat) & ~np.isnan(self.ess)).sum())
+
+    @property
+    def num_bad(self) -> int:
+        """Scalars with NaN or infinities, or too few draws for an ESS."""
+        return int(np.isnan(self.ess).sum())
+
+    @property
+    def max_rhat(self) -> float:
+        """Largest R-hat."""
+        return _summary(np.max, self.rhat)
+
+    @property
+    def median_rhat(self) -> float:
+        """Median R-hat."""
+        return _summary(np.median, self.rhat)
+
+    @property
+    def min_ess(self) -> float:
+        """Smallest bulk ESS, all chains together."""
+        return _summary(np.min, self._moving(self.ess))
+
+    @property
+    def median_ess(self) -> float:
+        """Median bulk ESS."""
+        return _summary(np.median, self._moving(self.ess))
+
+    @property
+    def min_tail_ess(self) -> float:
+        """Smallest tail ESS."""
+        return _summary(np.min, self._moving(self.ess_tail))
+
+    def _moving(self, values: np.ndarray) -> np.ndarray:
+        """Values of the scalars that have an R-hat: those that are neither constant nor bad."""
+        return values[~np.isnan(self.rhat)]
+
+    def row(self) -> tuple[float, ...]:
+        """A row of the report's table: numbers of scalars, R-hat, bulk ESS and tail ESS."""
+        return (
+            self.num_scalars,
+            self.max_rhat,
+            self.median_rhat,
+            self.min_ess,
+            self.median_ess,
+            self.min_tail_ess,
+        )
+
+
+@dataclass(frozen=True)
+class RhatTable(Numbers):
+    """R-hat and ESS of all scalars of one kind: weights, predictions, precisions or the log joint.
+
+    :param groups: R-hat and ESS of each site, shaped as the site.
+    """
+
+    groups: tuple[Numbers, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, groups: list[Numbers]) -> "RhatTable":
+        """All scalars of one kind, joined from R-hat and ESS of each site."""
+
+        def joined(values: list[np.ndarray]) -> np.ndarray:
+            return np.concatenate([v.reshape(-1) for v in values]) if values else np.empty(0)
+
+        return cls(
+            name,
+            joined([g.rhat for g in groups]),
+            joined([g.ess for g in groups]),
+            joined([g.ess_tail for g in groups]),
+            tuple(groups),
+        )
+
+    @classmethod
+    def from_draws(cls, name: str, arrays: Mapping[str, np.ndarray]) -> "RhatTable":
+        """Compute R-hat and ESS of all scalars of one kind.
+
+        :param name: the kind, such as `"predictions"`.
+        :param arrays: draws `(chain, draw, ...)` by site.
+        """
+        return cls.of(name, [Numbers(site, *summarize(array)) for site, array in arrays.items()])
+
+    def __bool__(self) -> bool:
+        return bool(self.groups)
+
+    def within(self, rhat_limit: float, ess_limit: float) -> bool:
+        """Whether every scalar is within both limits; False if all are constant."""
+        return bool(self.max_rhat <= rhat_limit and self.min_ess >= ess_limit)
+
+    def worst(self, num: int = 5) -> list[Worst]:
+        """The scalars of largest R-hat.
+
+        :param num: how many.
+        :return: site with index, R-hat and bulk ESS, the worst first.
+        """
+        # NaN (constant or bad) sorts last.
+        order = np.argsort(-np.where(np.isnan(self.rhat), -1.0, self.rhat), kind="stable")
+        starts = np.cumsum([0, *(g.num_scalars for g in self.groups)])
+        found = []
+        for flat in order[:num]:
+            k = int(np.searchsorted(starts, flat, side="right")) - 1
+            group = self.groups[k]
+            index = np.unravel_index(int(flat - starts[k]), group.rhat.shape)
+            site = label_of(group.name, index)
+            found.append(Worst(site, float(self.rhat[flat]), float(self.ess[flat])))
+        return found
+
+
+class Relabelling(NamedTuple):
+    """Convergence of the weights before and after the hidden units of all draws are matched.
+
+    - **space** - R-hat and ESS of the weights after matching.
+    - **before** - share of the weights' variance that lies between chains, before matching.
+    - **after** - that share after matching.
+    """
+
+    space: RhatTable
+    before: float
+    after: float
 
 
 class SecondRun(NamedTuple):
@@ -54,7 +221,7 @@ class SecondRun(NamedTuple):
 
 
 class ErrorsAndAgreement(NamedTuple):
-    """Monte Carlo errors of averages, agreement of chains, and the verdict that the two allow."""
+    """Monte Carlo errors of averages, agreement of chains, beside what is accepted."""
 
     error: MonteCarloError
     agreement: Agreement
@@ -94,21 +261,6 @@ class ErrorsAndAgreement(NamedTuple):
         )
 
     @property
-    def verdict(self) -> Verdict:
-        """The verdict on these numbers: agreement first, also with a second run, then the tolerance."""
-        # Chains whose agreement could not be tested need more draws, and so do chains that remember their
-        # starts.
-        if self.agreement.disagree(self.tolerance) or self.second_disagrees:
-            return Verdict("chains_disagree")
-        if self.agreement.remember_starts:
-            return Verdict("run_longer")
-        if self.agreement.tested and self.error.within(self.tolerance):
-            return Verdict("within_tolerance")
-        if self.agreement.tested and self.error.within_on_average(self.tolerance):
-            return Verdict("within_tolerance_on_average")
-        return Verdict("run_longer")
-
-    @property
     def needed(self) -> tuple[float, str]:
         """Factor by which to lengthen the run until all is within tolerance, and what needs it."""
         if self.nothing_moves:
@@ -130,8 +282,8 @@ class Evidence(NamedTuple):
     min_draws: int
     sampler: SamplerStats
     bad_chains: Mapping[int, tuple[int, str]]  # first draw and site of NaN or infinities, by chain
-    # The verdict on the other chains, where some hold NaN or infinities
-    verdict_without: Verdict | None
+    # The verdict on the other chains in words, where some hold NaN or infinities
+    verdict_without: str | None
     measured: ErrorsAndAgreement | None  # None for draws that are invalid or too few
     what: str  # is judged: "predictions", or "weights" without predictions
     stuck: tuple[int, ...]
@@ -257,3 +409,33 @@ def weights_to_judge(weights: Mapping[str, np.ndarray]) -> Arrays:
     every = -(-total // _MOST_WEIGHTS)
     flat = [x.reshape(*x.shape[:2], -1)[:, :, ::every] for x in weights.values()]
     return {"weights": np.concatenate(flat, axis=2)}
+
+
+def predictions_not_finite(predictions: Mapping[str, np.ndarray]) -> str:
+    """A sentence on predictions that are NaN or infinite: which, where, how often and why; empty for none."""
+    flags = {
+        name: ~np.isfinite(x).reshape(*x.shape[:3], -1).all(axis=3)
+        for name, x in predictions.items()
+        if not (np.isfinite(x.min()) and np.isfinite(x.max()))
+    }
+    if not flags:
+        return ""
+    bad = np.any(list(flags.values()), axis=0)
+    rows, share = np.flatnonzero(bad.any(axis=(0, 1))), float(bad.any(axis=2).mean())
+    how_often = "in every draw" if share == 1 else f"in {percent(share)} of draws"
+    lead = f"Predictions ({', '.join(flags)}) are NaN or infinite {how_often}"
+    if rows.size < bad.shape[2]:
+        named = ", ".join(map(str, rows[:_NAMED_ROWS])) + (", …" if rows.size > _NAMED_ROWS else "")
+        return (
+            f"{lead}, at {rows.size:,} of {bad.shape[2]:,} rows ({named}), while the weights are finite: "
+            "look at the inputs of these rows, or leave the rows out. Neither more draws nor another step "
+            "changes it."
+        )
+    missing = next((why for name, why in _MOMENTS.items() if name in flags), None)
+    reasons = "inputs are not finite, or weights are so large that predictions overflow"
+    if missing is not None:
+        reasons = (
+            f"the distribution of the target has {missing}, {reasons}. Without moments averages have no "
+            "error that could be judged: take a distribution that has them"
+        )
+    return f"{lead}, at all rows, while the weights are finite: {reasons}."

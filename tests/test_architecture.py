@@ -86,14 +86,10 @@ ROWS = {
         laplace modes
     """,
     "diagnostics": """
-        checked_draws compare_runs copied_chains distinct_functions hidden_units verdict_names
-        report_numbers temperatures
-        report_sections rhat_of_weights_and_predictions sampler_stats
-        predictions_not_finite report
-        verdict_evidence
-        verdict_words
-        verdict_context
-        verdict_rules
+        checked_draws compare_runs distinct_functions hidden_units sampler_stats
+        evidence
+        verdict
+        report
         diagnose_draws
         diagnose
     """,
@@ -102,11 +98,10 @@ ROWS = {
         rhat
     """,
     "diagnostics.monte_carlo": """
-        chain_groups tolerance
+        tolerance
         mean_errors
         prediction_units
         agreement monte_carlo_error
-        beginning
     """,
     "likelihoods": """
         noise observe
@@ -124,7 +119,7 @@ ROWS = {
     """,
     "plots": """
         style
-        convergence predictive sampling schedules scores
+        convergence predictive sampling
     """,
     "posterior": """
         fitted target_parameters

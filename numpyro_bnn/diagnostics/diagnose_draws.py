@@ -20,8 +20,11 @@ from numpyro_bnn.diagnostics.checked_draws import (
     PredictionDraws,
     bad_chains,
     check_draws,
+    copies_in_words,
+    copies_of,
     is_precision,
     named_arrays,
+    without_copies,
 )
 from numpyro_bnn.diagnostics.compare_runs import (
     Disagreement,
@@ -31,7 +34,6 @@ from numpyro_bnn.diagnostics.compare_runs import (
     stuck_chains,
 )
 from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest, superchain_labels
-from numpyro_bnn.diagnostics.copied_chains import copies_in_words, copies_of, without_copies
 from numpyro_bnn.diagnostics.distinct_functions import (
     DistinctFunctions,
     distinct_functions,

@@ -17,8 +17,7 @@ from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.agreement import SIGNIFICANT, Agreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
-from numpyro_bnn.diagnostics.temperatures import Temperatures
+from numpyro_bnn.diagnostics.sampler_stats import SamplerStats, Temperatures
 from numpyro_bnn.diagnostics.verdict import UNKNOWN, Verdict
 from numpyro_bnn.samplers.suspects import named
 

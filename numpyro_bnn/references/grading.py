@@ -7,9 +7,9 @@ import numpy as np
 from scipy.stats import norm
 from scipy.stats import t as student
 
+from numpyro_bnn.diagnostics.checked_draws import copies_of, without_copies
 from numpyro_bnn.diagnostics.compare_runs import label_of, limit_of_errors
 from numpyro_bnn.diagnostics.convergence.rhat import moments, rhat
-from numpyro_bnn.diagnostics.copied_chains import copies_of, without_copies
 from numpyro_bnn.posterior.draws import Run, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.references.models import PROBLEMS, Problem

@@ -15,8 +15,7 @@ from numpyro_bnn.data.row_hashes import KNOWN_ROWS
 from numpyro_bnn.diagnostics.fit_check.calibration import Calibration, of_classes, of_distribution
 from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut, leave_one_out
 from numpyro_bnn.diagnostics.fit_check.quantities import of_labels, of_residuals
-from numpyro_bnn.diagnostics.fit_check.record import FitCheck
-from numpyro_bnn.diagnostics.fit_check.words import on_weights
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck, on_weights
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of

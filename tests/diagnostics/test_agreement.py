@@ -14,8 +14,7 @@ from numpyro_bnn.diagnostics.convergence.rhat import (
     rhat,
     rhat_limit,
 )
-from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
-from numpyro_bnn.diagnostics.monte_carlo.chain_groups import chain_groups
+from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement, chain_groups
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 

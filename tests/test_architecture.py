@@ -71,8 +71,7 @@ ROWS = {
         tables
         baselines
         job
-        figures job_tables saved_fit
-        page
+        saved_fit
         job_report
         main
     """,

@@ -187,10 +187,9 @@ ROWS = {
         checkpoints
     """,
     "workflow": """
-        default_kernels describe estimator_inputs estimator_warning method_table relevance training_rows
+        default_kernels describe estimator_inputs method_table relevance training_rows
         calibration check_fit compare second_opinion
         fit
-        estimator_base
         estimators
     """,
 }

@@ -123,7 +123,7 @@ ROWS = {
     "posterior": """
         fitted target_parameters
         draws
-        leave_one_out mixture_quantiles prediction_programs prediction_sites row_axis
+        leave_one_out prediction_programs prediction_sites
         separate_predictions training_data
         observed_targets predictive_draws prior_predictions
         predictions

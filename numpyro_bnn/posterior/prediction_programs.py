@@ -33,7 +33,7 @@ def program_of(model: Callable, target: str, static: tuple) -> Callable:
     """The compiled program ``(draws, arrays, extra, keys, what) -> values by name``."""
 
     def over_draws(draws: Any, arrays: Any, extra: Any, prior_keys: Any, what: str) -> Any:
-        # Flattened inside the program: each shape would compile separately otherwise.
+        # Flattened in here: outside, the shape of every site would be compiled by itself.
         flat, own = jax.tree.map(flat_draws, (draws, prior_keys))
         extra = flat_draws(extra) if what in DRAWN else extra
         arguments = Arguments.join(arrays, static)

@@ -40,7 +40,7 @@ def rows_are_separate(
         structure.sites[name].plates for name in structure.latent if name not in {target, *shapes}
     )
 
-    def parameters(draw: dict[str, jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    def laws(draw: dict[str, jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
         args, kwargs = Arguments.join(arrays, static)
         given = substitute(seed(model, jax.random.key(0)), data=draw)
         return _parameters(trace(given).get_trace(*args, **kwargs)[target])
@@ -53,10 +53,10 @@ def rows_are_separate(
         return {name: _shape(value, shapes[name]) for name, value in grouped.items()}, shaped
 
     def shapes_at(count: int) -> list[tuple[int, ...]]:
-        return [kind.shape for kind in jax.eval_shape(parameters, *abstract(count))]
+        return [kind.shape for kind in jax.eval_shape(laws, *abstract(count))]
 
     try:
-        program = compiled(parameters, Traced(model, static, target=target))
+        program = compiled(laws, Traced(model, static, target=target))
         draw = one_draw(grouped, 0, 0)
 
         def at_rows(rows: np.ndarray) -> list[np.ndarray]:

@@ -22,7 +22,7 @@ from numpyro_bnn.run.kernel_protocol import can_recompute
 from numpyro_bnn.storage.run_identity import Facts, describe_all
 
 
-class DataFingerprint(NamedTuple):
+class Origin(NamedTuple):
     """The posterior that a state belongs to.
 
     - **target** - the model, or the kernel where it has none
@@ -36,7 +36,7 @@ class DataFingerprint(NamedTuple):
     sources: tuple[OnHost, ...]
     known: bool
 
-    def is_that_of(self, other: "DataFingerprint | None") -> bool:
+    def is_that_of(self, other: "Origin | None") -> bool:
         """Whether both are certainly the same."""
         return (
             other is not None
@@ -49,7 +49,7 @@ class DataFingerprint(NamedTuple):
         )
 
 
-def origin_of(sampler: MCMCKernel, args: tuple, kwargs: dict[str, Any]) -> DataFingerprint:
+def origin_of(sampler: MCMCKernel, args: tuple, kwargs: dict[str, Any]) -> Origin:
     """The posterior of a run. All arrays in memory are read, a second for some gigabytes.
 
     :param sampler: the kernel.
@@ -61,12 +61,12 @@ def origin_of(sampler: MCMCKernel, args: tuple, kwargs: dict[str, Any]) -> DataF
     shown = [repr(leaf) if isinstance(leaf, OnHost) else leaf for leaf in leaves]
     found = describe_all({"data": shown, "structure": str(structure)})
     target = getattr(sampler, "model", None) or sampler
-    return DataFingerprint(target, found.facts, sources, not found.unknown)
+    return Origin(target, found.facts, sources, not found.unknown)
 
 
 class _Remembered(NamedTuple):
     leaves: tuple[weakref.ref, ...]
-    origin: DataFingerprint
+    origin: Origin
 
 
 # States by the identity of their first array. An entry goes away with that array. The random key does not
@@ -86,7 +86,7 @@ def _without_key(state: PyTree) -> PyTree:
     return state._replace(rng_key=None) if hasattr(state, "rng_key") else state
 
 
-def remember(state: PyTree, origin: DataFingerprint) -> None:
+def remember(state: PyTree, origin: Origin) -> None:
     """Remember for which data a state was made, as long as its arrays live.
 
     :param state: states of all chains at the end of a run.
@@ -100,7 +100,7 @@ def remember(state: PyTree, origin: DataFingerprint) -> None:
         _remembered[place] = _Remembered((first, *others), origin)
 
 
-def remembered(state: PyTree) -> DataFingerprint | None:
+def remembered(state: PyTree) -> Origin | None:
     """The posterior that a state was made for; None for one that was changed, loaded or made elsewhere."""
     arrays = _arrays_of(state)
     found = _remembered.get(id(arrays[0])) if arrays else None
@@ -110,7 +110,7 @@ def remembered(state: PyTree) -> DataFingerprint | None:
     return found.origin if same else None
 
 
-def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: DataFingerprint) -> bool:
+def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: Origin) -> bool:
     """Whether a run has to compute again what a given state holds of data.
 
     :param kernel: the kernel that continues.

@@ -229,8 +229,3 @@ def one_draw(draws: Mapping[str, Any], chain: int, draw: int) -> dict[str, np.nd
 def _at(values: dict[str, jax.Array], chain: int, draw: int) -> dict[str, jax.Array]:
     # One program for all sites: each shape would compile separately otherwise.
     return {name: value[chain, draw] for name, value in values.items()}
-
-
-def to_host(values: PyTree) -> PyTree:
-    """NumPy arrays from device arrays."""
-    return jax.tree.map(np.asarray, values)

@@ -60,7 +60,7 @@ ROWS = {
         distribution_functions generalized_inverse_gaussian
     """,
     "data": """
-        entered_plates fingerprints number_types units
+        entered_plates fingerprints units
         host_rows
         arguments probe_inputs
         not_finite row_hashes

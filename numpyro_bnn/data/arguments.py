@@ -16,8 +16,7 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.host_rows import OnHost
-from numpyro_bnn.data.number_types import native
-from numpyro_bnn.data.units import check_fits
+from numpyro_bnn.data.units import check_fits, native
 
 _NUMBERS = (bool, int, float, np.number, np.bool_)
 

@@ -23,8 +23,7 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.entered_plates import axis_of_plate
-from numpyro_bnn.data.number_types import native_type
-from numpyro_bnn.data.units import check_offset, check_range
+from numpyro_bnn.data.units import check_offset, check_range, native_type
 
 # Most minibatches that are read ahead: one for each chain, up to this number of chains.
 _AHEAD = 16

@@ -13,7 +13,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost
 from numpyro_bnn.data.columns import about_inputs, check_columns, check_row_shapes
-from numpyro_bnn.data.number_types import native
+from numpyro_bnn.data.units import native
 from numpyro_bnn.posterior.fitted import held_by, inputs_of
 from numpyro_bnn.potential.fixed_parameters import like
 from numpyro_bnn.samplers.fields import has_exact_energy

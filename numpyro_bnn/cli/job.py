@@ -33,7 +33,7 @@ from numpyro_bnn.workflow.compare import compare, default_methods
 from numpyro_bnn.workflow.default_kernels import kernel_named
 from numpyro_bnn.workflow.estimator_inputs import COVERAGE, calibration_rows, parted
 from numpyro_bnn.workflow.fit import Fit, fit
-from numpyro_bnn.workflow.method_table import Comparison
+from numpyro_bnn.workflow.method_table import Comparison, error_and_calibration
 
 POSTERIOR = "posterior average"
 PRIORS: dict[str, Callable] = {
@@ -116,13 +116,13 @@ def run(
     x, y = table.x[train], table.y[train]
     x_test, y_test = table.x[test], table.y[test]
     guessed = guess(table, train, len(test))
-    rows = [score(guess_name(table), guessed, y_test, table.task, 0.0)]
+    rows = [score(guess_name(table), guessed, y_test, 0.0)]
     predictions: dict[str, Predictions] = {}
     began = time.perf_counter()
 
     def add(name: str, draws: Draws, seconds: float) -> None:
         predictions[name] = predict(None, draws, x_test)
-        rows.append(score(name, predictions[name], y_test, table.task, seconds))
+        rows.append(score(name, predictions[name], y_test, seconds))
 
     def score_ensemble(members: Draws) -> None:
         spent = time.perf_counter() - began
@@ -225,20 +225,9 @@ def compare_methods(
     )
 
 
-def score(method: str, predictions: Predictions, y: np.ndarray, task: str, seconds: float) -> Score:
+def score(method: str, predictions: Predictions, y: np.ndarray, seconds: float) -> Score:
     """Score predictions of test rows."""
     by_row = scores.lppd(predictions, y, pointwise=True)
-    if task == "classification":
-        error = float(1 - scores.accuracy(predictions, y))
-        calibration = float(scores.expected_calibration_error(predictions, y))
-    else:
-        error = float(scores.rmse(predictions, y))
-        calibration = float(scores.coverage(predictions, y, level=0.9))
-    return Score(
-        method,
-        float(np.mean(by_row)),
-        scores.standard_error(by_row),
-        error,
-        calibration,
-        seconds,
-    )
+    log_score, log_score_error = float(np.mean(by_row)), scores.standard_error(by_row)
+    errors = error_and_calibration(predictions, y)
+    return Score(method, log_score, log_score_error, *errors, seconds)

@@ -30,7 +30,7 @@ _MISSING = {
 _MINUS = "\u2212"  # the minus sign of typesetting
 # The level of texts that are missing.
 MISSING = "(missing)"
-# Texts are categories if at most so many differ; more than `_FEW` must have two rows each on average.
+# Most different texts of a category; more than `_FEW` must have two rows each on average.
 _MAX_LEVELS = 50
 _FEW = 10
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)", re.IGNORECASE)

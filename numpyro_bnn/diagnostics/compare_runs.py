@@ -16,9 +16,9 @@ from scipy.stats import norm
 from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
 from numpyro_bnn.diagnostics.convergence.rhat import moments
 
-# A difference is significant from so many Monte Carlo errors on: chance reaches that once in 16,000.
+# A difference of this many Monte Carlo errors is significant: chance reaches it once in 16,000.
 _ERRORS = 4.0
-# A difference matters from so many standard deviations on: two halves of the chains that are 0.2 sd
+# A difference of this many standard deviations matters: two halves of the chains that are 0.2 sd
 # apart have an R-hat of about 1.01.
 _SMALLEST = 0.2
 # A chain whose standard deviation is below this share of the others' does not move.

@@ -227,7 +227,7 @@ class ErrorsAndAgreement(NamedTuple):
     agreement: Agreement
     tolerance: Tolerance
     num_scalars: int
-    # For the largest R-hat of so many stationary scalars, at the median effective size
+    # For the largest R-hat of num_scalars stationary scalars, at the median effective size
     rhat_limit: float
     # Scalars with R-hat above the limit for their own effective size; None for weights
     num_above: int | None

@@ -34,7 +34,7 @@ _NAMES = {
 # thousand is common where the posterior of a network has a sharp corner.
 _DIVERGENT_SHARE = 0.01
 _SATURATED_SHARE = 0.05
-# Kernels with trajectories of a length, such as MAMS, record no divergences. A trajectory of theirs that is
+# Kernels with trajectories of a length, such as MAMS, record no divergences. A trajectory that is
 # accepted with a probability below this has an energy error above ten nats, where their tuning aims at a part
 # of one: the step is too long where it went.
 _SURELY_REJECTED = np.exp(-10.0)

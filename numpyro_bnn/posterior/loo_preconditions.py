@@ -62,7 +62,7 @@ def why_densities_are_of_priors(
     draws: Draws, data: TrainingData, site: str, batch_size: int | None
 ) -> str | None:
     """Why the densities of rows under each draw are not those of what was sampled; None where they are."""
-    # Their average over draws is the posterior predictive density all the same. Weights of one over them go
+    # Their average over draws is still the posterior predictive density. Weights of one over them go
     # to values of the prior that do not fit the row.
     model: Any = draws.model
     predictor = Predictor(model, data.x, others=data.others, batch_size=batch_size, site=site)

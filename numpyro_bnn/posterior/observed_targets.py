@@ -39,7 +39,7 @@ def as_observed(
         # A ready model predicts in the units of its user.
         return y
     place, data = _at_rows(fitted, model, x, y)
-    # Another site may be observed whatever the arguments are.
+    # Another site may be observed without arguments.
     names = [n for n in data.observed if site in (None, n) and place in data.targets[n]]
     if len(names) != 1:
         return y

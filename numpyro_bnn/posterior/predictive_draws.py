@@ -21,14 +21,14 @@ from numpyro_bnn.samplers.suspects import warn_of_use
 # A function of one target a row.
 OF_TARGETS = ("log_prob", "log_likelihood", "cdf")
 # Halvings of an interval of many standard deviations: to about 10⁻⁵ of one. Where one draw is far wider than
-# the others, or a distribution has heavy tails, that is not near, and there are more, at most so many.
+# the others, or a distribution has heavy tails, more are needed, up to the second number.
 _HALVINGS, _MOST_HALVINGS = 25, 300
 # F is known at both ends to be so near to the level, as a share of the level or of 1 less the level; or both
 # ends are so near to each other, as a share of their size.
 _NEAR, _EQUAL = 1e-5, 1e-7
 # Single precision does not resolve F near 1 better.
 _LARGEST = 1 - 1e-6
-# The first interval reaches so many standard deviations beyond the draws, and is doubled where that is short.
+# The first interval reaches this many standard deviations beyond the draws; it is doubled while too short.
 _REACH = 4.0
 
 
@@ -262,7 +262,7 @@ class Predictions:
         return self._evaluate("sample", key)["sample"]
 
     def _check_counts(self, what: str, most: float = 1e8) -> None:
-        """Refuse counts with larger means: draws of theirs do not fit into 32 bits."""
+        """Refuse counts with large means, whose draws do not fit into 32 bits."""
         if self.discrete and "mean" in self.values and not self.mean.max() <= most:
             raise ValueError(
                 f"{what}: counts with a mean of {self.mean.max():.3g} were predicted, expected at most "

@@ -13,7 +13,7 @@ from numpyro_bnn.posterior.predictions import predict_some
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import training_data
 
-# Rows at which predictions are compared, at most, and parts of equal probability that a continuous
+# Most rows at which predictions are compared, and parts of equal probability that a continuous
 # predictive distribution is cut into.
 _ROWS = 200
 _BINS = 20

@@ -61,7 +61,7 @@ class Differences(NamedTuple):
 
     @property
     def untold(self) -> str:
-        """Why it cannot be told whether draws differ; empty where it can."""
+        """Why a difference of draws could not be detected; empty where it could."""
         if self.rhat > _RHAT:
             return "chains do not agree, so errors are too small"
         if max(self.errors, self.spread_errors) > self.limit:

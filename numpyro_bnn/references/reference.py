@@ -83,7 +83,7 @@ class Reference(NamedTuple):
 
     @property
     def certified(self) -> bool:
-        """Whether the two routes agree: no scalar differs by more errors than chance allows among so many."""
+        """Whether the two routes agree: no scalar differs by more errors than chance explains."""
         z = np.concatenate([np.abs(self.functions.z).ravel(), np.abs(self.log_scales.z)])
         return bool(z.max() <= limit_of_errors(z.size))
 

@@ -25,7 +25,7 @@ BLOCK_SIZE = 1 << 16
 # Chains whose normal scores have less variance within are constant: scores of N draws lie at least 1/N apart,
 # so that a true variance is far above it, and rounding far below.
 _CONSTANT_SHARE = 1e-20
-# Number of lags that are computed by products first; a transform takes as long as about so many.
+# Number of lags that are computed by products first; a transform costs about as much.
 _MOST_LAGS = 64
 
 

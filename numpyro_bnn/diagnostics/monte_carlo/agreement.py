@@ -210,7 +210,7 @@ def least_batches(num_chains: int) -> int:
 
 
 def _ways(chains: int, batches: int) -> int:
-    """Number of ways to deal out batches to chains that are not told apart."""
+    """Number of ways to deal out batches to chains whose order does not matter."""
     return factorial(chains * batches) // (factorial(batches) ** chains * factorial(chains))
 
 

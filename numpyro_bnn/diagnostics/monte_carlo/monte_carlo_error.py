@@ -27,7 +27,7 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 # The mean absolute value of a normal error, in its standard deviations.
 MEAN_ABSOLUTE = float(np.sqrt(2 / np.pi))
-# A decision is open while the probabilities of the two likeliest classes differ by less than so many errors.
+# A decision is open while the two likeliest classes differ by less than this many errors.
 _OPEN_ERRORS = 2.0
 # A scalar whose error is unknown enters its row with its whole standard deviation. If the error of the row is
 # still at most this, a tenth of the default tolerance, the row counts as known.

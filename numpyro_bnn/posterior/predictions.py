@@ -434,8 +434,8 @@ def check_rows_first(
         fewer = _shape(at_rows(count - 1), target)
     except Exception:  # The model may raise at these rows; treat as unknown.
         return
-    # The axis of the rows is the one that changes with them. A target whose size does not depend on the inputs
-    # has no rows.
+    # The axis of the rows is the one that changes with them. A target whose size does not depend on the
+    # inputs has no rows.
     if fewer[:1] == (count,) and fewer != shape:
         raise ValueError(_message(target, count, structure))
 

@@ -102,7 +102,7 @@ def linear():
         numpyro.sample("y", dist.Normal(mean, 0.5), obs=jnp.asarray(y))
 
 
-def law_of_rung(power):
+def distribution_of_rung(power):
     """Mean and covariance of the Gaussian of a rung."""
     by, y = features()
     covariance = np.linalg.inv(np.eye(15) + power * by.T @ by / 0.25)
@@ -111,7 +111,9 @@ def law_of_rung(power):
 
 def exact_draws(rng):
     """Independent states of all rungs: leaves (replica, rung, …)."""
-    flat = np.stack([rng.multivariate_normal(*law_of_rung(b), REPLICAS) for b in POWERS], 1)
+    flat = np.stack(
+        [rng.multivariate_normal(*distribution_of_rung(b), REPLICAS) for b in POWERS], 1
+    )
     ends = np.cumsum([np.prod(shape) for shape in SHAPES.values()])[:-1]
     parts = np.split(flat, ends, -1)
     return {n: jnp.asarray(p.reshape(*p.shape[:2], *s)) for p, (n, s) in zip(parts, SHAPES.items())}
@@ -125,7 +127,7 @@ def largest_error(flat):
     """Means and squares of all numbers on all rungs against the exact ones, in Monte Carlo errors."""
     worst = 0.0
     for k, power in enumerate(POWERS):
-        mean, covariance = law_of_rung(power)
+        mean, covariance = distribution_of_rung(power)
         eigen, axes = np.linalg.eigh(covariance)
         standard = (flat[:, k] - mean) @ axes / np.sqrt(eigen)
         worst = max(worst, np.abs(standard.mean(0)).max() * REPLICAS**0.5)
@@ -253,7 +255,7 @@ def test_particles_have_the_distribution_of_their_rung():
     z = jax.jit(jax.vmap(lambda k: ladder_annealed.annealed(potential, mover, k, rungs)))(keys)
     flat = flattened(z)
     for k, power in enumerate(np.linspace(0, 1, rungs) ** 8):
-        mean, covariance = law_of_rung(power)
+        mean, covariance = distribution_of_rung(power)
         eigen, axes = np.linalg.eigh(covariance)
         standard = (flat[:, k] - mean) @ axes / np.sqrt(eigen)
         # 64 particles have a bias of some hundredths.

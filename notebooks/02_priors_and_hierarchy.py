@@ -60,10 +60,10 @@ def model_of(width, prior, noise):
 # %% [markdown]
 # ## What functions?
 #
-# Three priors over a network of one input: the same normal law for every weight; `FanIn`, whose
+# Three priors over a network of one input: the same normal distribution for every weight; `FanIn`, whose
 # variance is divided by the number of inputs of a unit; and one of our own, with heavy tails. Any
 # function from the path and the shape of a parameter to a NumPyro distribution is a prior: here a
-# Cauchy law whose scale is divided by the number of inputs. `bnn.prior_predictive` draws all
+# Cauchy distribution whose scale is divided by the number of inputs. `bnn.prior_predictive` draws all
 # sites. From the weights among them, `bnn.predict` gives the functions. Each with few hidden
 # units and with many:
 
@@ -137,7 +137,7 @@ model = model_of(4, relevance, noise=0.7)
 # - *non-centred* (the default): standard normal values are sampled, and multiplied by the scale.
 #   Good where the data say little about a weight.
 # - *centred*: the weights themselves are sampled. Good where the data say much.
-# - *Gibbs*: precisions are drawn from their exact law given the weights, the weights by a
+# - *Gibbs*: precisions are drawn from their exact distribution given the weights, the weights by a
 #   gradient kernel given the precisions. `bnn.neal` is Neal's scheme.
 #
 # The model is not written again for any of them: `bnn.parameterize` changes the coordinates from

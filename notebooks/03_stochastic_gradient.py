@@ -247,7 +247,7 @@ bnn.plots.plot_schedule(step_size, step_size.temperature(1.0), num_steps=3000)
 # %% [markdown]
 # ## Inside Gibbs
 #
-# With a hierarchical prior the precisions have an exact conditional law. `bnn.neal` draws them
+# With a hierarchical prior the precisions have an exact conditional distribution. `bnn.neal` draws them
 # from it and leaves the weights to any kernel, one on minibatches too.
 
 

@@ -1,4 +1,4 @@
-"""Exact draws of everything that a model draws, which tests of joint laws begin at."""
+"""Exact draws of everything that a model draws, which tests of joint distributions begin at."""
 
 from numpyro import handlers
 

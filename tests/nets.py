@@ -27,7 +27,7 @@ class Linear(nn.Module):
 
 
 def linear_regression(x, y=None, *, scale, noise):
-    """Sites and law of :class:`Linear` under Gaussian weights, without Flax, which takes longer to trace."""
+    """Sites and distribution of :class:`Linear` under Gaussian weights; without Flax it traces faster."""
     shapes = {"bias": (1,), "kernel": (x.shape[1], 1)}
     bias, kernel = (
         numpyro.sample(f"net/Dense_0.{part}", dist.Normal(0.0, scale).expand(shape).to_event())

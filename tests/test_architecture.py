@@ -60,10 +60,10 @@ ROWS = {
         distribution_functions generalized_inverse_gaussian
     """,
     "data": """
-        entered_plates fingerprints number_types units
+        entered_plates fingerprints units
         host_rows
-        arguments made_up_inputs
-        not_finite row_digests
+        arguments probe_inputs
+        not_finite row_hashes
         columns
     """,
     "cli": """
@@ -71,8 +71,7 @@ ROWS = {
         tables
         baselines
         job
-        figures job_tables saved_fit
-        page
+        saved_fit
         job_report
         main
     """,
@@ -86,15 +85,11 @@ ROWS = {
         laplace modes
     """,
     "diagnostics": """
-        checked_draws compare_runs copied_chains distinct_functions hidden_units verdict_names
-        report_numbers temperatures
-        report_sections rhat_of_weights_and_predictions sampler_stats
-        predictions_not_finite report
-        verdict_evidence
-        verdict_words
-        verdict_context
-        verdict_rules
-        from_arrays
+        checked_draws compare_runs distinct_functions hidden_units sampler_stats
+        evidence
+        verdict
+        report
+        diagnose_draws
         diagnose
     """,
     "diagnostics.convergence": """
@@ -102,11 +97,10 @@ ROWS = {
         rhat
     """,
     "diagnostics.monte_carlo": """
-        chain_groups tolerance
+        tolerance
         mean_errors
         prediction_units
         agreement monte_carlo_error
-        beginning
     """,
     "likelihoods": """
         noise observe
@@ -124,16 +118,16 @@ ROWS = {
     """,
     "plots": """
         style
-        convergence predictive sampling schedules scores
+        convergence predictive sampling
     """,
     "posterior": """
         fitted target_parameters
         draws
-        leave_one_out mixture_quantiles prediction_programs prediction_sites row_axis
+        leave_one_out prediction_programs prediction_sites
         separate_predictions training_data
         observed_targets predictive_draws prior_predictions
         predictions
-        exported known_model log_prior other_laws stacking thinning
+        exported log_prior loo_preconditions saved_model_check stacking thinning
         archive arviz_groups
         arviz_export
     """,
@@ -193,10 +187,9 @@ ROWS = {
         checkpoints
     """,
     "workflow": """
-        default_kernels describe estimator_inputs estimator_warning method_table relevance training_rows
+        default_kernels describe estimator_inputs method_table relevance training_rows
         calibration check_fit compare second_opinion
         fit
-        estimator_base
         estimators
     """,
 }

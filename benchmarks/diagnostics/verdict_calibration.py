@@ -1,4 +1,4 @@
-"""Does the judge of a run tell the truth? Draws whose law is known, judged many times.
+"""Does the judge of a run tell the truth? Draws whose distribution is known, judged many times.
 
 Three parts. *Null*: stationary chains, for which "the chains disagree" is a false alarm, and whose
 averages err by a known amount, so that the errors stated can be compared. *Power*: one chain that

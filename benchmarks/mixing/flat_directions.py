@@ -6,7 +6,7 @@ and after the hidden units of every draw are matched (`bnn.diagnostics.align`), 
 of predictions, and in effect how many distinct functions the chains hold. *Collapsed directions*:
 relu units that no training row switches on, and units whose outgoing weight is as free as its prior.
 *Flat ridges*: a relu unit with incoming weights u and outgoing v can be moved along
-(u eᵗ, v e⁻ᵗ) without changing a prediction. Under Gaussian priors the law of t given the product of
+(u eᵗ, v e⁻ᵗ) without changing a prediction. Under Gaussian priors the distribution of t given the product of
 the whitened norms is known whatever the data are,
 
     p(t | ρ) ∝ exp((k - m) t - ρ cosh 2t),   ρ = ‖u/s_u‖ ‖v/s_v‖,  u ∈ Rᵏ, v ∈ Rᵐ,
@@ -78,7 +78,7 @@ def along_ridge(rho: np.ndarray, difference: int, count: int = 400) -> tuple:
     :param difference: k - m, weights that enter the unit less those that leave it.
     """
     rho = np.asarray(rho, np.float64)[..., None]
-    # The mode is at sinh 2t = difference / (2 ρ); where ρ is small the law is wide around it.
+    # The mode is at sinh 2t = difference / (2 ρ); where ρ is small the distribution is wide around it.
     mode = 0.5 * np.arcsinh(difference / (2 * rho))
     curvature = 4 * rho * np.cosh(2 * mode)
     half = np.maximum(10 / np.sqrt(curvature), 0.5 * np.arccosh(1 + 60 / rho) + np.abs(mode))

@@ -1,11 +1,11 @@
-"""A ladder from a learned reference in place of the prior: laws of precisions, and what follows from them.
+"""A ladder from a learned reference in place of the prior: distributions of precisions, and their effects.
 
-The first rung draws precisions and noise from log-normal laws q with the moments of a first short run. The
-prior p of the model comes in as the factor p/q, which is tempered with the likelihood: posterior and evidence
-are those of the model.
+The first rung draws precisions and noise from log-normal distributions q with the moments of a first short
+run. The prior p of the model comes in as the factor p/q, which is tempered with the likelihood: posterior and
+evidence are those of the model.
 
 Source: N. Surjanovic, S. Syed, A. Bouchard-Côté and T. Campbell, *Parallel tempering with a variational
-reference*, NeurIPS 2022. Here the path is linear, the law is learned once, and only precisions have one.
+reference*, NeurIPS 2022. Here the path is linear, the distribution is learned once, and only of precisions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +51,7 @@ def with_reference(model: Callable, moments: Moments) -> Callable:
 
 
 class _Replaced(Messenger):
-    """Handler that draws scalar sites from log-normal laws, and sums log p - log q at their values."""
+    """Handler that draws scalar sites from log-normal distributions, and sums log p - log q there."""
 
     def __init__(self, moments: Moments) -> None:
         self.moments = moments
@@ -69,7 +69,7 @@ class _Replaced(Messenger):
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "sample" and msg["name"] in self.priors:
-            logs = (law.log_prob(msg["value"]) for law in (self.priors[msg["name"]], msg["fn"]))
+            logs = (q.log_prob(msg["value"]) for q in (self.priors[msg["name"]], msg["fn"]))
             self.log_ratio = self.log_ratio + next(logs) - next(logs)
 
 

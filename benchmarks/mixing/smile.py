@@ -7,7 +7,7 @@ step against those of the steps before it. :func:`smile` puts both on our isokin
 there is no friction: the noise of minibatches alone turns momenta. Three things differ: a step here is one
 leapfrog step with one gradient (theirs has two gradients of one minibatch), the first step size is that of
 the curvature at the start (theirs is given by hand), and the metric is frozen after warm-up, because a
-metric that goes on changing with the state has no invariant law.
+metric that goes on changing with the state has no invariant distribution.
 """
 
 from collections.abc import Callable
@@ -109,7 +109,7 @@ class NoiseMetric:
 
 
 def gamma_quantile(probability: float, mean: jax.Array, variance: jax.Array) -> jax.Array:
-    """Quantile of the Gamma law with this mean and variance, by Wilson and Hilferty (1931)."""
+    """Quantile of the Gamma distribution with this mean and variance, by Wilson and Hilferty (1931)."""
     shape = mean**2 / variance
     z = norm.ppf(probability)
     return mean * (1 - 1 / (9 * shape) + z / (3 * jnp.sqrt(shape))) ** 3
@@ -119,8 +119,8 @@ def gamma_quantile(probability: float, mean: jax.Array, variance: jax.Array) -> 
 class QuantileTuning:
     """A step shrinks after a large energy error and grows after a small one; the largest errors are undone.
 
-    Large and small are quantiles of a Gamma law with the moments of |ΔE| over the last steps: there is no
-    target for the error itself. It is at work after warm-up too. Numbers are those of the published
+    Large and small are quantiles of a Gamma distribution with the moments of |ΔE| over the last steps: there
+    is no target for the error itself. It is at work after warm-up too. Numbers are those of the published
     experiments.
 
     :param share: probability of an error that changes the step: two thirds of it above, a third below.

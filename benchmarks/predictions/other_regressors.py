@@ -60,11 +60,11 @@ BDE = {
 
 
 def gaussians(mean, scale):
-    """Predictions of Gaussian laws, (chain, draw, row), as those of a model are."""
+    """Predictions of Gaussian distributions, (chain, draw, row), as those of a model are."""
 
     def evaluate(what, y):
-        law = norm(mean, scale)
-        return {what: law.logpdf(y) if what == "log_prob" else law.cdf(y)}
+        normal = norm(mean, scale)
+        return {what: normal.logpdf(y) if what == "log_prob" else normal.cdf(y)}
 
     return Predictions({"mean": mean, "scale": scale}, evaluate)
 
@@ -113,7 +113,7 @@ class Forecast(NamedTuple):
 
 
 def single(mean, scale):
-    """A forecast of one Gaussian law a row."""
+    """A forecast of one Gaussian distribution a row."""
     mean = np.asarray(mean, np.float64)
     return Forecast(gaussians(mean[None, None], np.broadcast_to(scale, mean.shape)[None, None]))
 

@@ -62,7 +62,7 @@ def of_linear_regression(given: Setting, rate: float, noise: float) -> np.ndarra
         C(Σ) = N²/B [mean xx' (s² + x'Σx / σ⁴) - m m' - A Σ A / σ⁴],
 
     s = e/σ² the slopes, m = mean x s, A = mean xx'. Linear in Σ, so solved at once; infinite where
-    the descent has no stationary law of finite variance.
+    the descent has no stationary distribution of finite variance.
     """
     x, size = given.rows, len(given.hessian)
     kept = np.eye(size) - rate * given.hessian

@@ -19,12 +19,7 @@ def guess_name(table: Table) -> str:
 
 
 def guess(table: Table, train: np.ndarray, num_rows: int) -> Predictions:
-    """The best guess without inputs: the shares of the classes, or a normal law of the training targets.
-
-    :param table: the data.
-    :param train: numbers of the training rows.
-    :param num_rows: number of rows to predict.
-    """
+    """The best guess without inputs: shares of the classes, or a normal distribution of training targets."""
     y, draw = table.y[train], (1, 1, num_rows)
     if table.task == "classification":
         # One row is added to each class, so that none has probability zero.
@@ -32,8 +27,8 @@ def guess(table: Table, train: np.ndarray, num_rows: int) -> Predictions:
         probs = counts / counts.sum()
         values = {"probs": np.broadcast_to(probs, (*draw, len(probs)))}
         return Predictions(values, lambda what, y: {what: np.log(probs[y])[None, None]})
-    law = norm(0, np.std(y))
-    functions = {"log_prob": law.logpdf, "cdf": law.cdf}
+    normal = norm(0, np.std(y))
+    functions = {"log_prob": normal.logpdf, "cdf": normal.cdf}
     values = {"mean": np.full(draw, np.mean(y)), "scale": np.full(draw, np.std(y))}
     evaluate = lambda what, y: {what: functions[what](y)[None, None]}  # noqa: E731
     return Predictions(values, evaluate, np.mean(y))
@@ -42,13 +37,7 @@ def guess(table: Table, train: np.ndarray, num_rows: int) -> Predictions:
 def warnings_of(
     guessed: Predictions, predictions: Predictions, y: np.ndarray, table: Table
 ) -> list[str]:
-    """Sentences that warn a reader of misleading scores; in most cases there are none.
-
-    :param guessed: those of the guess without inputs.
-    :param predictions: those of the posterior average for the test rows.
-    :param y: test targets.
-    :param table: the data.
-    """
+    """Sentences that warn a reader of misleading scores; usually none."""
     sentences = []
     difference = scores.paired_difference(
         scores.lppd(predictions, y, pointwise=True), scores.lppd(guessed, y, pointwise=True)
@@ -81,12 +70,7 @@ def warnings_of(
 def recalls(
     predictions: Predictions, y: np.ndarray, table: Table
 ) -> list[tuple[str, int, float, float]]:
-    """For each class its name, test rows, share of them classified correctly, and mean probability of it.
-
-    :param predictions: class probabilities of the test rows.
-    :param y: their classes.
-    :param table: the data.
-    """
+    """For each class: name, test rows, share of them classified correctly, mean probability of it."""
     mean = mean_over_draws(predictions.probs)
     chosen = mean.argmax(-1)
     found = []

@@ -30,7 +30,7 @@ _MISSING = {
 _MINUS = "\u2212"  # the minus sign of typesetting
 # The level of texts that are missing.
 MISSING = "(missing)"
-# Texts are categories if at most so many differ; more than `_FEW` must have two rows each on average.
+# Most different texts of a category; more than `_FEW` must have two rows each on average.
 _MAX_LEVELS = 50
 _FEW = 10
 _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)", re.IGNORECASE)
@@ -51,18 +51,12 @@ _DAYS_OF_A_YEAR = 365.2425
 
 
 class Source(NamedTuple):
-    """A column of a file that became one input or several.
-
-    - **name** - its name
-    - **kind** - ``"numbers"``, ``"truth values"``, ``"texts"`` or ``"dates"``
-    - **levels** - the texts of a text column, each an input; empty for other kinds
-    - **missing** - whether numbers, truth values or dates are missing in some rows
-    """
+    """A column of a file that became one input or several."""
 
     name: str
-    kind: str
-    levels: tuple[str, ...] = ()
-    missing: bool = False
+    kind: str  # "numbers", "truth values", "texts" or "dates"
+    levels: tuple[str, ...] = ()  # the texts of a text column, each an input; empty for other kinds
+    missing: bool = False  # whether a number, truth value or date is missing in some row
 
     @property
     def inputs(self) -> list[str]:
@@ -97,14 +91,7 @@ def listed(items: Iterable[object], most: int, by: str = ", ") -> str:
 
 
 def read_fields(path: Path, separator: str | None = None) -> pd.DataFrame:
-    """The fields of a file as texts without surrounding blanks, in rows numbered as in a spreadsheet.
-
-    :param path: path of a CSV file with a header, in UTF-8 with or without a byte order mark.
-    :param separator: what stands between the fields; None for the comma, semicolon, tab or bar that is the
-        most frequent in the header.
-    :raises ValueError: for a file that is no table: missing, empty, of another encoding, with columns that
-        have no name or share one, or rows that do not have a field for each column.
-    """
+    """The fields of a CSV file in UTF-8, without outer blanks; rows are numbered as in a spreadsheet."""
     if not path.is_file():
         near = [one.name for one in path.parent.glob("*.csv")] + ["digits", "diabetes"]
         close = get_close_matches(path.name, near, 1, 0.75)
@@ -170,11 +157,7 @@ def parsed(fields: pd.Series, kind: str) -> pd.Series:
 
 
 def source_of(name: str, fields: pd.Series, as_text: bool = False) -> Source:
-    """What a column holds; names of things, whatever they look like, where it is said `as_text`.
-
-    :raises ValueError: for numbers or dates among other texts or written in another way, and for numbers
-        that differ as texts alone.
-    """
+    """The kind of a column, texts where `as_text`; ValueError for numbers or dates among other texts."""
     values = fields[~is_missing(fields)]
     if values.empty:
         raise ValueError(f"the column '{name}' holds no value at all. Leave it out with --drop.")
@@ -218,7 +201,7 @@ def _refuse_merged(name: str, values: pd.Series) -> None:
     whole = values.str.replace(_MINUS, "-")
     whole = whole[whole.str.fullmatch(r"[+-]?\d+")]
     number = parsed(whole, "numbers")
-    # A sign makes no other name, and -0 is 0.
+    # A sign does not make another name, and -0 is 0.
     digits = whole.str.lstrip("+-").where(number >= 0, whole)
     ways = pd.DataFrame({"field": whole, "number": number})[~digits.duplicated()]
     twice = ways[ways["number"].duplicated(keep=False)].sort_values("number", kind="stable")
@@ -281,14 +264,7 @@ def misfits(fields: pd.DataFrame, sources: Sequence[Source]) -> dict[str, list[i
 
 
 def inputs_of(path: Path, fields: pd.DataFrame, sources: Sequence[Source]) -> pd.DataFrame:
-    """Columns of a file as inputs of a network: texts become one column a level, after all others.
-
-    :param path: path of the file, for errors.
-    :param fields: its fields.
-    :param sources: the columns to take, of their kinds and levels.
-    :return: a column for each input; NaN where a number, a truth value or a date is missing.
-    :raises ValueError: for two inputs of one name.
-    """
+    """Columns of a file as inputs, NaN where a value is missing; texts become one column a level, last."""
     made: dict[str, np.ndarray] = {}
     for source in sorted(sources, key=lambda s: bool(s.levels)):
         values = parsed(fields[source.name], source.kind)

@@ -33,7 +33,7 @@ from numpyro_bnn.workflow.compare import compare, default_methods
 from numpyro_bnn.workflow.default_kernels import kernel_named
 from numpyro_bnn.workflow.estimator_inputs import COVERAGE, calibration_rows, parted
 from numpyro_bnn.workflow.fit import Fit, fit
-from numpyro_bnn.workflow.method_table import Comparison
+from numpyro_bnn.workflow.method_table import Comparison, error_and_calibration
 
 POSTERIOR = "posterior average"
 PRIORS: dict[str, Callable] = {
@@ -47,81 +47,49 @@ PRIORS: dict[str, Callable] = {
 
 
 class Options(NamedTuple):
-    """The settings of a fit by the command line.
-
-    - **hidden** - units of each hidden layer
-    - **prior** - a key of :data:`PRIORS`
-    - **kernel** - a key of :data:`numpyro_bnn.workflow.default_kernels.KERNELS`; None for the default of
-      :func:`~numpyro_bnn.workflow.fit.fit`, and for NUTS in a comparison
-    - **num_chains**, **num_warmup**, **num_samples** - number of chains, and their lengths in draws; a fit
-      is judged for the first time after `num_samples`
-    - **max_minutes** - time limit of a fit, see :func:`numpyro_bnn.fit`
-    - **settings** - settings of the kernel, such as its `max_tree_depth`
-    - **test_fraction** - share of rows kept for testing
-    - **calibration** - share of the other rows kept for calibration; None for no calibration
-    - **seed** - seed of all random numbers
-    """
+    """The settings of a fit by the command line."""
 
     hidden: tuple[int, ...] = (16,)
-    prior: str = "hierarchical"
+    prior: str = "hierarchical"  # a key of PRIORS
+    # A key of default_kernels.KERNELS; None: the default of `fit`, NUTS in a comparison
     kernel: str | None = None
     num_chains: int = 4
     num_warmup: int = 200
-    num_samples: int = 300
+    num_samples: int = 300  # draws before a fit is first judged
     max_minutes: float = 3.0
-    settings: Mapping[str, Any] = {}
+    settings: Mapping[str, Any] = {}  # of the kernel, such as its max_tree_depth
     test_fraction: float = 0.25
+    # Share of the training rows kept for calibration; None for no calibration
     calibration: float | None = None
     seed: int = 0
 
 
 class Score(NamedTuple):
-    """One row of the table.
-
-    - **method** - name of the method
-    - **log_score**, **log_score_error** - mean log predictive density of the test rows, nats,
-      and its standard error
-    - **error** - share of wrong classes, or root mean squared error
-    - **calibration** - expected calibration error, or coverage of the central 90 % interval
-    - **seconds** - to fit
-    """
+    """One row of the table of scores."""
 
     method: str
-    log_score: float
+    log_score: float  # mean log predictive density of the test rows, nats
     log_score_error: float
-    error: float
-    calibration: float
+    error: float  # share of wrong classes, or root mean squared error
+    calibration: float  # expected calibration error, or coverage of the central 90 % interval
     seconds: float
 
 
 class Outcome(NamedTuple):
-    """The results of the job.
-
-    - **table**, **options** - the data and settings
-    - **train**, **test** - row numbers of training and test rows
-    - **model**, **mcmc** - the fitted model and its run
-    - **scores** - scores of plain training, deep ensemble and posterior average
-    - **predictions** - predictions of the test rows, by method
-    - **report** - diagnosis of weights and predictions
-    - **guess** - predictions of the test rows without inputs
-    - **check** - leave-one-out and posterior predictive checks on the training rows; why, where they cannot
-      be made
-    - **evaluation** - coverage and width of intervals or sets on the test rows, before and after calibration;
-      None where no rows were held out for it
-    """
+    """The results of the job."""
 
     table: Table
     options: Options
-    train: np.ndarray
+    train: np.ndarray  # row numbers
     test: np.ndarray
     model: ReadyModel
     mcmc: MCMC
-    scores: list[Score]
-    predictions: dict[str, Predictions]
+    scores: list[Score]  # of plain training, deep ensemble and posterior average
+    predictions: dict[str, Predictions]  # of the test rows, by method
     report: Any
-    guess: Predictions
-    check: FitCheck | str
-    evaluation: Evaluation | None = None
+    guess: Predictions  # predictions of the test rows without inputs
+    check: FitCheck | str  # on the training rows; a sentence where it cannot be made
+    evaluation: Evaluation | None = None  # None where no rows were held out for calibration
 
     @property
     def posterior(self) -> Predictions:
@@ -140,14 +108,7 @@ def run(
     progress_bar: bool = True,
     on_scores: Callable[[list[Score]], None] | None = None,
 ) -> Outcome:
-    """Fit, predict, score and diagnose.
-
-    :param table: the data.
-    :param options: settings.
-    :param progress_bar: show progress.
-    :param on_scores: called before sampling begins, with the scores of all methods but the posterior average.
-    :return: everything that the report needs.
-    """
+    """Fit, predict, score and diagnose; `on_scores` gets the scores of other methods before sampling."""
     train, test = split(table, options)
     train, held = held_out(table, train, options)
     table = table.imputed(train)
@@ -155,13 +116,13 @@ def run(
     x, y = table.x[train], table.y[train]
     x_test, y_test = table.x[test], table.y[test]
     guessed = guess(table, train, len(test))
-    rows = [score(guess_name(table), guessed, y_test, table.task, 0.0)]
+    rows = [score(guess_name(table), guessed, y_test, 0.0)]
     predictions: dict[str, Predictions] = {}
     began = time.perf_counter()
 
     def add(name: str, draws: Draws, seconds: float) -> None:
         predictions[name] = predict(None, draws, x_test)
-        rows.append(score(name, predictions[name], y_test, table.task, seconds))
+        rows.append(score(name, predictions[name], y_test, seconds))
 
     def score_ensemble(members: Draws) -> None:
         spent = time.perf_counter() - began
@@ -218,10 +179,7 @@ def _checked(fitted: Fit, names: list[str]) -> FitCheck | str:
 
 
 def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers for training and for testing; classes keep their shares in both.
-
-    :raises ValueError: for a class of one row, or a part with fewer rows than there are classes.
-    """
+    """Row numbers for training and for testing; classes keep their shares in both."""
     # As scikit-learn rounds a share.
     count = math.ceil(options.test_fraction * len(table.y))
     classes = table.classes if table.task == "classification" else None
@@ -245,14 +203,7 @@ def model_of(table: Table, options: Options) -> ReadyModel:
 def compare_methods(
     table: Table, options: Options, methods: list[str] | None = None, progress_bar: bool = True
 ) -> Comparison:
-    """Compare several methods on a table with the sampler that the options name.
-
-    :param table: the data.
-    :param options: settings.
-    :param methods: names of :func:`~numpyro_bnn.workflow.compare.default_methods`; all where None.
-    :param progress_bar: show progress.
-    :raises ValueError: for an unknown name.
-    """
+    """Compare several methods (all where None) on a table with the sampler that the options name."""
     train, test = split(table, options)
     table = table.imputed(train)
     model = model_of(table, options)
@@ -274,27 +225,9 @@ def compare_methods(
     )
 
 
-def score(method: str, predictions: Predictions, y: np.ndarray, task: str, seconds: float) -> Score:
-    """Score predictions of test rows.
-
-    :param method: name of what predicts.
-    :param predictions: predictions of the test rows.
-    :param y: test targets.
-    :param task: ``"classification"`` or ``"regression"``.
-    :param seconds: to fit.
-    """
+def score(method: str, predictions: Predictions, y: np.ndarray, seconds: float) -> Score:
+    """Score predictions of test rows."""
     by_row = scores.lppd(predictions, y, pointwise=True)
-    if task == "classification":
-        error = float(1 - scores.accuracy(predictions, y))
-        calibration = float(scores.expected_calibration_error(predictions, y))
-    else:
-        error = float(scores.rmse(predictions, y))
-        calibration = float(scores.coverage(predictions, y, level=0.9))
-    return Score(
-        method,
-        float(np.mean(by_row)),
-        scores.standard_error(by_row),
-        error,
-        calibration,
-        seconds,
-    )
+    log_score, log_score_error = float(np.mean(by_row)), scores.standard_error(by_row)
+    errors = error_and_calibration(predictions, y)
+    return Score(method, log_score, log_score_error, *errors, seconds)

@@ -261,12 +261,7 @@ def _use_all_cores() -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line.
-
-    :param argv: arguments; those of the process where None.
-    :return: exit status: 0, 1 from `grade` for draws that differ or of which it cannot be told, 2 for bad
-        input or output that cannot be written, 130 when interrupted before there are draws.
-    """
+    """Run the command line; status 0, 1 (`grade`: not equal), 2 (bad input or output), 130 (interrupted)."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     commands = {"compare": _compare, "predict": _predict, "grade": _grade}
     command = commands.get(arguments[0] if arguments else "", _fit)
@@ -366,16 +361,16 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
     if parsed.methods:
         raise ValueError("--methods belongs to `compare`: python -m numpyro_bnn compare …")
     table = _table(parsed, console)
-    from numpyro_bnn.cli import job, job_report, job_tables
+    from numpyro_bnn.cli import job, job_report
 
     job_report.require_folder(parsed.output)
 
     def show(scores: list[Any], title: str) -> None:
         rich_table = RichTable(title=title)
-        for i, heading in enumerate(job_tables.headings(table.task)):
+        for i, heading in enumerate(job_report.headings(table.task)):
             rich_table.add_column(heading, justify="left" if i == 0 else "right", no_wrap=i == 0)
         for row in scores:
-            rich_table.add_row(*job_tables.cells(row))
+            rich_table.add_row(*job_report.cells(row))
         console.print(rich_table)
 
     outcome = job.run(

@@ -19,7 +19,7 @@ from numpyro_bnn.posterior.predictive_draws import Average, Predictions, average
 
 FILE = "model.json"
 _FORMAT = "numpyro_bnn fit 2"
-# Fits of an older version have no checksums.
+# Older fits have no checksums.
 _BEFORE = "numpyro_bnn fit 1"
 _KEPT = ("name", "task", "columns", "target", "classes", "sources", "fill")
 _INTERVAL = (0.05, 0.95)
@@ -27,23 +27,14 @@ _BATCH = 4096
 
 
 class SavedFit(NamedTuple):
-    """A fit that was read from a folder.
-
-    - **table** - the table that was fitted, without its rows
-    - **draws** - the posterior, with the model
-    """
+    """A fit that was read from a folder: its table without rows, and its draws with the model."""
 
     table: Table
     draws: Draws
 
 
 def write(outcome: Outcome, folder: Path) -> Path:
-    """Write what :func:`read` needs beside ``posterior.nc``.
-
-    :param outcome: results of the job.
-    :param folder: an existing folder.
-    :return: the path written.
-    """
+    """Write what :func:`read` needs beside ``posterior.nc``; return the path written."""
     options = {"hidden": outcome.options.hidden, "prior": outcome.options.prior}
     table = {name: getattr(outcome.table, name) for name in _KEPT}
     path = folder / FILE
@@ -54,11 +45,7 @@ def write(outcome: Outcome, folder: Path) -> Path:
 
 
 def read(folder: Path) -> SavedFit:
-    """Read a fit from the folder that the main job wrote.
-
-    :param folder: that folder.
-    :raises ValueError: for a folder without a fit, or with one that was changed, or is of another version.
-    """
+    """Read a fit from the folder that the main job wrote."""
     path, posterior = folder / FILE, folder / "posterior.nc"
     for file in (path, posterior):
         if not file.is_file():
@@ -117,15 +104,7 @@ def _table_of(kept: dict[str, Any]) -> Table:
 def predict_csv(
     fit: SavedFit, path: Path, every: pd.DataFrame, skip: bool = False
 ) -> tuple[pd.DataFrame, dict[str, list[int]]]:
-    """Predictions of the rows of a new file.
-
-    :param fit: the fit.
-    :param path: path of the file, for errors.
-    :param every: its fields, with the columns that were fitted in any order; others are not read.
-    :param skip: whether to leave out rows with what no fitted row had.
-    :return: a row for each row of the file, see :func:`frame_of`; and what was left out, with its rows.
-    :raises ValueError: for columns that are missing or of another kind, and for texts that no fitted row had.
-    """
+    """Predictions of the rows of a new file, and the rows that `skip` left out for unknown texts."""
     sources = fit.table.sources
     refuse(path, [absent(s.name, list(every.columns)) for s in sources if s.name not in every])
     fields = every[[source.name for source in sources]]
@@ -148,17 +127,7 @@ def predict_csv(
 def frame_of(
     table: Table, names: Sequence[str], predictions: Predictions, y: np.ndarray | None = None
 ) -> pd.DataFrame:
-    """Predictions as a table.
-
-    Of a regression: mean, standard deviation and the central 90 % interval of a new target, to the fifth
-    digit of the smallest standard deviation or to whole numbers.
-    Of classes: the likeliest, and the probability of each.
-
-    :param table: the table that was fitted.
-    :param names: names of the rows.
-    :param predictions: predictions of the rows.
-    :param y: targets, where they are known.
-    """
+    """Predictions as a table: mean, sd and central 90 % interval, or likeliest class and probabilities."""
     frame = pd.DataFrame({"row": list(names)})
     mean = average(predictions)
     if isinstance(mean, Average):

@@ -28,39 +28,24 @@ _MAX_CLASSES = 20
 
 
 class Table(NamedTuple):
-    """Inputs and a target.
-
-    - **name** - name of the data set
-    - **x** - (N, D) float64
-    - **y** - (N,) float64, or integer classes from 0
-    - **task** - ``"classification"`` or ``"regression"``
-    - **columns** - names of the inputs
-    - **target** - name of the target
-    - **classes** - labels of the classes; empty for regression
-    - **sources** - the columns that the inputs were made from
-    - **row_names** - names of the rows
-    - **fill** - what stands for a missing value of each input; empty before :meth:`imputed`
-    - **summary** - what became of each column of a file, see :func:`~numpyro_bnn.cli.csv_columns.described`
-    """
+    """Inputs and a target."""
 
     name: str
-    x: np.ndarray
-    y: np.ndarray
+    x: np.ndarray  # (N, D) float64
+    y: np.ndarray  # (N,) float64, or integer classes from 0
     task: Task
     columns: tuple[str, ...]
     target: str
-    classes: tuple[str, ...]
-    sources: tuple[Source, ...]
+    classes: tuple[str, ...]  # labels; empty for regression
+    sources: tuple[Source, ...]  # the columns that the inputs were made from
     row_names: tuple[str, ...]
+    # What stands for a missing value of each input; empty before `imputed`
     fill: tuple[float, ...] = ()
+    # What became of each column of a file, see `described`
     summary: tuple[tuple[str, str, str, str], ...] = ()
 
     def imputed(self, train: np.ndarray) -> "Table":
-        """This table with medians of the training rows in place of missing numbers and dates.
-
-        :param train: numbers of the training rows; medians are taken over these only.
-        :raises ValueError: for a column that is missing in all training rows.
-        """
+        """This table with medians of the training rows in place of missing numbers and dates."""
         empty = np.isnan(self.x[train]).all(0)
         if empty.any():
             raise ValueError(
@@ -110,20 +95,10 @@ def read_csv(
     separator: str | None = None,
     impute: bool = False,
 ) -> Table:
-    """Read a table with a header; text columns become one column a level, dates days and seasons.
-
-    :param path: the file.
-    :param target: name of the column to predict.
-    :param task: inferred where None: text, or at most 20 different whole numbers, are classes.
-    :param drop: columns that are no inputs; if the first has a text of its own in each row, it names them.
-    :param text: columns that hold names of things, whatever they look like.
-    :param separator: what stands between the fields; None for that of the header.
-    :param impute: whether missing values are allowed: numbers, truth values and dates then get an input that
-        says where they are missing, and :meth:`Table.imputed` a value; texts a level of their own.
-    :raises ValueError: of all that is wrong: a file that is no table, a target that is missing or constant,
-        values that are missing or of another kind than the rest of their column (by row and column), a
-        text column that looks like an identifier, or a quantity that float32 cannot tell apart.
-    """
+    """Read a table with a header; text columns become one column a level, dates days and seasons."""
+    # Where the task is not given, text, or at most 20 different whole numbers, are classes. The first dropped
+    # column names the rows if it has a text of its own in each. With `impute` missing numbers, truth values
+    # and dates get an input that says where they are missing, and missing texts a level of their own.
     path = Path(path)
     fields = read_fields(path, separator)
     names = list(fields.columns)
@@ -180,7 +155,7 @@ def read_csv(
         tuple(rows),
         summary=(goal_row, *summary),
     )
-    # This loads JAX, which takes seconds: after everything that can be wrong with the file.
+    # Loading JAX takes seconds, so everything about the file is checked before.
     from numpyro_bnn.data.units import Column, moments
 
     moments(str(path), Column("the inputs", inputs), found.imputed(np.arange(len(y))).x)
@@ -243,7 +218,7 @@ def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str
             )
         return column.to_numpy(np.float64), (), task
     if whole and column.abs().max() < 2**53:
-        column = column.astype(np.int64)  # a class is then called 3 and not 3.0
+        column = column.astype(np.int64)  # Classes are then called 3 and not 3.0.
     codes, labels = pd.factorize(column, sort=True)
     rare = column.value_counts().min()
     if rare < 2:

@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.host_rows import OnHost
-from numpyro_bnn.data.number_types import native
-from numpyro_bnn.data.units import check_fits
+from numpyro_bnn.data.units import check_fits, native
 
 _NUMBERS = (bool, int, float, np.number, np.bool_)
 
@@ -32,13 +31,7 @@ def innermost(model: Callable | None) -> Any:
 
 
 def bound_by_row(model: Callable | None, size: int) -> dict[Any, PyTree]:
-    """Keyword arguments with a value for each row that ``functools.partial`` binds, inside handlers or not.
-
-    A call may give other values of them, such as those of some of the rows.
-
-    :param model: the model.
-    :param size: number of rows of the inputs.
-    """
+    """Keyword arguments with a value for each row that ``functools.partial`` binds, also inside handlers."""
     found: dict[str, Any] = {}
     inner: Any = model
     while inner is not None:
@@ -64,19 +57,8 @@ def names_of(model: Callable | None) -> list[str]:
 def prepared(
     model: Callable, args: tuple, kwargs: Mapping[str, object]
 ) -> tuple[tuple, dict[str, object]]:
-    """The arguments to call a model with, ready for the device.
-
-    Concrete data of a ready model are standardised with its units, which are learned from them if it has
-    none yet; data that are prepared already, or traced, stay as they are.
-
-    :param model: a NumPyro model, with or without handlers around it.
-    :param args: its positional arguments, as a user gave them.
-    :param kwargs: its keyword arguments.
-    :return: positional and keyword arguments.
-    :raises TypeError: for a network in place of a model, and for tables and arrays that do not hold
-        numbers.
-    :raises ValueError: for numbers that the device's number types cannot hold or tell apart.
-    """
+    """The arguments to call a model with: as arrays, and standardised where the model is a ready one."""
+    # Data that are prepared already, or traced, stay as they are.
     ready = innermost(model)
     refuse_network(ready)
     if hasattr(ready, "prepare"):
@@ -107,13 +89,9 @@ def refuse_network(model: Callable | None) -> None:
 def as_arrays(
     model: Callable | None, args: tuple, kwargs: Mapping[str, object]
 ) -> tuple[tuple, dict[str, object]]:
-    """Tables, series, tensors and lists among the arguments of a model, as arrays.
-
-    A list is data where it is the first argument or has an entry for every row of the first
-    argument; any other list is left as it is, a constant of the model.
-
-    :raises TypeError: for data that do not hold numbers.
-    """
+    """Tables, series, tensors and lists among the arguments of a model, as arrays."""
+    # A list is data where it is the first argument, or has an entry for every row of the first argument; any
+    # other list is a constant of the model.
     owner, named = _owner(model), _parameters(model, args, kwargs)
     num_rows = None
     made: dict[str, Any] = {}
@@ -144,16 +122,7 @@ def as_array(owner: str, label: str, values: None) -> None: ...
 @overload
 def as_array(owner: str, label: str, values: ArrayLike) -> Array: ...
 def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
-    """One argument as an array of numbers: tables and lists converted, arrays as they are.
-
-    Arrays in a byte order that JAX does not take, and wider floats than it has, are converted too
-    (:func:`~numpyro_bnn.data.number_types.native`).
-
-    :param owner: the function that was called, for the error.
-    :param label: name of the argument.
-    :param values: an array, a table or series, a tensor, a list of numbers, or None, which stays None.
-    :raises TypeError: for anything else, naming the columns of a table that hold no numbers.
-    """
+    """One argument as an array of numbers: tables and lists converted, arrays and None as they are."""
     if values is None or isinstance(values, jax.Array):
         return values
     if isinstance(values, OnHost):
@@ -170,7 +139,7 @@ def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
     try:
         array = np.asarray(values)
         if array.dtype == object and not isinstance(values, np.ndarray):
-            # A table with columns of several types, or of the nullable types of pandas.
+            # A table with mixed or nullable types of columns.
             array = np.array(array.tolist())
         if array.dtype == object and all(isinstance(value, Decimal) for value in array.flat):
             array = array.astype(np.float64)
@@ -215,14 +184,7 @@ def _check_table(owner: str, label: str, values: Any) -> None:
 
 
 def refuse_text_columns(owner: str, label: str, table: Any, convertible: bool = False) -> None:
-    """Refuse a table, of pandas or polars, with columns that hold texts, categories or dates.
-
-    :param owner: the function that was called, for the error.
-    :param label: name of the argument.
-    :param table: the table; anything else passes.
-    :param convertible: whether columns of Python objects pass if all of them are numbers.
-    :raises TypeError: naming the columns and their types.
-    """
+    """Refuse a table with columns of texts, categories or dates; Python objects pass if all are numbers."""
     kinds = getattr(table, "dtypes", None)
     if not hasattr(table, "columns") or kinds is None or np.ndim(kinds) != 1:
         return

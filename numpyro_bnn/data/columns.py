@@ -14,18 +14,14 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, inputs_of_call
 from numpyro_bnn.data.fingerprints import fingerprint
 from numpyro_bnn.data.host_rows import OnHost
-from numpyro_bnn.data.made_up_inputs import noted_inputs
+from numpyro_bnn.data.probe_inputs import noted_inputs
 
 # Names of the columns of a table; of several tables by their path in a pytree, such as "['images'][0]".
 Columns: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 
 
 def column_names(values: PyTree) -> Columns:
-    """Names of the columns of a table (of pandas, polars, …), in its order; empty for anything else.
-
-    :param values: inputs. Of tables inside dictionaries, lists and tuples the names have the path of their
-        table, in a dictionary.
-    """
+    """Names of the columns of a table, or of each table in a pytree by its path; empty for anything else."""
     if names := _names_of(values):
         return names
     leaves = jax.tree_util.tree_flatten_with_path(values)[0]
@@ -41,15 +37,7 @@ def _names_of(table: Any) -> list[str]:
 
 
 def check_columns(owner: str, label: str, trained: Columns, values: PyTree) -> None:
-    """Refuse tables whose columns are not those of the training data, in their order.
-
-    :param owner: the function that was called, for the error.
-    :param label: name of the argument.
-    :param trained: names of the columns in training, as :func:`column_names` gave them; empty where they had
-        none.
-    :param values: the table or array that is given now, or a pytree of them.
-    :raises ValueError: naming the columns that are missing, unknown or in another position.
-    """
+    """Refuse tables whose columns are not those of the training data, in their order."""
     known, given = (
         names if isinstance(names, Mapping) else {"": names}
         for names in (trained, column_names(values))
@@ -82,15 +70,7 @@ def _check_names(owner: str, label: str, trained: list[str], given: list[str]) -
 def about_inputs(
     x: PyTree, columns: Columns = (), draws: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What is kept of the training inputs with the draws: ``columns``, where they were tables,
-    ``row_shapes``, the shape of one row of each array, ``input_ranges``, what inputs like them are made up of
-    (:mod:`numpyro_bnn.data.made_up_inputs`), and ``fitted_rows``, their fingerprint, where a site may have a
-    value for each row.
-
-    :param x: the inputs; None where they are not known.
-    :param columns: names of their columns, where the inputs have become arrays since.
-    :param draws: arrays (chain, draw, …) by site.
-    """
+    """What is kept of the training inputs with the draws: columns, shape of a row, ranges, fingerprint."""
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(x) if np.shape(leaf)]
     if not shapes:
         return {}
@@ -101,7 +81,7 @@ def about_inputs(
     }
     sizes = {shape[0] for shape in shapes}
     by_row = any(sizes & set(np.shape(value)[2:]) for value in (draws or {}).values())
-    # Of data on the host there is no fingerprint: it would need a pass over all of them.
+    # Data on the host get no fingerprint: that would need a pass over all of them.
     if by_row and not any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves(x)):
         known["fitted_rows"] = fingerprint(x)
     return {name: value for name, value in known.items() if value}
@@ -113,28 +93,14 @@ def about_call(
     kwargs: Mapping[str, PyTree],
     draws: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What :func:`about_inputs` keeps of the inputs in a call of a model.
-
-    :param model: the model.
-    :param args: its positional arguments, as they were given.
-    :param kwargs: its keyword arguments.
-    :param draws: arrays (chain, draw, …) by site.
-    """
+    """What :func:`about_inputs` keeps of the inputs in a call of a model."""
     arrays = inputs_of_call(model, *as_arrays(model, args, kwargs))
     return about_inputs(arrays, column_names(inputs_of_call(model, args, kwargs)), draws)
 
 
 def check_row_shapes(owner: str, label: str, about: Mapping[str, list], values: PyTree) -> None:
-    """Refuse arrays with another number of columns, or of axes, than the training inputs had.
-
-    Images of another size pass, because they may be meant; inputs of another structure are left to the model.
-
-    :param owner: the function that was called, for the error.
-    :param label: name of the argument.
-    :param about: what :func:`about_inputs` kept; nothing is compared where it has no ``row_shapes``.
-    :param values: the inputs that are given now, arrays.
-    :raises ValueError: naming both numbers.
-    """
+    """Refuse arrays with another number of columns, or of axes, than the training inputs had."""
+    # Images of another size pass: they may be meant. Inputs of another structure are left to the model.
     rows = [tuple(shape) for shape in about.get("row_shapes", [])]
     leaves = jax.tree_util.tree_flatten_with_path(values)[0]
     given = [(jax.tree_util.keystr(path), np.shape(leaf)) for path, leaf in leaves]
@@ -149,14 +115,7 @@ def check_row_shapes(owner: str, label: str, about: Mapping[str, list], values: 
 def refuse_row_shape(
     owner: str, label: str, shape: tuple[int, ...], row: tuple[int, ...]
 ) -> NoReturn:
-    """Say that an array does not have rows of the shape that the training inputs had.
-
-    :param owner: the function that was called.
-    :param label: name of the array.
-    :param shape: shape of the array.
-    :param row: shape of a row of the training inputs.
-    :raises ValueError: always.
-    """
+    """Raise ValueError: an array does not have rows of the shape that the training inputs had."""
     raise ValueError(
         f"{owner}: {label} has {_told(shape)}, and the fit had {_told((None, *row))}. "
         f"{_advice(label, shape, row)}"

@@ -13,16 +13,13 @@ from numpyro.primitives import Messenger
 
 
 def axis_of_plate(plate: str, handler: Messenger) -> int | None:
-    """The axis of a plate that the running code is inside of, counted from the right; None where it is not.
-
-    :param plate: its name, as handlers outside of the model see it.
-    :param handler: the handler that asks while it processes a message; plates around it do not count.
-    """
+    """The axis of a plate around the running code, counted from the right; None where it is not inside."""
+    # `handler` is the one that asks while it processes a message; plates around it do not count.
     message: dict[str, Any] = {"type": "deterministic", "name": "", "cond_indep_stack": []}
     for inner in reversed(primitives._PYRO_STACK):
         if inner is handler:
             break
-        # A `scope` renames the plates inside of it.
+        # A `scope` renames the plates inside it.
         if isinstance(inner, (primitives.plate, scope)):
             inner.process_message(message)
     return {frame.name: frame.dim for frame in message["cond_indep_stack"]}.get(plate)

@@ -16,7 +16,7 @@ import numpy as np
 from numpyro_bnn._types import PyTree
 
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
-# What stands for the digits of an array that has no more than single precision.
+# Stands for the digits of an array that has no more than single precision.
 _NO_MORE = "-"
 T = TypeVar("T")
 
@@ -50,10 +50,7 @@ def _is_same(first: list[T], second: list[T], no_more: T) -> bool:
 
 
 def fingerprint(values: PyTree) -> str:
-    """A text about arrays, for :func:`is_same`.
-
-    :param values: inputs, an array or a pytree of arrays.
-    """
+    """A text about an array or a pytree of arrays, for :func:`is_same`."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(values)]
     return " ".join([_digest(leaves, _SINGLE), *_each(leaves, _digest, _NO_MORE)])
 
@@ -75,7 +72,7 @@ def is_same(first: str, second: str) -> bool:
 
 def checksum_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Numbers about arrays, for :func:`is_same_checksum`: one where single precision has all digits."""
-    # Whole numbers count as real ones here, as they did when there was one number alone.
+    # Integers count as floats here, as in checksums of one number, an older form.
     leaves = [np.asarray(a, _DOUBLE) if a.dtype.kind in "biu" else a for a in arrays]
     return np.asarray([_checksum(leaves, _SINGLE), *_each(leaves, _checksum, 0)], np.uint32)
 

@@ -23,10 +23,9 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.entered_plates import axis_of_plate
-from numpyro_bnn.data.number_types import native_type
-from numpyro_bnn.data.units import check_offset, check_range
+from numpyro_bnn.data.units import check_offset, check_range, native_type
 
-# The largest number of minibatches that are read ahead: one for each chain, up to this number of chains.
+# Most minibatches that are read ahead: one for each chain, up to this number of chains.
 _AHEAD = 16
 # Bytes of rows that are read at a time in a pass over all rows.
 _PASS_BYTES = 2**26
@@ -262,12 +261,12 @@ class _HostRows(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "subsample" or self.indices is None:
             return
-        # The row numbers are those of one plate; in another one they would take the wrong rows.
+        # Row numbers belong to one plate; in another one they would take wrong rows.
         if axis_of_plate(self.plate, self) is None:
             return
         for stand_in, source in self._known:
             if msg["value"] is stand_in:
-                # With another type of message the plate does not take a subsample of the rows again.
+                # Another type of message keeps the plate from subsampling the rows again.
                 msg["type"] = "taken"
                 msg["value"] = source.take(self.indices, self.ahead)
                 self._taken.add(id(source))
@@ -280,11 +279,5 @@ def with_stand_ins(
     ahead: jax.Array | None = None,
     plate: str = "",
 ) -> Callable:
-    """Wrap a model so that it accepts data on the host among its arguments.
-
-    :param model: the model.
-    :param indices: numbers of the rows that it gets; where None, it gets placeholders.
-    :param ahead: row numbers of the next step, to be read meanwhile.
-    :param plate: name of the plate that the row numbers are of.
-    """
+    """Wrap a model so that it gets rows `indices` of host data, or placeholders; `ahead` are read next."""
     return _HostRows(model, indices, ahead, plate)

@@ -13,19 +13,12 @@ import numpy as np
 from numpyro_bnn.data.arguments import named_leaves
 from numpyro_bnn.data.host_rows import OnHost
 
-# Arguments that are named, at most.
+# Most arguments that are named.
 _NAMED = 5
 
 
 def advice_on_data(model: Callable | None, args: tuple, kwargs: Mapping[str, object]) -> str:
-    """What to do about values of the data that are not finite; empty where all are finite.
-
-    :param model: the model, which names its arguments.
-    :param args: its positional arguments; data on the host are read, a block at a time.
-    :param kwargs: its keyword arguments.
-    :return: a sentence for an error, with a blank at its end:
-        ``"x has 1 NaN, the first at (3, 1): …. "``.
-    """
+    """A sentence on data that are not finite, ``"x has 1 NaN, …. "``; empty where all are finite."""
     found = [
         said
         for label, leaf in named_leaves(model, args, kwargs)

@@ -29,24 +29,15 @@ _SMALLEST, _LARGEST = 1e-15, 1e15
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Prepared:
-    """Rows in the units of a ready model, which are never standardised again.
+    """Rows in the units of a ready model, which are never standardised again."""
 
-    - **rows** - standardised inputs, or the target with its mean taken off
-    - **y_scale** - standard deviation of the training targets in the user's units, 1 for classes; a tuple of
-      them for several targets, since an array would be taken for one with rows. It is passed with the data,
-      so that a compiled program works for data in other units too
-    """
-
-    rows: Array
+    rows: Array  # standardised inputs, or the target with its mean taken off
+    # Standard deviation of the training targets, 1 for classes; a tuple of several: an array would be rows
     y_scale: ArrayLike = 1.0
 
 
 def taken(data: PyTree, rows: slice | Array, size: int | None = None) -> PyTree:
-    """Some rows of the inputs, an array or a pytree of arrays; scalars stay as they are.
-
-    :param rows: a slice, or row numbers.
-    :param size: number of rows; an array of another length is no array of rows, and stays as it is.
-    """
+    """Some rows of a pytree of arrays; scalars, and arrays of another length than `size`, stay."""
 
     def of(leaf: Any) -> Any:
         shape = np.shape(leaf)
@@ -56,11 +47,7 @@ def taken(data: PyTree, rows: slice | Array, size: int | None = None) -> PyTree:
 
 
 class Column:
-    """Names the columns of an array in error messages.
-
-    :param label: name of the array, such as ``"x"``.
-    :param given: the object it was made from: a table has names and dtypes of its columns.
-    """
+    """Names the columns of an array in error messages, by the table that it was made from."""
 
     def __init__(self, label: str, given: object = None) -> None:
         self.label = label
@@ -76,10 +63,7 @@ class Column:
         return np.array([_epsilon(kind) for kind in self._kinds])
 
     def at(self, index: tuple[int, ...]) -> str:
-        """The name of one column of the array, for an error message.
-
-        :param index: its index in one row; empty for an array with one number a row.
-        """
+        """The name of the column at an index of one row, for an error message."""
         if not index:
             return self.label
         if len(index) > 1:
@@ -99,15 +83,7 @@ def blocks(values: np.ndarray) -> Iterator[slice]:
 def moments(
     owner: str, column: Column, values: np.ndarray, weights: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation over rows; a constant column has scale 1.
-
-    :param owner: the function that was called, for the error.
-    :param column: names the columns, for the error.
-    :param values: finite numbers, rows first.
-    :param weights: (N,), how often each row counts; None for once.
-    :return: float64, of the shape of one row.
-    :raises ValueError: naming a column whose values its dtype, or float32, cannot tell apart.
-    """
+    """Mean and standard deviation over rows in float64, weighted if asked; a constant column has scale 1."""
     if weights is not None:
         # Rows of weight 0 may hold any values.
         values, weights = values[weights > 0], weights[weights > 0]
@@ -165,13 +141,7 @@ def _epsilon(dtype: Any) -> float:
 def check_resolution(
     owner: str, column: Column, dtype: DTypeLike, mean: np.ndarray, scale: np.ndarray
 ) -> None:
-    """Refuse values whose dtype has a spacing as large as the variation of the values.
-
-    :param dtype: dtype of the values as they were given.
-    :param mean: mean by column.
-    :param scale: standard deviation by column; 1 for a constant column.
-    :raises ValueError: naming the column.
-    """
+    """Refuse values whose dtype has a spacing as large as the variation of the values."""
     epsilon = column.epsilon(dtype) + np.zeros_like(mean)
     step = epsilon * np.abs(mean)
     # A constant column has no variation to lose, but in float32 1e9 and 1e9 + 1 are the same number.
@@ -216,10 +186,7 @@ def _distinct(values: np.ndarray) -> np.ndarray:
 def standardized(
     owner: str, column: Column, values: np.ndarray, mean: np.ndarray, scale: np.ndarray
 ) -> np.ndarray:
-    """(values - mean) / scale in float64, then in the float type of the device.
-
-    :raises ValueError: for a finite value that becomes infinite, naming its column.
-    """
+    """(values - mean) / scale in float64, then in the float type of the device."""
     made = np.empty(values.shape, jax.dtypes.canonicalize_dtype(np.float64))
     with np.errstate(over="ignore", invalid="ignore"):
         for block in blocks(values):
@@ -238,26 +205,13 @@ def standardized(
 
 
 def check_fits(owner: str, label: str, values: np.ndarray) -> None:
-    """Refuse numbers that would overflow, become infinite or become equal in the device's number type.
-
-    :param owner: the model, for the error.
-    :param label: name of the array.
-    :param values: a NumPy array that is to go to the device without standardisation.
-    :raises ValueError: naming the array, and its column where it is one.
-    """
+    """Refuse numbers that would overflow, become infinite or become equal in the device's number type."""
     check_range(owner, label, values)
     check_offset(owner, label, values)
 
 
 def check_range(owner: str, label: str, values: np.ndarray, first: int = 0) -> None:
-    """Refuse numbers that would overflow or become infinite in the device's number type.
-
-    :param owner: the model, for the error.
-    :param label: name of the array.
-    :param values: a NumPy array, or a block of rows of it.
-    :param first: number of the first of these rows.
-    :raises ValueError: naming the array.
-    """
+    """Refuse numbers that would become infinite in the device's number type; rows count from `first`."""
     kind = jax.dtypes.canonicalize_dtype(values.dtype)
     if kind == values.dtype or not values.size:
         return
@@ -285,13 +239,7 @@ def check_range(owner: str, label: str, values: np.ndarray, first: int = 0) -> N
 
 
 def check_offset(owner: str, label: str, values: np.ndarray) -> None:
-    """Refuse numbers that would become equal in the device's number type, beside a large offset.
-
-    :param owner: the model, for the error.
-    :param label: name of the array.
-    :param values: a NumPy array, or some of its rows from all of it.
-    :raises ValueError: naming the array, and its column where it is one.
-    """
+    """Refuse numbers that would become equal in the device's number type, beside a large offset."""
     kind = jax.dtypes.canonicalize_dtype(values.dtype)
     if kind == values.dtype or not values.size or values.dtype.kind != "f" or not values.ndim:
         return
@@ -306,3 +254,34 @@ def check_offset(owner: str, label: str, values: np.ndarray) -> None:
             f"{scale[index]:.3g}, which {kind.name} rounds away (its steps there are "
             f"{_epsilon(kind) * size[index]:.3g}). Subtract its mean with NumPy before you pass it."
         )
+
+
+def native_type(dtype: Any) -> np.dtype:
+    """The type of numbers in the byte order of the machine, and float64 for wider floats."""
+    # Files of FITS, IDX and netCDF-3 have the other byte order, and ``np.longdouble`` has 80 or 128 bits.
+    kind = np.dtype(dtype)
+    if kind.kind == "f" and kind.itemsize > np.dtype(np.float64).itemsize:
+        return np.dtype(np.float64)
+    return kind if kind.isnative else kind.newbyteorder("=")
+
+
+def native(owner: str, label: str, values: Any) -> Any:
+    """An array in a type that JAX takes; ValueError for a finite number that float64 turns into infinity."""
+    if not isinstance(values, (np.ndarray, np.generic)):
+        return values
+    kind = native_type(values.dtype)
+    if kind == values.dtype:
+        return values
+    with np.errstate(over="ignore"):
+        made = values.astype(kind)
+    if kind.itemsize < values.dtype.itemsize:
+        given = np.asarray(values)
+        over = np.argwhere(np.isinf(made) & np.isfinite(given))
+        if len(over):
+            where = tuple(int(i) for i in over[0])
+            at = f" at index {where[0] if len(where) == 1 else where}" if where else ""
+            raise ValueError(
+                f"{owner}: {label} has the finite value {given[where]!s}{at}, which float64 turns into "
+                "infinity. Give it in other units."
+            )
+    return made

@@ -15,9 +15,12 @@ predictions: their averages must be known, and its chains must agree about them.
 - :func:`ebfmi`: whether HMC reaches the tails.
 """
 
+import warnings
+from typing import Any
+
 from numpyro_bnn.diagnostics.compare_runs import (
     Disagreement,
-    Parting,
+    QuantileDifference,
     SecondOpinion,
     compare_draws,
     disagreement,
@@ -34,6 +37,7 @@ from numpyro_bnn.diagnostics.convergence.rhat import (
     summarize,
 )
 from numpyro_bnn.diagnostics.diagnose import diagnose
+from numpyro_bnn.diagnostics.diagnose_draws import diagnose_draws
 from numpyro_bnn.diagnostics.distinct_functions import (
     ChainAgreement,
     DistinctFunctions,
@@ -42,15 +46,14 @@ from numpyro_bnn.diagnostics.distinct_functions import (
     distinct_functions,
     variance_parts,
 )
-from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
+from numpyro_bnn.diagnostics.evidence import Relabelling, RhatTable
 from numpyro_bnn.diagnostics.hidden_units import HiddenLayer, align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, agreement
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_errors
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError, monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.report import Relabelling, Report
-from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
-from numpyro_bnn.diagnostics.verdict_names import Verdict
+from numpyro_bnn.diagnostics.report import Report
+from numpyro_bnn.diagnostics.verdict import Verdict
 
 __all__ = [
     "Agreement",
@@ -60,11 +63,11 @@ __all__ = [
     "HiddenLayer",
     "MeanErrors",
     "MonteCarloError",
-    "Parting",
+    "QuantileDifference",
     "Relabelling",
     "Report",
+    "RhatTable",
     "SecondOpinion",
-    "Space",
     "Summary",
     "Tolerance",
     "VarianceParts",
@@ -90,3 +93,16 @@ __all__ = [
     "summarize",
     "variance_parts",
 ]
+
+_FORMER = {"Parting": "QuantileDifference", "Space": "RhatTable"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FORMER:
+        raise AttributeError(f"module 'numpyro_bnn.diagnostics' has no attribute {name!r}")
+    warnings.warn(
+        f"diagnostics.{name} is now called `{_FORMER[name]}`. The former name will go with the next release.",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return globals()[_FORMER[name]]

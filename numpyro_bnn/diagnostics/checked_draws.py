@@ -1,6 +1,6 @@
 """Checks the draws given to :func:`diagnose_draws`, and sorts them: weights, precisions, predictions, …."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,22 +22,14 @@ PredictionDraws: TypeAlias = Predictions | Mapping[str, ArrayLike] | ArrayLike
 
 
 class CheckedDraws(NamedTuple):
-    """All arrays of draws of one run; every array has the same chains and draws.
-
-    - **weights** - name to `(chain, draw, ...)`
-    - **precisions** - name to `(chain, draw, ...)`, of the sites whose names end in "precision"
-    - **log_joint** - `(chain, draw)` under one name; empty where it was not given
-    - **predictions** - name to `(chain, draw, input, ...)`
-    - **log_likelihood** - `(chain, draw, input)` under one name; empty where it was not given
-    - **aligned** - the weights after their hidden units were matched
-    """
+    """All arrays of draws of one run, by name; every array is (chain, draw, …)."""
 
     weights: Arrays
-    precisions: Arrays
-    log_joint: Arrays
-    predictions: Arrays
-    log_likelihood: Arrays
-    aligned: Arrays
+    precisions: Arrays  # sites whose names end in "precision"
+    log_joint: Arrays  # under one name; empty where it was not given
+    predictions: Arrays  # (chain, draw, input, ...)
+    log_likelihood: Arrays  # (chain, draw, input) under one name; empty where it was not given
+    aligned: Arrays  # the weights after their hidden units were matched
 
     @property
     def by_label(self) -> Arrays:
@@ -59,10 +51,7 @@ class CheckedDraws(NamedTuple):
         return next(iter(self.log_likelihood.values()), None)
 
     def of_chains(self, kept: Callable[[Arrays], Arrays]) -> "CheckedDraws":
-        """These arrays with some of the chains only.
-
-        :param kept: takes the arrays by name and returns them with the chains that are kept.
-        """
+        """These arrays with the chains that `kept` leaves of each."""
         return CheckedDraws(*(kept(arrays) for arrays in self))
 
     def without(self, chains: Collection[int]) -> "CheckedDraws":
@@ -78,11 +67,7 @@ def check_draws(
     log_likelihood: ArrayLike | None,
     aligned: Mapping[str, ArrayLike] | None,
 ) -> CheckedDraws:
-    """Check the arrays that :func:`diagnose_draws` was given, and sort them; see its arguments.
-
-    :raises ValueError: without any draws, for chains or draws that differ in number, or arrays
-        without the axes that they need.
-    """
+    """Check the arrays that :func:`diagnose_draws` was given, and sort them; see its arguments."""
     sites = named_arrays("weights", weights, "weights")
     plain = {name: array for name, array in sites.items() if not is_precision(name)}
     checked_draws = CheckedDraws(
@@ -110,12 +95,7 @@ def check_draws(
 
 
 def named_arrays(what: str, value: PredictionDraws | None, default: str) -> Arrays:
-    """A mapping, predictions or a single array, as checked arrays by name; empty for None.
-
-    :param what: the argument, for errors.
-    :param value: the value of the argument.
-    :param default: the name of a single array.
-    """
+    """A mapping, predictions or one array (under the name `default`), checked; empty for None."""
     values = getattr(value, "values", None)
     value = values if isinstance(values, Mapping) else value
     if value is None:
@@ -188,10 +168,8 @@ def _checked_aligned(aligned: Any, plain: Arrays) -> Arrays:
 
 
 def bad_chains(checked_draws: CheckedDraws) -> dict[int, tuple[int, str]]:
-    """First draw and site of NaN or infinities in each chain that has any.
-
-    A log likelihood of minus infinity does not make a draw bad: it gives a target no probability.
-    """
+    """First draw and site of NaN or infinities in each chain that has any."""
+    # A log likelihood of minus infinity is not bad: the draw gives a target no probability.
     arrays = checked_draws.by_label | {
         name: np.maximum(x, np.finfo(x.dtype).min)
         for name, x in checked_draws.log_likelihood.items()
@@ -204,6 +182,57 @@ def bad_chains(checked_draws: CheckedDraws) -> dict[int, tuple[int, str]]:
                 continue
             flat = draws.reshape(len(draws), -1)
             first = next(t for t, row in enumerate(flat) if not np.isfinite(row).all())
-            # Of sites that break at the same draw the first is named: weights come before predictions.
+            # The first of several sites that break at one draw is named: weights before predictions.
             found[chain] = min(found.get(chain, (first, site)), (first, site), key=lambda at: at[0])
     return found
+
+
+def copies_of(arrays: Iterable[np.ndarray]) -> dict[int, int]:
+    """Chains that equal an earlier chain bit for bit, with the number of the first that each equals."""
+    all_draws = list(arrays)
+    # First draws are compared first: that takes no time, and they nearly always differ.
+    first = [_bits(array[:, :1]) for array in all_draws]
+    originals: dict[tuple[bytes, ...], list[int]] = {}
+    copies: dict[int, int] = {}
+    for chain, key in enumerate(zip(*first)):
+        for other in originals.setdefault(key, []):
+            if all(np.array_equal(a[chain], a[other]) for a in all_draws):
+                copies[chain] = other
+                break
+        else:
+            originals[key].append(chain)
+    return copies
+
+
+def _bits(draws: np.ndarray) -> list[bytes]:
+    """The bytes of each chain's draws, which also tell NaN apart from NaN of other bits."""
+    return [np.ascontiguousarray(own).tobytes() for own in draws]
+
+
+def without_copies(
+    values: Mapping[str, Any] | None, copies: Mapping[int, int], num_chains: int
+) -> Any:
+    """Arrays by name without the chains that are copies; arrays without chains, and None, stay."""
+    if values is None:
+        return None
+    kept = np.setdiff1d(np.arange(num_chains), list(copies))
+    return {
+        name: value[kept] if np.ndim(value) > 1 and len(value) == num_chains else value
+        for name, value in values.items()
+    }
+
+
+def copies_in_words(copies: Mapping[int, int], num_chains: int) -> str:
+    """A sentence for the report that names the copies among the chains, and says how many are left."""
+    groups: dict[int, list[int]] = {}
+    for copy, original in copies.items():
+        groups.setdefault(original, []).append(copy)
+    parts = [
+        f"{'chain' if len(more) == 1 else 'chains'} {', '.join(map(str, more))} of chain {original}"
+        for original, more in groups.items()
+    ]
+    left = num_chains - len(copies)
+    return (
+        f"Copies, bit for bit: {'; '.join(parts)}. They count once, which leaves {left} of {num_chains} "
+        "chains; give every chain a random key of its own."
+    )

@@ -16,9 +16,9 @@ from scipy.stats import norm
 from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
 from numpyro_bnn.diagnostics.convergence.rhat import moments
 
-# A difference is significant from so many Monte Carlo errors on: chance reaches that once in 16,000.
+# A difference of this many Monte Carlo errors is significant: chance reaches it once in 16,000.
 _ERRORS = 4.0
-# A difference matters from so many standard deviations on: two halves of the chains that are 0.2 sd
+# A difference of this many standard deviations matters: two halves of the chains that are 0.2 sd
 # apart have an R-hat of about 1.01.
 _SMALLEST = 0.2
 # A chain whose standard deviation is below this share of the others' does not move.
@@ -28,7 +28,7 @@ _ROUNDING = 1e-6
 # Draws a chain without which there is no effective sample size, and so no error.
 _LEAST_DRAWS = 4
 _SCALARS_IN_BLOCK = 512
-# Predictions compared chain by chain, at most: with more of them, evenly spaced inputs are taken.
+# Most predictions compared chain by chain; evenly spaced inputs are taken of more.
 _MOST_SCALARS = 2000
 
 
@@ -41,11 +41,7 @@ class ChainMoments(NamedTuple):
 
 
 def chain_moments(x: ArrayLike) -> ChainMoments:
-    """Moments of each chain on its own.
-
-    :param x: draws `(chain, draw, ...)`.
-    :return: arrays `(chain, ...)` in the units of `x`.
-    """
+    """Moments (chain, …) of each chain on its own, from draws (chain, draw, …)."""
     x = checked("diagnostics.chain_moments", x)
     parts = [moments("diagnostics.chain_moments", x[c : c + 1]) for c in range(len(x))]
     size, mean, sd = (np.stack(values) for values in zip(*parts))
@@ -59,13 +55,7 @@ def _moments_of_all(x: np.ndarray) -> ChainMoments:
 
 
 def differ(a: ChainMoments, b: ChainMoments, sd: np.ndarray, floor: float) -> np.ndarray:
-    """Whether two chains differ at each input, by more than their errors and by enough to matter, `(input,)`.
-
-    :param a: moments of one chain, without an axis of chains, `(input, ...)`.
-    :param b: moments of the other chain.
-    :param sd: the standard deviation in which a difference is measured.
-    :param floor: differences below this, in the units of `a`, do not count.
-    """
+    """Whether two chains differ at each input by more than errors, `floor` and a share of `sd`."""
     least = np.maximum(np.maximum(_ERRORS * np.hypot(a.error, b.error), _SMALLEST * sd), floor)
     return (np.abs(a.mean - b.mean) > least).reshape(len(a.mean), -1).any(axis=1)
 
@@ -89,11 +79,9 @@ class Disagreement(NamedTuple):
 
 
 def stuck_chains(sds: list[np.ndarray]) -> tuple[int, ...]:
-    """Chains that do not move, or a hundred times less than the others.
-
-    :param sds: standard deviations `(chain, ...)` of each site. A chain is stuck if most scalars of any
-        one site stand still: a noise scale may move while the function does not.
-    """
+    """Chains that do not move, or a hundred times less than the others, by standard deviations (chain, …)."""
+    # A chain is stuck if most scalars of any one site stand still: a noise scale may move while the function
+    # does not.
     still = np.zeros(len(sds[0]), bool)
     for each in sds:
         sd = each.reshape(len(each), -1)
@@ -154,7 +142,7 @@ def disagreement(predictions: Mapping[str, np.ndarray], *, cut: float = 0.01) ->
     return Disagreement(groups, share, used[anywhere], stuck, float(np.any(drifts, axis=0).mean()))
 
 
-class Parting(NamedTuple):
+class QuantileDifference(NamedTuple):
     """A quantity in which two runs differ.
 
     - **site** - which scalar.
@@ -184,7 +172,7 @@ class SecondOpinion(NamedTuple):
     num_compared: int
     num_parted: int
     limit: float
-    worst: tuple[Parting, ...]
+    worst: tuple[QuantileDifference, ...]
     too_short: bool = False
 
     @property
@@ -194,12 +182,7 @@ class SecondOpinion(NamedTuple):
 
 
 def limit_of_errors(count: int) -> float:
-    """Largest difference, in Monte Carlo errors, that so many comparisons may show; at least 4.
-
-    Chance passes it once in 100 sets of comparisons at most (Bonferroni).
-
-    :param count: number of comparisons.
-    """
+    """Largest of `count` differences by chance, in Monte Carlo errors; at least 4 (Bonferroni, 1 %)."""
     return max(_ERRORS, float(norm.isf(0.005 / max(1, count))))
 
 
@@ -251,7 +234,7 @@ def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike
             f"diagnostics.compare_draws: both runs need the same names, got {sorted(first)} and "
             f"{sorted(second)}. Give both from one model."
         )
-    found: list[Parting] = []
+    found: list[QuantileDifference] = []
     for name in first:
         a = checked("diagnostics.compare_draws", first[name])
         b = checked("diagnostics.compare_draws", second[name])
@@ -277,7 +260,9 @@ def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike
                 values = _compare_block(a[:, :, block], b[:, :, block], q)
                 for k, (one, other, errors) in enumerate(zip(*values)):
                     site = label_of(name, np.unravel_index(start + k, scalars))
-                    found.append(Parting(site, quantity, float(one), float(other), float(errors)))
+                    found.append(
+                        QuantileDifference(site, quantity, float(one), float(other), float(errors))
+                    )
     limit = limit_of_errors(len(found))
     parted = sorted((p for p in found if not p.errors <= limit), key=lambda p: -p.errors)
     return SecondOpinion(len(found), len(parted), limit, tuple(parted[:5]))

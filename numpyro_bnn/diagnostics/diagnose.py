@@ -11,16 +11,15 @@ from numpyro_bnn._calls import shows_call
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.diagnostics.checked_draws import Arrays, is_precision
 from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest, superchain_labels
-from numpyro_bnn.diagnostics.from_arrays import UNEQUAL, diagnose_draws
+from numpyro_bnn.diagnostics.diagnose_draws import UNEQUAL, diagnose_draws
 from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.report import Report
+from numpyro_bnn.diagnostics.report import Report, with_suspects, without_errors
 from numpyro_bnn.diagnostics.sampler_stats import LIMITS
-from numpyro_bnn.diagnostics.verdict_rules import with_suspects, without_errors
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
+from numpyro_bnn.posterior.loo_preconditions import sites_from_priors
 from numpyro_bnn.posterior.observed_targets import observed_targets
-from numpyro_bnn.posterior.other_laws import sites_from_priors
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import first_rows, predict_with
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -159,14 +158,12 @@ def diagnose(
 
 
 def _labels_of_kept(superchains: int | ArrayLike | None, draws: Draws) -> np.ndarray | None:
-    """The superchain of each chain with draws; None where the run left chains out and the rest are unequal.
-
-    Superchains are those of all chains of the run; labels may also be those of the chains with draws.
-    """
+    """The superchain of each chain with draws; None where chains left out make them unequal."""
+    # Labels may be those of all chains of the run, or of the chains with draws.
     if superchains is None:
         return None
     given = draws.num_chains
-    # Chains of a file that were not read are nobody's.
+    # Chains that were not read from a file have no label.
     failed = {chain for chain, why in draws.left_out.items() if why != NOT_READ}
     if np.shape(superchains) == (given,):
         return superchain_labels(superchains, given)
@@ -193,12 +190,12 @@ def _why_no_series(draws: Draws) -> str | None:
 
 
 def _refuse_another_temperature(draws: Draws, second: Draws) -> None:
-    """Runs at different temperatures cannot be compared."""
+    """Refuse a second run at another temperature: the two cannot be compared."""
     own, other = (float(np.mean(some.stats.get("temperature", 1.0))) for some in (draws, second))
     if not np.isclose(own, other, rtol=1e-3):
         raise ValueError(
-            f"diagnose: the run is at temperature {own:.3g} and `second` at {other:.3g}: their laws differ, "
-            "whatever either of them has missed. Give a second run at the temperature of the first."
+            f"diagnose: the run is at temperature {own:.3g} and `second` at {other:.3g}. Runs at different "
+            "temperatures cannot be compared. Give a second run at the temperature of the first."
         )
 
 
@@ -211,7 +208,7 @@ def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays 
     if structure and any(
         structure.sites[name].plates for name in structure.latent if name in draws
     ):
-        return None  # a site with a value for each row: predictions at some rows would need all of them
+        return None  # A site with a value for each row needs all rows.
     layers = find_hidden_layers(*first_rows(draws, x, _ROWS_TRIED), site=site)
     return align(weights, layers) if layers else None
 

@@ -32,7 +32,7 @@ class VarianceParts(NamedTuple):
 def variance_parts(x: ArrayLike, groups: ArrayLike | None = None) -> VarianceParts:
     """Split the variance over all draws into parts within and between groups of chains.
 
-    The law of total variance for draws of equal weights; the weight of a group is its number of chains.
+    Total variance for draws of equal weights; the weight of a group is its number of chains.
 
     :param x: draws `(chain, draw, ...)`.
     :param groups: a label for each chain; default: each chain its own group (mode).
@@ -147,7 +147,7 @@ def _affinity(values: Mapping[str, Any], max_draws: int, max_inputs: int) -> np.
             # The overlap does not depend on the unit; squares of very large or small numbers are lost.
             m, s = np.ldexp(row, -powers_of(row, (0, 1)))
             total = np.square(s[:, None]) + np.square(s)
-            # Two laws without spread (whether a predicted event is seen) are the same value, or another.
+            # Distributions without spread (whether an event is seen) are the same value or not.
             spread = np.where(total > 0, total, 1.0)
             gap = np.square(m[:, None] - m)
             overlap = np.sqrt(2.0 * s[:, None] * s / spread) * np.exp(-0.25 * gap / spread)

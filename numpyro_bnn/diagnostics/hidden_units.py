@@ -23,11 +23,11 @@ from numpyro_bnn.posterior.prediction_sites import targets_without_draws
 from numpyro_bnn.posterior.predictions import Predictor
 
 Values = dict[str, np.ndarray]
-_BLOCK = 256  # draws at a time, for bounded memory
+_BLOCK = 256  # Draws at a time, for bounded memory.
 _SWEEPS = 10
 # Rounding error of an exact symmetry in float32, relative to the spread and to the size of the predictions.
 _ROUNDING, _LAST_DIGITS = 1e-3, 1e-6
-# Where symmetries are tried: as many values of the weights near the draw as afresh.
+# Symmetries are tried at this many weights near the draw, and as many new ones.
 _TRIALS = 2
 
 
@@ -104,12 +104,10 @@ def _candidates(shapes: Mapping[str, tuple[int, ...]]) -> list[HiddenLayer]:
 
 
 def _trials(base: Values, sites: list[str]) -> list[Values]:
-    """Values of the weights at which symmetries are tried, none of them special, `(1, ...)` each.
-
-    A symmetry holds for every value, but a single one may hide what breaks it: units that are off, or
-    predictions that are sure. So some values lie near the draw, which suits the scale of the inputs, and
-    others have the scale of a new network, which is sure of nothing.
-    """
+    """Values of the weights at which symmetries are tried, none of them special, `(1, ...)` each."""
+    # A symmetry holds for every value, but a single one may hide what breaks it: units that are off, or
+    # predictions that are sure. So some values lie near the draw, which suits the scale of the inputs, and
+    # others have the scale of a new network, which is sure of nothing.
     rng = np.random.default_rng(0)
     found = []
     for trial in range(2 * _TRIALS):
@@ -154,7 +152,7 @@ def find_hidden_layers(
     :param model: the model, where the draws carry none.
     :param site: a site that is predicted beside all targets, such as a deterministic one.
     :return: hidden layers; empty where the network has none that is found, or where a target cannot be
-        predicted, such as one whose law has no mean or variance, or that is not by row.
+        predicted, such as one whose distribution has no mean or variance, or that is not by row.
     """
     base = {name: value[None] for name, value in one_draw(draws, 0, -1).items()}
     # Sites beside a weight (its precision, its standardised value) do not affect predictions.
@@ -202,17 +200,13 @@ def _all_predictions(
         except (TypeError, ValueError) as error:
             if name == site or len(sites) == 1:
                 raise
-            # Whether a change of units changes another target, such as one that is not by row, is not known.
+            # Another target, such as one that is not by row, may depend on the units.
             raise NotImplementedError from error
     return found
 
 
 def _unchanged(values: np.ndarray, trials: int) -> np.ndarray:
-    """Which variants of the weights leave one parameter of the predictions as it is in every trial.
-
-    :param values: `(trial * variant, row, ...)`; the first variant of a trial is that without a change.
-    :return: flags of all variants but the first.
-    """
+    """Which variants after the first leave one parameter `(trial * variant, row, ...)` unchanged."""
     values = values.astype(np.float64).reshape(trials, len(values) // trials, -1)
     first = values[:, :1]
     # Some values may overflow, as a noise scale exp(f) does, or have no mean: these must stay what they are.

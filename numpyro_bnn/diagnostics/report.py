@@ -2,31 +2,24 @@
 
 import html
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from numpyro_bnn._html import page, picture, section
+from numpyro_bnn._html import Markup, escape, page, paragraph, picture, section, strong, table
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
+from numpyro_bnn.diagnostics.evidence import Relabelling, RhatTable
 from numpyro_bnn.diagnostics.fit_check.record import FitCheck
-from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
+from numpyro_bnn.diagnostics.monte_carlo.agreement import SIGNIFICANT, Agreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.report_numbers import ReportNumbers, numbers_of
-from numpyro_bnn.diagnostics.report_sections import (
-    convergence_table,
-    evidence_section,
-    rows_section,
-    temperature_section,
-    verdict_section,
-)
-from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
-from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
-from numpyro_bnn.diagnostics.verdict_names import Verdict
+from numpyro_bnn.diagnostics.sampler_stats import SamplerStats, Temperatures
+from numpyro_bnn.diagnostics.verdict import UNKNOWN, Verdict
+from numpyro_bnn.samplers.suspects import named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,19 +32,44 @@ _ABOVE = (("", 1), ("R-hat", 2), ("bulk ESS", 2), ("tail ESS", 1))
 _CELL = 9
 # Colours that all kinds of colour vision tell apart (Okabe & Ito 2008).
 _COLOURS = {"weights": "#D55E00", "predictions": "#0072B2"}
+# The fields that are single numbers; one that is None does not apply and is left out.
+_ERRORS = ("total_variation", "total_variation_99", "relative", "relative_99", "log_score", "log_score_bias",
+           "log_score_rows", "decisions_open", "num_unknown")  # fmt: skip
+_AGREEMENT = ("p", "p_max", "p_median", "groups", "batch_length", "num_batches", "total_variation",
+              "total_variation_99", "relative", "relative_99", "nested_rhat",
+              "nested_rhat_limit")  # fmt: skip
+_TONES = {
+    "within_tolerance": "good",
+    "within_tolerance_on_average": "good",
+    "run_longer": "wait",
+    "too_short": "wait",
+}
+# What a reader can do with the run, by verdict.
+_ALLOWED = {
+    "within_tolerance": "Use the averages: their Monte Carlo error is stated below.",
+    "within_tolerance_on_average": (
+        "Use scores and averages over rows; look up a single row in the table of rows below before you "
+        "rely on it."
+    ),
+    "run_longer": "Not yet: averages may still move by more than was accepted. Run longer.",
+    "chains_disagree": (
+        "Do not average these chains as if they were one posterior: temper them (ParallelTempering), or "
+        "stack them."
+    ),
+    "too_short": "Nothing can be said from so few draws. Run longer.",
+    "invalid": "Nothing can be said: draws are NaN or infinite. Repair or leave out those chains.",
+}
+_MOST_ROWS = 10
 
 
-class Relabelling(NamedTuple):
-    """Convergence of the weights before and after the hidden units of all draws are matched.
+class ReportNumbers(NamedTuple):
+    """The numbers of a report, in a form that a file can hold."""
 
-    - **space** - R-hat and ESS of the weights after matching.
-    - **before** - share of the weights' variance that lies between chains, before matching.
-    - **after** - that share after matching.
-    """
-
-    space: Space
-    before: float
-    after: float
+    attributes: Mapping[str, str | float | int]
+    # Monte Carlo errors of judged rows, (input,): "total_variation", "relative"
+    by_row: Mapping[str, np.ndarray]
+    # "chain_group"; empty where halves of one chain stood for chains, or nothing was judged
+    by_chain: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -88,10 +106,10 @@ class Report:
     :param needed_by: the quantity that asks for the most draws.
     """
 
-    weights: Space
-    predictions: Space
-    precisions: Space
-    log_joint: Space
+    weights: RhatTable
+    predictions: RhatTable
+    precisions: RhatTable
+    log_joint: RhatTable
     verdict: Verdict
     sentences: tuple[str, ...]
     num_chains: int
@@ -126,7 +144,7 @@ class Report:
         return self.sampler.saturated_trees
 
     @property
-    def spaces(self) -> tuple[Space, ...]:
+    def spaces(self) -> tuple[RhatTable, ...]:
         """R-hat and ESS of the kinds of scalars that were given, in the order of the table."""
         aligned = [self.relabelling.space] if self.relabelling is not None else []
         every = (self.weights, *aligned, self.precisions, self.log_joint, self.predictions)
@@ -319,6 +337,77 @@ class Report:
         return axes
 
 
+def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -> Report:
+    """Lower the verdict of a report because of suspect chains: never moved, or mostly diverged."""
+    if len(suspect) < num_chains:
+        verdict = "invalid" if report.verdict.startswith("invalid") else "chains_disagree"
+        advice = (
+            "They count as disagreeing with the others: leave them out, or run again from optimised "
+            "weights or with another step size."
+        )
+    else:
+        verdict = "invalid"
+        advice = "No chain is left to judge: change the step size, or start from optimised weights."
+    lead = f"Suspect: {named(suspect)}. {advice} What follows is what the draws alone would say."
+    return replace(
+        report,
+        verdict=Verdict(verdict),
+        headline=f"{len(suspect)} of {num_chains} chains suspect; {report.headline}",
+        needed=UNKNOWN,
+        needed_by="chains that move",
+        suspect=dict(suspect),
+        sentences=(lead, *report.sentences),
+    )
+
+
+def without_errors(report: Report, why: str) -> Report:
+    """A report on draws that are no series of a chain, of which no error was computed, and why."""
+    return replace(
+        report,
+        headline="these draws are no chain, and have no Monte Carlo error",
+        needed=UNKNOWN,
+        needed_by="the run that they come from",
+        sentences=(why,),
+    )
+
+
+def with_copies(report: Report, sentence: str) -> Report:
+    """Add to a report on the chains that differ that some were copies of others, and lower its verdict."""
+    verdict = report.verdict.at_best("run_longer")
+    if report.num_chains > 1 or verdict is report.verdict:
+        return replace(report, sentences=(sentence, *report.sentences))
+    # All chains were copies of one, which leaves nothing to compare it with.
+    sentence += " One chain is nothing to compare. What follows is what it alone would say."
+    return replace(
+        report,
+        verdict=verdict,
+        headline=f"all chains are copies of one; {report.headline}",
+        needed=UNKNOWN,
+        needed_by="chains that differ",
+        sentences=(sentence, *report.sentences),
+    )
+
+
+def numbers_of(
+    texts: Mapping[str, str | float | int],
+    tolerance: Tolerance,
+    error: MonteCarloError | None,
+    agreement: Agreement | None,
+) -> ReportNumbers:
+    """Gather the numbers of a report; `error` and `agreement` are None for draws that were not judged."""
+    attributes = dict(texts) | {f"tolerance_{name}": v for name, v in asdict(tolerance).items()}
+    for lead, names, found in (
+        ("monte_carlo_error", _ERRORS, error),
+        ("agreement", _AGREEMENT, agreement),
+    ):
+        values = {name: getattr(found, name, None) for name in names}
+        attributes |= {f"{lead}_{name}": v for name, v in values.items() if v is not None}
+    by_chain = {}
+    if agreement is not None and not agreement.halves:
+        by_chain["chain_group"] = agreement.members
+    return ReportNumbers(attributes, {} if error is None else error.by_row, by_chain)
+
+
 def _texts(numbers: tuple[float, ...]) -> list[str]:
     """Numbers as a table shows them: counts with separators, R-hat to three digits, no NaN."""
     texts = []
@@ -330,3 +419,118 @@ def _texts(numbers: tuple[float, ...]) -> list[str]:
         else:
             texts.append(f"{number:,.0f}")
     return texts
+
+
+def verdict_section(verdict: Verdict, headline: str, facts: str, sentences: Sequence[str]) -> str:
+    """The verdict, what can be done with the run, and the reasons."""
+    tone = _TONES.get(str(verdict), "bad")
+    return (
+        f'<div class="verdict {tone}"><strong>{escape(verdict.words)}</strong><br>'
+        f"{escape(headline)}</div>\n"
+        + paragraph(_ALLOWED[str(verdict)])
+        + f"\n<details><summary>Why</summary>{paragraph(' '.join(sentences))}</details>\n"
+        + paragraph(facts, "faint")
+    )
+
+
+def evidence_section(
+    error: MonteCarloError | None, agreement: Agreement | None, tolerance: Tolerance
+) -> str:
+    """The two results that decide the verdict: errors beside their limits, and the test of agreement."""
+    parts = []
+    if error is not None:
+        rows = [
+            (check.what, _number(check.value), f"{check.limit:.3g}", _times(check.needed))
+            for check in error.checks(tolerance)
+        ]
+        parts.append(
+            table(
+                ("Monte Carlo error", "measured", "accepted", "draws needed"),
+                rows,
+                "How far averages over these draws are from those of an infinite run.",
+            )
+        )
+    if agreement is not None:
+        parts.append(paragraph(_agreement(agreement)))
+    return section("How well are the predictions known?", *parts)
+
+
+def _agreement(agreement: Agreement) -> str:
+    who = "The halves of the chain" if agreement.halves else "The chains"
+    if not agreement.tested:
+        return f"{who} move too slowly to be compared yet."
+    agree = "agree" if agreement.p >= SIGNIFICANT else "disagree"
+    groups = f" They form {agreement.groups} groups." if agreement.groups > 1 else ""
+    return (
+        f"{who} {agree}: if they sampled one distribution, they would differ as much as this with "
+        f"probability {agreement.p:.2g} (disagreement is below {SIGNIFICANT:g}).{groups}"
+    )
+
+
+def convergence_table(
+    above: Sequence[tuple[str, int]],
+    columns: Sequence[str],
+    lines: Iterable[tuple[str, bool, Sequence[str]]],
+) -> str:
+    """R-hat and effective sample sizes of each site."""
+    head = "".join(f'<th colspan="{n}">{escape(text)}</th>' for text, n in (("", 1), *above))
+    body = [
+        (strong(label) if whole else Markup(f"&ensp;{escape(label)}"), *cells)
+        for label, whole, cells in lines
+    ]
+    html = table(("", *columns), body)
+    return html.replace("<thead>", f"<thead><tr>{head}</tr>", 1)
+
+
+def temperature_section(heat: Temperatures) -> str:
+    """Temperatures of momenta and positions by site; nothing where none were recorded."""
+    kinds = [kind for kind in ("kinetic", "configurational") if heat.measured.get(kind)]
+    sites = list(dict.fromkeys(site for kind in kinds for site in heat.measured[kind]))
+    if not kinds:
+        return ""
+    rows = []
+    for site in sites:
+        found = [heat.measured[kind].get(site) for kind in kinds]
+        cells = ["–" if one is None else f"{one.value:.3f} ± {one.error:.3f}" for one in found]
+        rows.append((strong("all sites") if site == "all" else site, *cells))
+    if heat.along_gradient is not None:
+        value, error = heat.along_gradient
+        cells = ["–" if kind != "kinetic" else f"{value:.3f} ± {error:.3f}" for kind in kinds]
+        rows.append(("along gradients", *cells))
+    return section(
+        "Temperatures",
+        table(
+            ("site", *kinds),
+            rows,
+            f"Mean over draws and its Monte Carlo error; {heat.asked:g} is right. A kinetic temperature "
+            "that is off speaks of the step size, one along gradients alone of noise that weights share, a "
+            "configurational one of chains that have not arrived.",
+        ),
+    )
+
+
+def rows_section(by_row: Mapping[str, np.ndarray], names: Sequence[str] | None) -> str:
+    """The rows whose predictions are known worst, by Monte Carlo errors (row,); infinite where unknown."""
+    parts = []
+    words = {"total_variation": "total variation", "relative": "error in predictive sd"}
+    for kind, errors in by_row.items():
+        errors = np.asarray(errors)
+        if names is not None and len(names) != errors.size:
+            raise ValueError(
+                f"to_html: got {len(names)} names of rows for {errors.size} rows that were judged. Give "
+                "one name for each row that `diagnose` was given."
+            )
+        worst = np.argsort(-errors, kind="stable")[:_MOST_ROWS]
+        rows = [(str(i) if names is None else names[i], _number(errors[i])) for i in worst]
+        parts.append(table(("row", words.get(kind, kind)), rows))
+    return section("Rows whose predictions are known worst", *parts)
+
+
+def _number(value: float) -> str:
+    return f"{value:.2g}" if np.isfinite(value) else "not known yet"
+
+
+def _times(needed: float) -> str:
+    if not np.isfinite(needed):
+        return "not known"
+    return "enough" if needed <= 1 else f"{needed:.1f} times as many"

@@ -2,16 +2,24 @@
 
 Divergences, trees that reach their largest size, low acceptance and a low E-BFMI each mean that all chains
 may miss a region; a comparison of the chains cannot show that.
+
+Two temperatures are measured, for the whole chain and for each site, and both should equal the temperature of
+the kernel. The *kinetic* temperature, pᵀM⁻¹p / D, is that of the momenta, which lose their memory within a
+few steps: if it is wrong, then step size, noise or friction is wrong. The *configurational* temperature, θᵀ∇U
+/ D, is that of the positions, and is right only when the chain is stationary: it is negative while the
+weights still grow. So the two together distinguish a step size that is too large from a chain that is not yet
+stationary, which need opposite advice. :data:`TABLE` holds the advice for every combination. A third is the
+kinetic temperature along minibatch gradients: noise of minibatches that many weights share heats a few
+directions, those in which the data determine predictions best, and means over weights do not show it.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from numpyro_bnn.diagnostics.convergence.rhat import ebfmi
-from numpyro_bnn.diagnostics.temperatures import MeasuredTemperature, Temperatures, temperatures_of
+from numpyro_bnn.diagnostics.convergence.rhat import ebfmi, moments
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 
 # Each name that NumPyro or ArviZ gives to a quantity.
@@ -26,40 +34,248 @@ _NAMES = {
 # thousand is common where the posterior of a network has a sharp corner.
 _DIVERGENT_SHARE = 0.01
 _SATURATED_SHARE = 0.05
-# Kernels with trajectories of a length, such as MAMS, record no divergences. A trajectory of theirs that is
+# Kernels with trajectories of a length, such as MAMS, record no divergences. A trajectory that is
 # accepted with a probability below this has an energy error above ten nats, where their tuning aims at a part
 # of one: the step is too long where it went.
 _SURELY_REJECTED = np.exp(-10.0)
-# Numbers among the statistics: the most steps of a tree, and of a trajectory whose length is given.
+# Statistics that are one number: most steps of a tree, and of a trajectory with a given length.
 LIMITS = ("max_num_steps", "trajectory_limit")
 # Acceptance below this is low: NUTS is tuned to 0.8, MALA to 0.57, a random walk to 0.23.
 _LOW_ACCEPTANCE = 0.15
 # Betancourt 2016, as in Stan and ArviZ.
 _LOW_EBFMI = 0.3
+Level = Literal["absent", "negative", "low", "normal", "high"]
+
+# A temperature is wrong if it differs from the target by more than this share and this many errors.
+_WRONG = 0.1
+_ERRORS = 4.0
+# A difference of more than this share is wrong if the scatter of independent draws cannot explain it. The
+# error from effective draws is not used then: a chain that is not stationary has few of them.
+_FAR = 0.5
+# Along minibatch gradients a temperature is wrong if it is above the target by more than this share. The step
+# that the curvature allows gives up to a third by itself. Up to 2.1 times the target, variances of
+# predictions were at most 4 % too large; from 2.3 times on, 7 % and more
+# (benchmarks/mixing/networks_beside_full_batch.py).
+_SHARED = 1.2
+# The largest number of sites named in one sentence.
+_MOST_NAMED = 5
+
+_NOT_STATIONARY = (
+    "the chains are not stationary, they have not arrived: run longer, start from `optimize`, or take "
+    "larger steps."
+)
+_STILL_FALLING = (
+    "the chains are not stationary, and what they lose in energy heats the momenta: run longer, or "
+    "start from `optimize`; lower step_size only if the momenta stay hot after that."
+)
+_TOO_LARGE = (
+    "the step is too large for the curvature or for the minibatch noise; BAOAB, SGHMC and SGLD take that "
+    "noise off by gradient_noise='auto'; else lower step_size, or raise batch_size or friction."
+)
+_TOO_COLD = (
+    "too little noise is added, or the step is near the largest that the curvature allows; lower "
+    "gradient_noise where it was given, else step_size."
+)
+_LARGE_OR_EARLY = (
+    "the step is too large for the curvature or for the minibatch noise, or the chains began far out "
+    "and have not arrived; run longer, and if it stays lower step_size or raise batch_size."
+)
+_SHARED_NOISE = (
+    "noise of minibatches that many weights share makes predictions too wide, where the data say most; take "
+    "gradient=gradients.svrg(batch_size, order='replacement'), or larger minibatches or smaller steps."
+)
+_NO_STEP = "step_size is 0, so that no chain moves: give a positive one, or 'auto'."
+
+_CONFIGURATIONAL: tuple[Level, ...] = ("absent", "negative", "low", "normal", "high")
+_ROWS: dict[Level, tuple[str | None, ...]] = {
+    "absent": (None, _NOT_STATIONARY, _NOT_STATIONARY, None, _LARGE_OR_EARLY),
+    "low": (_TOO_COLD, _NOT_STATIONARY, _TOO_COLD, _TOO_COLD, _NOT_STATIONARY),
+    "normal": (None, _NOT_STATIONARY, _NOT_STATIONARY, None, _NOT_STATIONARY),
+    "high": (_TOO_LARGE, _STILL_FALLING, _STILL_FALLING, _TOO_LARGE, _TOO_LARGE),
+}
+# Advice by the levels of the (kinetic, configurational) temperature; None where all is well.
+TABLE: dict[tuple[Level, Level], str | None] = {
+    (kinetic, configurational): said
+    for kinetic, row in _ROWS.items()
+    for configurational, said in zip(_CONFIGURATIONAL, row)
+}
+
+
+class MeasuredTemperature(NamedTuple):
+    """A mean over all chains and draws, and its Monte Carlo error."""
+
+    value: float
+    error: float
+
+
+class Temperatures(NamedTuple):
+    """The temperatures that a run recorded."""
+
+    target: float = float("nan")  # mean temperature asked for; NaN where not recorded
+    # "kinetic" (momenta) and "configurational" (positions), by site and for "all"
+    measured: Mapping[str, Mapping[str, MeasuredTemperature]] = {}
+    # The errors that these would have if all draws were independent
+    scatter: Mapping[str, Mapping[str, float]] = {}
+    # Kinetic, along minibatch gradients; None where not recorded
+    along_gradient: MeasuredTemperature | None = None
+    step_is_zero: bool = False
+    # Whether steps were accepted or rejected, which removes the bias of any step size
+    corrected: bool = False
+
+    @property
+    def asked(self) -> float:
+        """The target temperature; where it was not recorded 1, that of the posterior."""
+        return 1.0 if np.isnan(self.target) else self.target
+
+    def level(self, kind: str, site: str) -> Level:
+        """The level of a measured temperature beside the target, as in :data:`TABLE`."""
+        if site not in self.measured.get(kind, {}):
+            return "absent"
+        # At temperature 0 a run optimises, and there is nothing to compare.
+        if self.target == 0:
+            return "normal"
+        target = self.asked
+        value, error = self.measured[kind][site]
+        scatter = self.scatter[kind][site]
+        off = abs(value - target)
+        certain = off > max(_WRONG * target, _ERRORS * error)
+        if not certain and not off > max(_FAR * target, _ERRORS * scatter):
+            return "normal"
+        if value < 0:
+            return "negative"
+        return "low" if value < target else "high"
+
+    def advice(self, site: str) -> str | None:
+        """What is wrong with one site, or with ``"all"``, and what to do about it; None if all is well."""
+        kinetic, configurational = (self.level(k, site) for k in ("kinetic", "configurational"))
+        sentence = TABLE["low" if kinetic == "negative" else kinetic, configurational]
+        # With a Metropolis correction no step size causes a bias.
+        return _NOT_STATIONARY if sentence is not None and self.corrected else sentence
+
+    @property
+    def far_off(self) -> bool:
+        """Whether a temperature of the whole chain, or along gradients, is far from the target."""
+        return self.shares_noise or any(
+            self.level(kind, "all") not in ("absent", "normal")
+            and abs(sites["all"].value - self.asked) > _FAR * self.asked
+            for kind, sites in self.measured.items()
+        )
+
+    @property
+    def shares_noise(self) -> bool:
+        """Whether noise of minibatches heats the directions of the gradients, and not the whole chain."""
+        if self.along_gradient is None or self.target == 0:
+            return False
+        if any(self.level(k, "all") not in ("absent", "normal") for k in self.measured):
+            return False
+        value, error = self.along_gradient
+        return value - self.asked > max(_SHARED * self.asked, _ERRORS * error)
+
+    def comments(self) -> list[str]:
+        """One sentence or two for each thing that is wrong; empty when all is well."""
+        if self.step_is_zero:
+            return [f"{_NO_STEP[0].upper()}{_NO_STEP[1:]}"]
+        sites = dict.fromkeys(site for found in self.measured.values() for site in found)
+        wrong: dict[str, list[str]] = {}
+        for site in sites:
+            advice = self.advice(site)
+            if advice is not None:
+                wrong.setdefault(advice, []).append(site)
+        worst_first = {
+            advice: sorted(found, key=self._off, reverse=True) for advice, found in wrong.items()
+        }
+        order = sorted(
+            worst_first, key=lambda advice: self._off(worst_first[advice][0]), reverse=True
+        )
+        said = [self._comment(worst_first[advice], advice) for advice in order]
+        if self.shares_noise and self.along_gradient is not None:
+            value, error = self.along_gradient
+            said.append(
+                f"Along minibatch gradients the kinetic temperature is {value:.3g} ± {error:.1g} where "
+                f"{self.asked:.3g} was asked for, although it is right on average over weights: "
+                f"{_SHARED_NOISE}"
+            )
+        return said
+
+    def _off(self, site: str) -> float:
+        """The larger one of the two deviations of a site from the target."""
+        values = [sites[site].value for sites in self.measured.values() if site in sites]
+        return max(abs(value - self.asked) for value in values)
+
+    def _comment(self, sites: list[str], advice: str) -> str:
+        worst, *others = sites
+        where = "the chain" if worst == "all" else worst
+        off = [k for k in self.measured if self.level(k, worst) not in ("absent", "normal")]
+        right = [k for k in self.measured if self.level(k, worst) == "normal"]
+        values = " and the ".join(
+            f"{kind} temperature{f' of {where}' if kind == off[0] else ''} is "
+            f"{self.measured[kind][worst].value:.3g} ± {self.measured[kind][worst].error:.1g}"
+            for kind in off
+        )
+        beside = "".join(f" ({kind}: {self.measured[kind][worst].value:.2f})" for kind in right)
+        lead = f"The {values}{beside} where {self.asked:.3g} was asked for: {advice}"
+        if not others:
+            return lead
+        named = ["the whole chain" if site == "all" else site for site in others[:_MOST_NAMED]]
+        more = len(others) - len(named)
+        return f"{lead} So it is of {', '.join(named)}{f' and {more} more' if more else ''}."
+
+
+def temperatures_of(stats: Mapping[str, ArrayLike], corrected: bool) -> Temperatures:
+    """Read the temperatures that a run recorded; `corrected` says whether steps were accepted or rejected."""
+    targets = stats.get("temperature")
+    target = float("nan") if targets is None else float(np.mean(np.asarray(targets)))
+    measured: dict[str, dict[str, MeasuredTemperature]] = {}
+    scatter: dict[str, dict[str, float]] = {}
+    for kind in ("kinetic", "configurational"):
+        sites = {"all": stats[f"{kind}_temperature"]} if f"{kind}_temperature" in stats else {}
+        lead = f"{kind}_temperatures["
+        sites |= {n[len(lead) : -1]: v for n, v in stats.items() if n.startswith(lead)}
+        for site, draws in sites.items():
+            mean = _measure(np.asarray(draws), target)
+            if mean is not None:
+                measured.setdefault(kind, {})[site] = mean[0]
+                scatter.setdefault(kind, {})[site] = mean[1]
+    along = stats.get("gradient_temperature")
+    found = None if along is None else _measure(np.asarray(along), target)
+    shared = None if found is None else found[0]
+    return Temperatures(target, measured, scatter, shared, _is_zero(stats), corrected)
+
+
+def _measure(draws: np.ndarray, target: float) -> tuple[MeasuredTemperature, float] | None:
+    """Mean with its error, and the error of as many independent draws; None without finite draws."""
+    mean = float(draws.mean(dtype=np.float64)) if draws.size else float("nan")
+    if not np.isfinite(mean):
+        return None
+    if draws.size > 1:
+        scatter = float(draws.std(ddof=1, dtype=np.float64)) / draws.size**0.5
+    else:
+        # The scatter of the temperature of a single momentum, the largest possible.
+        scatter = 2**0.5 * (1.0 if np.isnan(target) else target)
+    if draws.shape[1] < 4:
+        # There are too few draws to estimate an effective sample size.
+        return MeasuredTemperature(mean, scatter), scatter
+    size, _, sd = (float(v) for v in moments("diagnose_draws", draws))
+    return MeasuredTemperature(mean, sd / size**0.5), scatter
+
+
+def _is_zero(stats: Mapping[str, Any]) -> bool:
+    steps = stats.get("step_size", stats.get("adapt_state.step_size"))
+    return steps is not None and np.size(steps) > 0 and not np.any(np.asarray(steps))
 
 
 class SamplerStats(NamedTuple):
-    """Statistics that the sampler recorded; None where one was not recorded.
+    """Statistics that the sampler recorded; None where one was not recorded."""
 
-    - **divergences** - divergent transitions, all chains together; of kernels whose trajectories have a
-      length those with an energy error above ten nats.
-    - **saturated_trees** - transitions of NUTS that took the largest number of steps allowed.
-    - **cut_trajectories** - those of kernels whose trajectories have a length, such as MAMS.
-    - **acceptance** - mean acceptance probability by chain.
-    - **ebfmi** - energy Bayesian fraction of missing information by chain.
-    - **num_transitions** - chains times draws.
-    - **heat** - temperatures of momenta and positions.
-    - **tempering** - swaps, round trips and log evidence of parallel tempering.
-    """
-
+    # Of all chains; for trajectories with a length, energy errors above ten nats
     divergences: int | None
-    saturated_trees: int | None
-    acceptance: np.ndarray | None
-    ebfmi: np.ndarray | None
-    num_transitions: int
+    saturated_trees: int | None  # transitions of NUTS that took the largest number of steps allowed
+    acceptance: np.ndarray | None  # mean probability by chain
+    ebfmi: np.ndarray | None  # by chain
+    num_transitions: int  # chains times draws
     heat: Temperatures = Temperatures()
     tempering: Tempering | None = None
-    cut_trajectories: int | None = None
+    cut_trajectories: int | None = None  # of kernels whose trajectories have a length, such as MAMS
 
     @property
     def target_temperature(self) -> float:
@@ -75,14 +291,8 @@ class SamplerStats(NamedTuple):
 def read(
     sample_stats: Mapping[str, ArrayLike | None] | None, shape: tuple[int, int]
 ) -> SamplerStats:
-    """Read the statistics of a sampler under NumPyro's or ArviZ's names.
-
-    :param sample_stats: name to array `(chain, draw)`; `"max_num_steps"` or `"trajectory_limit"` (numbers)
-        say which `"num_steps"` are at the limit. Other names are left alone.
-    :param shape: chains and draws.
-    :return: what was found.
-    :raises ValueError: for an array that does not start with those axes.
-    """
+    """Read the statistics of a sampler under NumPyro's or ArviZ's names, arrays (chain, draw)."""
+    # `"max_num_steps"` or `"trajectory_limit"` (numbers) say which `"num_steps"` are at the limit.
     given = {} if sample_stats is None else dict(sample_stats)
     found: dict[str, np.ndarray] = {}
     for meaning, names in _NAMES.items():
@@ -126,11 +336,7 @@ def percent(share: float) -> str:
 
 
 def warnings_of(stats: SamplerStats) -> list[str]:
-    """Warnings about the sampler, one sentence for each thing that is wrong.
-
-    :param stats: statistics of the sampler.
-    :return: sentences, the worst first; empty when all is well.
-    """
+    """Warnings about the sampler, one sentence for each thing that is wrong, the worst first."""
     sentences = []
     if stats.divergences:
         share = stats.divergences / stats.num_transitions

@@ -18,16 +18,17 @@ from numpyro_bnn.plots.predictive import (
     plot_pit,
     plot_predictive_band,
     plot_reliability,
+    plot_score_against_time,
+    plot_severity,
 )
 from numpyro_bnn.plots.sampling import (
     plot_density_surface,
     plot_layer_temperature,
     plot_rhat,
+    plot_schedule,
     plot_temperature,
     plot_trace,
 )
-from numpyro_bnn.plots.schedules import plot_schedule
-from numpyro_bnn.plots.scores import plot_score_against_time, plot_severity
 from numpyro_bnn.plots.style import PALETTE
 
 agreement = plot_agreement

@@ -24,7 +24,7 @@ _UNITS = {
 # all draws.
 _SHORTEST = 25
 _FARTHEST = 100.0
-# With at most so many chains, the numbers are written into the plot.
+# Up to this number of chains, numbers are written into the plot.
 _MOST_WRITTEN = 8
 
 

@@ -67,10 +67,8 @@ def line_style(ax: Axes, index: int) -> dict[str, Any]:
 def legend_above(
     ax: Axes, *handles_and_labels: Sequence[Artist] | Sequence[str], columns: int = 3
 ) -> None:
-    """A legend above what is drawn: the axes, and a twin of them, are made higher by its height.
-
-    Call it last. Above the axes it would cover a title that is set later.
-    """
+    """A legend above what is drawn: the axes, and a twin, are made higher by its height. Call it last."""
+    # Above the axes it would cover a title that is set later.
     legend = ax.legend(
         *handles_and_labels,
         loc="upper left",
@@ -101,10 +99,7 @@ def label_axes(ax: Axes, x: str, y: str) -> None:
 
 
 def chains_by_draws(owner: str, name: str, value: ArrayLike) -> np.ndarray:
-    """An array (chain, draw) from one like it or from the draws of one chain.
-
-    :raises ValueError: for another shape.
-    """
+    """An array (chain, draw) from one like it or from the draws of one chain."""
     array = np.asarray(value, np.float64)
     array = array[None] if array.ndim == 1 else array
     if array.ndim != 2 or not array.size:

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from numpyro_bnn.data.arguments import innermost
-from numpyro_bnn.data.made_up_inputs import made_up_inputs
+from numpyro_bnn.data.probe_inputs import probe_inputs
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.known_model import known_predictions, refuse_other_model
+from numpyro_bnn.posterior.saved_model_check import known_predictions, refuse_other_model
 from numpyro_bnn.posterior.training_data import known_rows
 from numpyro_bnn.potential.fixed_parameters import fixed_in, with_values
 from numpyro_bnn.samplers.failed_chains import warn_of_failed
@@ -103,14 +103,14 @@ def load(path: str | Path, model: Callable) -> Draws:
     if path.is_dir():
         require_storage("load: a folder of draws")
         return _from_store(DrawStore(path), model)
-    # NumPy closes only what it was given open when the archive turns out to be broken.
+    # NumPy leaves a broken archive open unless it was given an open file.
     with path.open("rb") as opened:
         try:
             if not is_zipfile(opened):
                 raise ValueError("it is no NumPy archive, or was cut off")
             opened.seek(0)
             header, sites, stats, units, fixed = _read(opened)
-        except Exception as error:  # a damaged archive makes the readers fail in any way there is
+        except Exception as error:  # Readers may raise anything on a damaged archive.
             raise ValueError(
                 f"load: {path} does not hold draws written by `bnn.save`: {error}."
             ) from error
@@ -123,7 +123,7 @@ def load(path: str | Path, model: Callable) -> Draws:
             )
         ready.restore(units)
     if fixed and (noted := header["info"].get("input_ranges")):
-        model = with_values(model, (made_up_inputs(noted),), list(fixed.values()))
+        model = with_values(model, (probe_inputs(noted),), list(fixed.values()))
     draws = Draws(sites, model, stats, header["info"])
     refuse_other_model("load", draws, header.get("predictions"))
     return draws
@@ -152,7 +152,7 @@ def _from_store(store: DrawStore, model: Callable) -> Draws:
     failed = store.failed
     # A run that has not ended, or was killed, has not recorded its suspect chains.
     suspect = store.about.get("suspect") or suspect_chains(values, stats)
-    # What is known of the inputs is written when a run ends.
+    # Facts about the inputs are written when a run ends.
     info: dict[str, Any] = dict(store.about.get("inputs", {}))
     info |= {"left_out": failed} if failed else {}
     if suspect := {int(c): why for c, why in suspect.items() if int(c) not in failed}:

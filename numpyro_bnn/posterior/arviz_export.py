@@ -24,13 +24,13 @@ from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import targets_of
-from numpyro_bnn.posterior.known_model import refuse_other_model
-from numpyro_bnn.posterior.other_laws import (
+from numpyro_bnn.posterior.loo_preconditions import (
     why_densities_are_of_priors,
     why_not_the_posterior,
     why_rows_count_otherwise,
 )
 from numpyro_bnn.posterior.predictive_draws import Predictions
+from numpyro_bnn.posterior.saved_model_check import refuse_other_model
 from numpyro_bnn.posterior.training_data import (
     TrainingData,
     known_rows,
@@ -41,7 +41,7 @@ from numpyro_bnn.samplers.suspects import warn_of_use
 
 # Names of statistics in this package by their names in ArviZ.
 _FIELDS = {theirs: ours for ours, theirs in STATS.items()}
-# Facts about draws whose chains are not those of the run: made of several of these.
+# Facts that say that chains were made of several chains of the run.
 _JOINED = ("weights", "thinned", "joined")
 # Statistics that are computed from the number of steps, at every export.
 _DERIVED = ("tree_depth", "reached_max_treedepth")
@@ -167,7 +167,7 @@ def to_inference_data(
             )
         groups.add_inputs("constant_data", "", training.x)
     if log_likelihood and _has_densities(draws, training, batch_size):
-        _warn_of_other_laws(draws, training)
+        _warn_of_other_distributions(draws, training)
         groups.add_log_likelihood(training, made, batch_size)
     if log_prior and training.observed:
         groups.add_log_prior(training)
@@ -180,7 +180,7 @@ def to_inference_data(
     if report is not None:
         groups.add_report(report.numbers())
     datasets = groups.datasets()
-    # ArviZ 1 answers to the old name with a warning and the tree of xarray.
+    # ArviZ 1 warns at the old name and returns xarray's tree.
     own = vars(az).get("InferenceData")
     return xr.DataTree.from_dict(datasets) if own is None else own(**datasets)
 
@@ -198,7 +198,7 @@ def _has_densities(draws: Draws, training: TrainingData, batch_size: int | None)
     return True
 
 
-def _warn_of_other_laws(draws: Draws, training: TrainingData) -> None:
+def _warn_of_other_distributions(draws: Draws, training: TrainingData) -> None:
     """Warn of a log likelihood that is no weight for the posterior without a row."""
     reasons = [why_not_the_posterior(draws)]
     reasons += [why_rows_count_otherwise(name, training.weighted) for name in training.observed]
@@ -283,10 +283,8 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
 
 
 def _by_chain(group: Any, numbers: Mapping[Any, int]) -> Any:
-    """A group with axes of chains, in the order of their numbers, and draws.
-
-    ``az.extract`` joins these axes, and a choice of one chain drops the first.
-    """
+    """A group with axes of chains, in the order of their numbers, and draws."""
+    # ``az.extract`` joins these axes, and selecting one chain drops the first.
     group = group.to_dataset() if hasattr(group, "to_dataset") else group
     if _has_samples(group):
         pairs = group.indexes["sample"]
@@ -324,13 +322,8 @@ def _labels_of_chains(group: Any) -> list:
 def _about_chains(
     info: Mapping[str, Any], labels: Sequence, numbers: Mapping[Any, int], count: int
 ) -> dict[str, Any]:
-    """Facts about a run that are about the chains which are still there.
-
-    :param info: the facts about the run that was exported.
-    :param labels: labels of the chains that are there, each once.
-    :param numbers: numbers in the run of all chains that were exported, by label.
-    :param count: number of chains, 1 where some draws of several were made one.
-    """
+    """Facts about a run that are about the chains which are still there, by label."""
+    # One chain is left where some draws of several were made one.
     kept = {numbers[label] for label in labels}
     absent = sorted(set(numbers.values()) - kept)
     facts = {
@@ -347,7 +340,7 @@ def _as_stored(variable: xr.DataArray) -> xr.DataArray:
     others = axes if set(axes) == set(variable.dims) - {"chain", "draw"} else [...]
     for axis in axes:
         places = variable.coords.get(axis)
-        # Labels of the user's own say nothing of their order.
+        # Labels that the user chose have no order.
         if places is not None and set(places.values.tolist()) == set(range(places.size)):
             variable = variable.sortby(axis)
     return variable.transpose("chain", "draw", *others)

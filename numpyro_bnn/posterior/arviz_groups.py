@@ -15,10 +15,10 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, one_draw
-from numpyro_bnn.posterior.known_model import known_predictions
 from numpyro_bnn.posterior.log_prior import log_prior
 from numpyro_bnn.posterior.predictions import predict_with, rows_at_a_time
 from numpyro_bnn.posterior.predictive_draws import Predictions
+from numpyro_bnn.posterior.saved_model_check import known_predictions
 from numpyro_bnn.posterior.training_data import TrainingData, call_with
 from numpyro_bnn.potential.value_sources import Place
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
@@ -40,7 +40,7 @@ predict_draws = named_elsewhere()(predict_with)
 
 
 class NumbersOfReport(Protocol):
-    """The numbers of a report that the export needs; see :mod:`numpyro_bnn.diagnostics.report_numbers`."""
+    """The numbers of a report that the export needs; see :mod:`numpyro_bnn.diagnostics.report`."""
 
     @property
     def attributes(self) -> Mapping[str, str | float | int]:
@@ -78,10 +78,7 @@ class ArvizGroups:
     def add(
         self, group: str, name: str, axes: Sequence[str], value: Any, attrs: dict | None = None
     ) -> None:
-        """Add a variable to a group.
-
-        :raises ValueError: if the group has one of that name.
-        """
+        """Add a variable to a group that has none of that name."""
         variables = self.variables.setdefault(group, {})
         if name in variables:
             raise ValueError(
@@ -143,10 +140,8 @@ class ArvizGroups:
             self.attrs["posterior"]["numpyro_bnn_units"] = json.dumps(listed)
 
     def add_sample_stats(self) -> None:
-        """Add statistics of the sampler under ArviZ's names.
-
-        An energy that is not that of its draw keeps the name of its field: it is no log density of a draw.
-        """
+        """Add statistics of the sampler under ArviZ's names."""
+        # An energy that is not that of its draw keeps the name of its field: it is no log density of a draw.
         names = dict(STATS)
         if not self.draws.has_exact_energy:
             del names["potential_energy"]
@@ -170,7 +165,7 @@ class ArvizGroups:
         self, training: TrainingData, made: Mapping[str | None, Predictions], batch_size: int | None
     ) -> None:
         """Add the log likelihood of every training row, in nats."""
-        # Predictions hold their parameters too: where these are not exported, rows are taken in blocks so
+        # Predictions also hold their parameters. Where these are not exported, blocks of rows are so
         # small that they need little memory.
         total = self.draws.num_chains * self.draws.num_draws
         for target, y in training.observed.items():
@@ -191,7 +186,7 @@ class ArvizGroups:
             axes = _row_axes("", value.ndim, 2)
             is_counted = training.counted_rows(target)
             if not is_counted.all():
-                # ArviZ takes the log likelihood of a row that is 0 in all draws for a fault.
+                # ArviZ treats a log likelihood of 0 in all draws as an error.
                 value = value[:, :, is_counted]
                 axes[2] = axes[2] if len(training.observed) == 1 else f"{variable_name(target)}.row"
                 self.numbers["log_likelihood", axes[2]] = np.flatnonzero(is_counted)
@@ -246,12 +241,12 @@ class ArvizGroups:
         for name, rows in numbers.by_row.items():
             self.add("report", name, ["judged_row"], rows)
         for name, chains in numbers.by_chain.items():
-            # Chains that were copies of others were judged once, and have no number of their own.
+            # Copies of a chain were judged once, and have no number of their own.
             if len(chains) == self.draws.num_chains:
                 self.add("report", name, ["chain"], chains)
         # ArviZ 0.23 drops a group without any variable, and its attributes with it.
         self.add("report", "needed", [], numbers.attributes["needed"])
-        # Numbers of Python: NumPy's are not taken by every format.
+        # Python numbers: not every format takes NumPy's.
         plain = {k: np.asarray(value).item() for k, value in numbers.attributes.items()}
         self.attrs["report"] = plain
         self.attrs.setdefault("posterior", {})["verdict"] = plain["verdict"]

@@ -13,13 +13,13 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost
 from numpyro_bnn.data.columns import about_inputs, check_columns, check_row_shapes
-from numpyro_bnn.data.number_types import native
+from numpyro_bnn.data.units import native
 from numpyro_bnn.posterior.fitted import held_by, inputs_of
 from numpyro_bnn.potential.fixed_parameters import like
 from numpyro_bnn.samplers.fields import has_exact_energy
 from numpyro_bnn.samplers.suspects import suspects_in
 
-# Why chains of a file are left out that were not chosen from it.
+# Reason for chains of a file that were not selected.
 NOT_READ = "not read"
 
 
@@ -121,15 +121,7 @@ Run: TypeAlias = NumPyroMCMC | Draws | HasDraws | FittedDraws | Mapping[str, Arr
 
 
 def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -> Draws:
-    """The draws of a run, a fitted object or a mapping, as :class:`Draws`.
-
-    :param run: an ``MCMC`` after `run`, the result of :func:`numpyro_bnn.fit`, a fitted estimator, a
-        :class:`Draws`, or a mapping of arrays with leading axes (chain, draw).
-    :param model: the model, where `run` does not carry one.
-    :param owner: the caller, for error messages.
-    :raises TypeError: if `run` is something else.
-    :raises ValueError: if `run` has no draws, or is an estimator that was not fitted.
-    """
+    """The draws of a run, a fit, an estimator, a :class:`Draws` or a mapping, as :class:`Draws`."""
     if isinstance(inside := held_by(run, "draws"), Draws):
         run = inside
     if isinstance(run, Draws):
@@ -148,10 +140,10 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
             "exact_energy": has_exact_energy(run.sampler),
             **limits_of(run.sampler),
         }
-        # An MCMC of NumPyro itself records neither.
+        # NumPyro's own MCMC records neither.
         about = {name: getattr(run, name, {}) for name in ("left_out", "suspect")}
         info |= {name: dict(chains) for name, chains in about.items() if chains}
-        # An MCMC of NumPyro itself has the tables that it was given, and no names.
+        # NumPyro's own MCMC keeps the tables that it was given, and no names.
         info |= about_inputs(inputs_of(run, model), getattr(run, "columns", ()), samples)
         own = getattr(run.sampler, "model", None)
         return Draws(samples, like(model, own) or own, stats, info)
@@ -179,14 +171,7 @@ def _refuse_other_units(owner: str, own: Callable | None, given: Callable | None
 
 
 def checked_inputs(owner: str, draws: Draws, x: PyTree, label: str = "x") -> PyTree:
-    """Inputs as arrays, after a comparison of their columns with those of the fit.
-
-    :param owner: the function that was called, for errors.
-    :param draws: draws that know what they are of.
-    :param x: the inputs, as they were given.
-    :param label: name of the argument.
-    :raises ValueError: for other columns than the fit had, or another number of them.
-    """
+    """Inputs as arrays, after a comparison of their columns with those of the fit."""
     check_columns(owner, label, draws.info.get("columns", []), x)
     (arrays,), _ = as_arrays(draws.model, (x,), {})
     check_row_shapes(owner, label, draws.info, arrays)
@@ -205,12 +190,7 @@ def stats_by_site(stats: Mapping[str, PyTree]) -> dict[str, Array]:
 
 
 def limits_of(sampler: MCMCKernel) -> dict[str, int | None]:
-    """The most steps that a trajectory may take after warm-up, of kernels that find out how many they need.
-
-    :param sampler: a kernel, or one with moves after its steps.
-    :return: ``"max_num_steps"``, of the trees of NUTS and None for others; ``"trajectory_limit"`` of kernels
-        such as MAMS, whose trajectories have a length.
-    """
+    """The most steps of a trajectory: ``"max_num_steps"`` of NUTS, ``"trajectory_limit"`` of MAMS."""
     if type(sampler).__name__ == "Interleaved":
         sampler = sampler.kernel
     depth, rule = (getattr(sampler, name, None) for name in ("_max_tree_depth", "metropolis"))
@@ -223,12 +203,7 @@ def limits_of(sampler: MCMCKernel) -> dict[str, int | None]:
 
 
 def group_by_chain(samples: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> dict:
-    """Give flat draws (draw, …) a chain axis of one; leave (chain, draw, …) as it is.
-
-    :param samples: draws by site name.
-    :param shapes: shape of one value by site name.
-    :raises ValueError: if the leading axes are neither.
-    """
+    """Give flat draws (draw, …) a chain axis of one; leave (chain, draw, …) as it is."""
     known = [name for name in samples if name in shapes]
     extra = {np.ndim(samples[name]) - len(shapes[name]) for name in known}
     if extra == {1}:
@@ -252,10 +227,5 @@ def one_draw(draws: Mapping[str, Any], chain: int, draw: int) -> dict[str, np.nd
 
 @jax.jit
 def _at(values: dict[str, jax.Array], chain: int, draw: int) -> dict[str, jax.Array]:
-    # One program for all sites: outside of one, the shape of each would be compiled by itself.
+    # One program for all sites: each shape would compile separately otherwise.
     return {name: value[chain, draw] for name, value in values.items()}
-
-
-def to_host(values: PyTree) -> PyTree:
-    """NumPy arrays from device arrays."""
-    return jax.tree.map(np.asarray, values)

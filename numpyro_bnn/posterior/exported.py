@@ -155,7 +155,7 @@ def _predictive(
                 return {"mean": found["value"]}
             return parameters_of(found["fn"])
 
-        # Masks of dropout, and values of groups without draws, are of each draw its own.
+        # Each draw has its own dropout masks and values of groups without draws.
         keys = flat_draws(keys_of_draws((draws.num_chains, draws.num_draws)))
         return _averaged(lax.map(of_one, (constants, keys), batch_size=VECTOR))
 
@@ -168,7 +168,7 @@ def _averaged(parameters: dict[str, jax.Array]) -> dict[str, jax.Array]:
         return {"probs": _mean(parameters["probs"])}
     # A deterministic site has no noise.
     within = _mean(jnp.square(parameters["scale"])) if "scale" in parameters else 0.0
-    # Differences from one draw have the digits that numbers far from zero lack.
+    # Differences from one draw keep digits that numbers far from zero lose.
     first = parameters["mean"][0]
     apart = parameters["mean"] - first
     middle = _mean(apart)
@@ -212,7 +212,7 @@ def _compiled(
 
     try:
         return compiled(*platforms)
-    except Exception as error:  # the model may raise anything
+    except Exception as error:  # The model may raise anything.
         failed = error
     able = []
     for name in platforms if len(platforms) > 1 else ():

@@ -19,10 +19,7 @@ from numpyro_bnn.data.arguments import as_array, inputs_of_call
 
 
 def held_by(fitted: object, part: str) -> Any:
-    """A part of a fitted object, ``"draws"`` or ``"mcmc"``; None where it has none, as after unpickling.
-
-    :raises ValueError: for an estimator before `fit`.
-    """
+    """A part of a fitted object, ``"draws"`` or ``"mcmc"``; None where it has none, as after unpickling."""
     if isinstance(fitted, (NumPyroMCMC, Mapping)):
         return None
     found = getattr(fitted, part, None)
@@ -57,24 +54,14 @@ def model_of(fitted: object) -> Any:
 
 
 def inputs_of(fitted: object, model: Callable | None = None) -> PyTree:
-    """The inputs that a run was fitted to, given by position or by name; None where they are not kept.
-
-    :param fitted: a run, or a fitted object.
-    :param model: the model that is called with inputs now, where it is not that of the run: what it calls its
-        inputs are they, where the run's own has another argument first.
-    """
+    """The inputs that a run was fitted to, given by position or by name; None where they are not kept."""
+    # The name is that of the first argument of `model`: the run's own model may have another argument first.
     found = inputs_of_call(model, *arguments_of(fitted))
     return inputs_of_call(model_of(fitted), *arguments_of(fitted)) if found is None else found
 
 
 def targets_of(fitted: object, y: ArrayLike, owner: str) -> np.ndarray:
-    """Targets as the model has them: class numbers in place of the labels that an estimator was given.
-
-    :param fitted: a run, draws or a fitted object.
-    :param y: targets, one a row.
-    :param owner: the caller, for error messages.
-    :raises ValueError: for a label that was not among the training labels.
-    """
+    """Targets as the model has them: class numbers in place of the labels that an estimator was given."""
     classes = getattr(fitted, "classes_", None)
     if classes is None:
         return np.asarray(as_array(owner, "y", y))

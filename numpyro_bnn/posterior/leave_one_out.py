@@ -11,38 +11,25 @@ _DRAWS = ("chain", "draw")
 
 
 class Smoothed(NamedTuple):
-    """Importance weights of draws for the posterior without each row, and what they estimate.
+    """Importance weights of draws for the posterior without each row, and what they estimate."""
 
-    - **log_weights** - (chain, draw, row), smoothed; over all draws their exponentials add up to 1
-    - **elpd**, **se** - sum over rows of the leave-one-out log predictive densities, and its standard error
-      over rows, nats
-    - **p_loo** - effective number of parameters: how much lower it is than with the rows
-    - **by_row** - the leave-one-out log predictive density of each row, (row,)
-    - **pareto_k** - shape of the tail of the weights of each row, (row,); above **good_k**, which depends on
-      the number of draws and is at most 0.7, they do not reach the posterior without the row
-    """
-
+    # (chain, draw, row), smoothed; over all draws their exponentials add up to 1
     log_weights: np.ndarray
-    elpd: float
-    se: float
-    p_loo: float
-    by_row: np.ndarray
+    elpd: float  # sum over rows of the leave-one-out log predictive densities, nats
+    se: float  # its standard error over rows
+    p_loo: float  # effective number of parameters: how much lower elpd is than with the rows
+    by_row: np.ndarray  # leave-one-out log predictive densities, (row,)
+    # Shape of the tail of the weights, (row,); weights above good_k are not reliable
     pareto_k: np.ndarray
-    good_k: float
+    good_k: float  # depends on the number of draws, at most 0.7
 
 
 def smoothed(log_likelihood: np.ndarray, relative_size: float) -> Smoothed:
-    """What ArviZ's ``loo`` finds, and the weights that it found it with; in either generation of ArviZ.
-
-    :param log_likelihood: log densities of the rows under each draw, (chain, draw, row), finite, nats.
-    :param relative_size: effective sample size of the likelihoods as a share of the number of draws.
-
-    Rows whose largest weights are all equal have no tail that a Pareto law could be fitted to; chains that do
-    not move give such rows, and generations of ArviZ differ in what they do. Their weights stay as they are,
-    and their k̂ is infinite; or 0 for a row with one density under all draws: leaving it out changes nothing.
-
-    Source: Vehtari, Simpson, Gelman, Yao and Gabry, *Pareto smoothed importance sampling* (2024).
-    """
+    """What ArviZ's ``loo`` finds, and the weights that it found it with; in either generation of ArviZ."""
+    # Vehtari, Simpson, Gelman, Yao and Gabry, *Pareto smoothed importance sampling* (2024). Rows whose
+    # largest weights are all equal, as in chains that do not move, have no tail that a Pareto distribution
+    # could be fitted to, and generations of ArviZ differ in what they do. Their weights stay as they are, and
+    # k̂ is infinite; 0 for a row with one density under all draws: leaving it out changes nothing.
     log_likelihood = np.asarray(log_likelihood, np.float64)
     has_tail = _has_tail(log_likelihood, relative_size)
     if has_tail.all():
@@ -85,15 +72,15 @@ def _with_sums(rows: Smoothed, log_likelihood: np.ndarray) -> Smoothed:
 
 
 def _of_arviz(log_likelihood: np.ndarray, relative_size: float) -> Smoothed:
-    # Imported where it is needed: records of this package hold the result, and ArviZ takes a second.
+    # Imported here, because ArviZ takes a second to import.
     import arviz as az
     import xarray as xr
 
     data = xr.Dataset({"y": ((*_DRAWS, "row"), log_likelihood)})
-    # ArviZ 1 answers to the old name with a warning and the tree of xarray.
+    # ArviZ 1 warns at the old name and returns xarray's tree.
     own = vars(az).get("InferenceData")
     with warnings.catch_warnings():
-        # Rows with a large k are told by who asks.
+        # Callers warn of rows with a large k.
         warnings.simplefilter("ignore")
         if own is None:
             tree = xr.DataTree.from_dict({"log_likelihood": data})

@@ -38,21 +38,13 @@ _BASE = ".base"
 def log_prior(
     draws: Draws, x: PyTree, targets: list[str], others: Mapping[Place, PyTree] | None = None
 ) -> dict[str, np.ndarray]:
-    """The log prior density of every random site at every draw.
-
-    :param draws: draws with their model.
-    :param x: inputs of the fit, on which the shapes of sites may depend.
-    :param targets: observed sites, which have no prior.
-    :param others: further arguments of the fit, by place in the call.
-    :return: nats, (chain, draw), by site: one number for all entries of a site, given the sites above it. A
-        weight or a precision has its density in centred coordinates under its own name; no other site that
-        only serves a sampler (``….base``, a precision for each row of a t-distributed target) is there.
-    :raises ValueError: for latent sites without draws, on which the density of others may depend.
-    """
+    """The log prior density of every random site given those above it, nats, (chain, draw)."""
+    # A weight or a precision has its density in centred coordinates under its own name; other sites that only
+    # serve a sampler (``….base``, a precision for each row of a t-distributed target) are left out.
     model = parameterize(all_rows(draws.model), "centered")
     args, kwargs = prepared(model, *call_with({0: x, **(others or {})}))
     structure = structure_at(model, *args, **kwargs)
-    # A target of which some are missing (`obs_mask=`) is two sites.
+    # A target with missing values (`obs_mask=`) is two sites.
     targets = [n + end for n in targets for end in ("", "_observed", "_unobserved")]
     sites = [n for n in structure.latent if n not in targets and not structure.sites[n].factor]
     lacking = [name for name in sites if name not in draws]

@@ -39,7 +39,7 @@ def as_observed(
         # A ready model predicts in the units of its user.
         return y
     place, data = _at_rows(fitted, model, x, y)
-    # Another site may be observed whatever the arguments are.
+    # Another site may be observed without arguments.
     names = [n for n in data.observed if site in (None, n) and place in data.targets[n]]
     if len(names) != 1:
         return y
@@ -75,7 +75,7 @@ def _at_rows(
         place = next(iter(places)) if len(places) == 1 else place_by_name(model)
         arguments = _not_by_row(given, places) | {0: x, place: y}
         return place, data_of(model, arguments)
-    except Exception:  # a model may need more than these, and fail in any way there is
+    except Exception:  # The model may need more arguments, or raise; treat as unknown.
         return None, TrainingData()
 
 

@@ -119,7 +119,7 @@ def target_of(
         missing = _missing(structure, samples, target)
 
         def takes(site: str, other: str) -> bool:
-            # Through sites without draws too, which are drawn.
+            # Also through sites without draws, which are drawn.
             return bool(_needed(model, structure, arguments, samples, site, [other]))
 
         for name in structure.observed:

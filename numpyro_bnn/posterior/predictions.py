@@ -26,8 +26,7 @@ from numpyro_bnn.posterior.prediction_sites import (
     without_imputed,
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
-from numpyro_bnn.posterior.row_axis import check_rows_first, check_values_of_rows
-from numpyro_bnn.posterior.separate_predictions import rows_are_separate, told_dependent_rows
+from numpyro_bnn.posterior.separate_predictions import dependent_rows_message, rows_are_separate
 from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.fixed_parameters import with_first_values
@@ -37,7 +36,7 @@ from numpyro_bnn.potential.value_sources import Place
 from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.storage.stored_array import StoredArray
 
-# Numbers of draws on disk that are read at a time.
+# Numbers that are read from draws on disk at a time.
 _BLOCK = 2**24
 # Numbers of draws in memory that are copied at a time. Freed arrays of 32 MB and more are returned to the
 # system, and the next one costs a page fault for each of its pages: a quarter of the time was spent there.
@@ -142,14 +141,7 @@ def _refuse_rows_of_nan(predictions: Predictions, x: PyTree) -> None:
 def predict_with(
     draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any
 ) -> Predictions:
-    """Predictions at inputs `x` and further arguments of the model, as the rows of a fit have them.
-
-    :param draws: draws with their model.
-    :param x: inputs.
-    :param others: further arguments by place in the call, see :class:`Predictor`.
-    :param options: options of :class:`Predictor`.
-    :raises ValueError: for other columns than the fit had, and as :func:`predict`.
-    """
+    """Predictions at inputs `x` and further arguments by place; `options` are those of Predictor."""
     return _predictor_of(draws, x, others, **options)(draws)
 
 
@@ -184,28 +176,14 @@ def _some_rows(given: list[Any], rows: np.ndarray | slice, size: int) -> list[An
 
 
 def rows_at_a_time(draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any) -> int:
-    """How many rows are predicted together: those of a block, or all where rows depend on one another.
-
-    :param draws: draws with their model.
-    :param x: inputs.
-    :param others: further arguments of the model.
-    :param options: options of :class:`Predictor`.
-    :raises ValueError: as :func:`predict`.
-    """
+    """How many rows are predicted together: those of a block, or all where rows depend on one another."""
     return _predictor_of(draws, x, others, **options).rows_at_a_time(draws)
 
 
 def separate_at(
     draws: Draws, x: PyTree, others: Mapping[Place, PyTree], site: str | None = None
 ) -> bool:
-    """Whether rows of inputs have the same predictions among any others.
-
-    :param draws: draws with their model.
-    :param x: inputs.
-    :param others: further arguments of the model.
-    :param site: the site that is predicted.
-    :raises ValueError: as :func:`predict`.
-    """
+    """Whether rows of inputs have the same predictions among any others."""
     return _predictor_of(draws, x, others, site=site).are_separate(draws)
 
 
@@ -219,18 +197,10 @@ def _predictor_of(
 
 
 class Predictor:
-    """Predicts at fixed inputs from blocks of draws; compiled once for blocks of one shape.
+    """Predicts at fixed inputs from blocks of draws; compiled once for blocks of one shape."""
 
-    :param model: the model, called as ``model(x)``.
-    :param x: inputs, an array or a pytree of arrays with rows first.
-    :param batch_size: rows at a time; default: 1000, or all where rows depend on one another.
-    :param site: the site to predict, see :func:`predict`.
-    :param fitted: the training inputs or their fingerprint, where they are known.
-    :param others: further arguments of the model by place in the call, such as an offset. Arrays as long as
-        `x` go with its rows.
-    :raises ValueError: if inputs have no rows.
-    :raises TypeError: if the model needs more than these.
-    """
+    # `fitted` are the training inputs or their fingerprint. `others` are further arguments by place in the
+    # call, such as an offset; arrays as long as `x` go with its rows.
 
     def __init__(
         self,
@@ -263,7 +233,7 @@ class Predictor:
         except (TypeError, ValueError):
             if self._in_given_blocks or self.size <= self.batch_size:
                 raise
-            # A model that holds values of all rows, as a closure does, has no predictions of some.
+            # A model that closes over values of all rows cannot predict some of them.
             self.batch_size = self.size
             self.structure = self._structure_at(self.size)
         if self.structure.unfixed:
@@ -272,18 +242,12 @@ class Predictor:
         refuse_unknown_indices("predict", self.model, *self.arguments)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()
-        # Whether rows are predicted each by itself; None where that is not known.
+        # Whether each row is predicted independently; None where that is unknown.
         self._separate: bool | None = None
         self._programs: dict[str, Callable] = {}
 
     def __call__(self, samples: Mapping[str, Array], first: int = 0) -> Predictions:
-        """Predictions of some draws.
-
-        :param samples: draws of the model by site, (draw, …) or (chain, draw, …).
-        :param first: number of the first draw, in the run that they are a block of.
-        :raises ValueError: if the target cannot be told, draws do not fit the inputs, or blocks would part
-            rows that depend on one another.
-        """
+        """Predictions of draws (draw, …) or (chain, draw, …) that begin at draw `first` of a run."""
         suspect = samples.suspect if isinstance(samples, Draws) else {}
         samples = without_imputed(samples)
         self.rows_at_a_time(samples)
@@ -300,11 +264,7 @@ class Predictor:
         return predictions
 
     def target_of(self, samples: Mapping[str, Any]) -> str:
-        """The site to predict from draws of some sites.
-
-        :raises ValueError: if it cannot be told, sites that it is computed from have no draws, or its first
-            axis is not that of the rows.
-        """
+        """The site to predict from draws of some sites; its first axis is that of the rows."""
         first = self._first_rows(self.batch_size)
         known, site = without_imputed(samples), site_in(self.structure, self._site)
         target = target_of(self.model, self.structure, first, known, site)
@@ -315,36 +275,24 @@ class Predictor:
         return target
 
     def sites_from_priors(self, samples: Mapping[str, Any]) -> list[str]:
-        """Latent sites that the target is computed from and that have no draws, so that their priors give
-        a value for each draw.
-
-        :param samples: draws by site.
-        """
+        """Latent sites that the target is computed from without draws: priors give a value a draw."""
         samples = without_imputed(samples)
         known = self.model, self.structure, self._first_rows(self.batch_size)
         return sites_without_draws(*known, samples, self.target_of(samples))
 
     def rows_at_a_time(self, samples: Mapping[str, Array]) -> int:
-        """How many rows are predicted together: all of them where they depend on one another.
-
-        :param samples: draws of the model by site.
-        :raises ValueError: if they do, and a number was given.
-        """
+        """How many rows are predicted together: all of them where they depend on one another."""
         if self.size <= self.batch_size or self.are_separate(samples, self.batch_size):
             return self.batch_size
         if self._in_given_blocks:
             by_row = [p for p, value in self.others.items() if is_by_row(value, self.size)]
-            raise ValueError(told_dependent_rows(self.size, self.batch_size, by_row))
+            raise ValueError(dependent_rows_message(self.size, self.batch_size, by_row))
         self.batch_size = self.size
         self.structure = self._structure_at(self.size)
         return self.size
 
     def are_separate(self, samples: Mapping[str, Array], part: int = _ROWS) -> bool:
-        """Whether a row has the same predictions among any others, as far as can be seen.
-
-        :param samples: draws of the model by site.
-        :param part: rows of a block.
-        """
+        """Whether a row has the same predictions among any others, as far as can be seen."""
         if self._separate is None:
             samples = without_imputed(samples)
             target = self.target_of(samples)
@@ -391,7 +339,7 @@ class Predictor:
         """Results of the compiled program, for blocks of draws and of rows, with their positions."""
         lead = np.shape(next(iter(grouped.values())))[:2]
         latent = [n for n in self.structure.latent if n != target and n not in grouped]
-        # Values of single rows from their prior, and masks of dropout, are of each draw its own.
+        # Each draw has its own dropout masks and prior values of single rows.
         random = self.structure.takes_keys or any(
             self.structure.sites[name].plates for name in latent
         )
@@ -428,7 +376,7 @@ class Predictor:
                 size = min(self.batch_size, self.size - rows.start)
                 tail = made[name].shape[3:] if name in made else own.shape[3:]
                 check_values_of_rows(what, target, own.shape[2:], (size, *tail))
-                # In float64: a mean beside which float32 would round the prediction away.
+                # In float64: beside a large mean float32 would lose the prediction.
                 in_units = self.shift is not None and name in ("mean", "sample")
                 if name not in made:
                     kind = np.float64 if in_units else own.dtype
@@ -440,8 +388,7 @@ class Predictor:
 
 
 def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:
-    """Yield each item only after the next one was started, so that the device computes the next while this
-    one is copied to the host."""
+    """Yield each item after the next has started, so that computing and copying overlap."""
     last = next(results)
     for result in results:
         yield last
@@ -458,20 +405,80 @@ def blocks_of_draws(draws: Mapping[str, Array]) -> list[slice]:
     of_one = chains * sum(int(np.prod(np.shape(v)[2:])) for v in brought)
     stored = any(isinstance(v, StoredArray) for v in brought)
     step = max(1, (_BLOCK if stored else _BLOCK_IN_MEMORY) // max(1, of_one))
-    # Whole vectors of draws: the rest of a vector would be compiled as a program of its own.
+    # Whole vectors of draws: a remainder would compile another program.
     vector = VECTOR // math.gcd(VECTOR, chains)
     step -= step % vector if step > vector else 0
     return [slice(begin, begin + step) for begin in range(0, num_draws, step)]
 
 
 def keys_of_draws(lead: tuple[int, int], begin: int = 0, first: int = 0) -> jax.Array:
-    """A random key for each draw, for what a model draws itself: masks of dropout, values without draws.
-
-    :param lead: numbers of chains and of draws.
-    :param begin: the first row of the block that is predicted.
-    :param first: number of the first draw, in the run that they are a block of.
-    :return: keys (chain, draw), the same at every call.
-    """
+    """Keys (chain, draw) for what a model draws itself (dropout, sites without draws), always the same."""
+    # `begin` is the first row of the block that is predicted, `first` its first draw in the run.
     key = jax.random.fold_in(jax.random.key(0), begin)
     key = jax.random.fold_in(key, first) if first else key
     return jax.random.split(key, lead)
+
+
+def check_rows_first(
+    target: str, count: int, structure: Structure, at_rows: Callable[[int], Structure]
+) -> None:
+    """Refuse to predict a site whose first axis is not that of the rows."""
+    # Predictions are put together from blocks along this axis. A plate of outputs around that of the data
+    # makes values (outputs, rows), which look like rows where there are as many of both.
+    shape = _shape(structure, target)
+    if shape[:1] != (count,):
+        raise ValueError(_message(target, count, structure))
+    if count == 1 or count not in shape[1:]:
+        return
+    try:
+        fewer = _shape(at_rows(count - 1), target)
+    except Exception:  # The model may raise at these rows; treat as unknown.
+        return
+    # The axis of the rows is the one that changes with them. A target whose size does not depend on the
+    # inputs has no rows.
+    if fewer[:1] == (count,) and fewer != shape:
+        raise ValueError(_message(target, count, structure))
+
+
+def check_values_of_rows(
+    what: str, target: str, shape: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    """Refuse what a model computes at a block of rows, where it is not one value for each."""
+    if shape == expected:
+        return
+    raise ValueError(
+        f"predict: for a block of {expected[0]} rows the site '{target}' gives values of shape {shape} under "
+        f"each draw ({what}), where shape {expected} was expected, rows first. Let the model give a value "
+        "for each row, however many there are: `f[:, 0]` or `f.squeeze(-1)` in place of `f.squeeze()`, which "
+        "drops the axis of a single row; and a distribution of each row in place of one of all rows."
+    )
+
+
+def _shape(structure: Structure, target: str) -> tuple[int, ...]:
+    site = structure.sites.get(target)
+    return structure.deterministic[target] if site is None else site.distribution_shape
+
+
+def _message(target: str, count: int, structure: Structure) -> str:
+    """The error for a site whose first axis is not that of the rows."""
+    shape, site = _shape(structure, target), structure.sites.get(target)
+    plates = {} if site is None else site.plates
+    batch = len(shape) - (0 if site is None else site.event_dim)
+    ordered = sorted(plates.items(), key=lambda plate: plate[1])
+    axes = ", ".join(f"'{name}' on axis {batch + dim}" for name, dim in ordered)
+    advice = (
+        "Put the target under a plate of the rows, `with numpyro.plate('data', x.shape[0])`, and give its "
+        "distribution an entry for each: `f[:, 0]` or `f.squeeze(-1)` in place of `f.squeeze()`, which drops "
+        "the axis of a single row."
+    )
+    if count in shape[1:]:
+        advice = (
+            "Write values of shape (rows, outputs): the plate of the rows with `dim=-2` and that of the "
+            "outputs with `dim=-1`, or the distribution with `.to_event(1)` under the plate of rows alone; "
+            "and turn the target, `y.T`."
+        )
+    return (
+        f"predict: the site '{target}' has shape {shape} at {count} rows"
+        f"{f', with the plates {axes}' if axes else ''}. Its first axis must be that of the rows, with "
+        f"{count} entries that follow from the inputs. {advice}"
+    )

@@ -15,12 +15,21 @@ from numpyro_bnn.data.arguments import as_array
 from numpyro_bnn.data.units import Column, check_fits, standardized
 from numpyro_bnn.distributions.unwrap import GAUSSIAN
 from numpyro_bnn.likelihoods.observe import check_array, check_labels
-from numpyro_bnn.posterior.mixture_quantiles import quantiles_of
 from numpyro_bnn.potential.sites import Site
 from numpyro_bnn.samplers.suspects import warn_of_use
 
-# What is computed at targets, of which there is one a row.
+# A function of one target a row.
 OF_TARGETS = ("log_prob", "log_likelihood", "cdf")
+# Halvings of an interval of many standard deviations: to about 10⁻⁵ of one. Where one draw is far wider than
+# the others, or a distribution has heavy tails, more are needed, up to the second number.
+_HALVINGS, _MOST_HALVINGS = 25, 300
+# F is known at both ends to be so near to the level, as a share of the level or of 1 less the level; or both
+# ends are so near to each other, as a share of their size.
+_NEAR, _EQUAL = 1e-5, 1e-7
+# Single precision does not resolve F near 1 better.
+_LARGEST = 1 - 1e-6
+# The first interval reaches this many standard deviations beyond the draws; it is doubled while too short.
+_REACH = 4.0
 
 
 class Predictions:
@@ -106,7 +115,7 @@ class Predictions:
 
         :param y: targets, one a row.
         :return: shape (chain, draw, row), nats.
-        :raises ValueError: for targets that are NaN or infinite, unless their law allows for them.
+        :raises ValueError: for targets that are NaN or infinite, unless their distribution allows for them.
         """
         return self._of_rows("log_prob", y)
 
@@ -118,7 +127,7 @@ class Predictions:
 
         :param y: targets, one a row; those of hidden rows may be NaN.
         :return: shape (chain, draw, row), nats.
-        :raises ValueError: for other targets that are NaN or infinite, unless their law allows for them.
+        :raises ValueError: for other targets that are NaN or infinite, unless their distribution allows it.
         """
         return self._of_rows("log_likelihood", y)
 
@@ -127,8 +136,8 @@ class Predictions:
 
         :param y: one number a row.
         :return: shape (chain, draw, row), between 0 and 1.
-        :raises NotImplementedError: for a law whose distribution function is not known.
-        :raises ValueError: for a law whose distribution function is not between 0 and 1.
+        :raises NotImplementedError: for a distribution without a known distribution function.
+        :raises ValueError: for a distribution function that is not between 0 and 1.
         """
         self._value("mean")
         return self._distribution_function(self._in_units("cdf", y))
@@ -145,10 +154,10 @@ class Predictions:
 
     def _distribution_function(self, y: np.ndarray) -> np.ndarray:
         found = self._evaluate("cdf", y)["cdf"]
-        # A law of the user's own may compute anything; rounding is left as it is.
+        # A user's distribution may compute anything; rounding is left as it is.
         if ((found < -0.001) | (found > 1.001)).any():
             raise ValueError(
-                f"cdf: the distribution function of the target's law gives values from {found.min():.3g} to "
+                f"cdf: the distribution function of the target gives values from {found.min():.3g} to "
                 f"{found.max():.3g}. Its `cdf` must be between 0 and 1, outside of its support too."
             )
         return found
@@ -203,7 +212,7 @@ class Predictions:
         y = self._in_units(what, y)
         found = self._evaluate(what, y)[what]
         finite = np.isfinite(y)
-        # A missing target is no impossible one. Where it is finite, the law (or a mask) allows for it.
+        # A missing target is not impossible: where this is finite, the distribution or a mask allows for it.
         if not finite.all():
             unknown = ~np.isfinite(found).reshape(-1, *y.shape[:1], found[0, 0, 0].size).all((0, 2))
             bad = np.flatnonzero(unknown & ~finite.reshape(len(y), -1).all(1))
@@ -253,7 +262,7 @@ class Predictions:
         return self._evaluate("sample", key)["sample"]
 
     def _check_counts(self, what: str, most: float = 1e8) -> None:
-        """Refuse counts with larger means: draws of theirs do not fit into 32 bits."""
+        """Refuse counts with large means, whose draws do not fit into 32 bits."""
         if self.discrete and "mean" in self.values and not self.mean.max() <= most:
             raise ValueError(
                 f"{what}: counts with a mean of {self.mean.max():.3g} were predicted, expected at most "
@@ -272,7 +281,7 @@ class Predictions:
         asked = jax.random.key(0), -(-least // draws)
         drawn = np.moveaxis(self._evaluate("targets", asked)["targets"], -1, 0)
         flat = drawn.reshape(-1, *drawn.shape[3:])
-        # In float64, as means are: beside a mean that is far from zero float32 would round a target away.
+        # In float64: beside a large mean float32 would lose the target.
         return flat if self._shift is None else flat.astype(np.float64) + np.asarray(self._shift)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -372,11 +381,91 @@ def _finite(values: np.ndarray, averaged: np.ndarray, allow: float = np.nan) -> 
 
 
 def mean_over_draws(values: np.ndarray, kind: type = np.float64) -> np.ndarray:
-    """The average over chains and draws, in double precision.
-
-    NumPy adds up arrays (chain, draw, …) one draw after another, and in single precision the sum of many
-    draws rounds in one direction: by more than a Monte Carlo error.
-
-    :param values: (chain, draw, …).
-    """
+    """The average over chains and draws (chain, draw, …), in double precision."""
+    # NumPy adds up one draw after another, and in single precision the sum of many draws rounds in one
+    # direction: by more than a Monte Carlo error.
     return values.mean((0, 1), dtype=kind)
+
+
+def quantiles_of(
+    mean: np.ndarray,
+    scale: np.ndarray,
+    cdf: Callable[[np.ndarray], np.ndarray],
+    levels: ArrayLike,
+    discrete: bool = False,
+) -> np.ndarray:
+    """The least q with average over draws of F_s(q) ≥ level for each row, by bisection."""
+    levels = np.atleast_1d(np.asarray(levels, np.float64))
+    if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
+        raise ValueError(
+            f"quantiles: levels must lie strictly between 0 and 1, got {levels.tolist()}. Give 0.05 and "
+            "0.95 for the ends of a central 90 % interval."
+        )
+
+    def averaged(at: np.ndarray) -> np.ndarray:
+        found = cdf(at)
+        if found.dtype == np.float32 and (levels > _LARGEST).any():
+            raise ValueError(
+                f"quantiles: single precision does not tell the level {float(max(levels))!r} from 1. Give "
+                f"levels up to {_LARGEST}, or predict in double precision (`numpyro.enable_x64()`)."
+            )
+        return found.mean((0, 1), dtype=np.float64)
+
+    # Distributions with heavy tails have no mean or no standard deviation: any start does.
+    mean, scale = np.where(np.isfinite(mean), mean, 0.0), np.where(np.isfinite(scale), scale, 1.0)
+    spread = scale.max((0, 1)) + np.ptp(mean, axis=(0, 1))
+    middle, varies = mean.mean((0, 1), dtype=np.float64), spread > 0
+    step = np.where(varies, spread, 1.0)
+    found = np.stack([_solved(averaged, middle, step, level, discrete) for level in levels])
+    # A value that is the same in all draws, without noise, is its own quantile.
+    # A zero without a sign: just below 0 it would be rounded to -0.
+    return np.where(varies, np.round(found) + 0.0 if discrete else found, middle)
+
+
+def _solved(
+    averaged: Callable[[np.ndarray], np.ndarray],
+    middle: np.ndarray,
+    spread: np.ndarray,
+    level: float,
+    discrete: bool,
+) -> np.ndarray:
+    low = _beyond(averaged, middle, -_REACH * spread, lambda value: value <= level)
+    high = _beyond(averaged, middle, _REACH * spread, lambda value: value >= level)
+    at_low, at_high = averaged(low), averaged(high)
+    for halving in range(_MOST_HALVINGS):
+        size = np.maximum(np.abs(low), np.abs(high))
+        close = high - low <= (0.5 if discrete else _EQUAL * size)
+        if not discrete:
+            close |= at_high - at_low <= _NEAR * min(level, 1 - level)
+        if halving >= _HALVINGS and close.all():
+            break
+        centre = (low + high) / 2
+        value = averaged(centre)
+        below = value < level
+        low, high = np.where(below, centre, low), np.where(below, high, centre)
+        at_low, at_high = np.where(below, value, at_low), np.where(below, at_high, value)
+    return (low + high) / 2
+
+
+def _beyond(
+    averaged: Callable[[np.ndarray], np.ndarray],
+    middle: np.ndarray,
+    step: np.ndarray,
+    is_far: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """A number a row that is on the far side of the quantile."""
+    at = middle + step
+    while not (far := is_far(_require_finite(averaged(at)))).all():
+        step = np.where(far, step, 2 * step)
+        at = middle + step
+    return at
+
+
+def _require_finite(values: np.ndarray) -> np.ndarray:
+    """Refuse NaN, with which no side would ever be far enough."""
+    if np.isnan(values).any():
+        raise ValueError(
+            "quantiles: the predictions hold values that are not finite. Look for a chain that exploded "
+            "(`mcmc.left_out`), and leave it out."
+        )
+    return values

@@ -30,12 +30,12 @@ def rows_are_separate(
     arguments: tuple[tuple, dict[str, Any]],
     part: int,
 ) -> bool | None:
-    """Whether the law of a target at a row is the same among other rows, under the first draw."""
+    """Whether the distribution of a target at a row is the same among other rows, under the first draw."""
     size = len(jax.tree.leaves(arguments[0][0])[0])
     shapes = {n: s for n, s in structure.shapes.items() if n in samples and n != target}
     grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)
     arrays, static = Arguments.split(*arguments)
-    # Values of single rows from their prior, and masks of dropout.
+    # Draws from the prior of single rows, and dropout masks.
     drawn = structure.takes_keys or any(
         structure.sites[name].plates for name in structure.latent if name not in {target, *shapes}
     )
@@ -43,7 +43,7 @@ def rows_are_separate(
     def laws(draw: dict[str, jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
         args, kwargs = Arguments.join(arrays, static)
         given = substitute(seed(model, jax.random.key(0)), data=draw)
-        return _law(trace(given).get_trace(*args, **kwargs)[target])
+        return _parameters(trace(given).get_trace(*args, **kwargs)[target])
 
     def abstract(count: int) -> tuple[Any, list[jax.ShapeDtypeStruct]]:
         def rows(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -60,23 +60,28 @@ def rows_are_separate(
         draw = one_draw(grouped, 0, 0)
 
         def at_rows(rows: np.ndarray) -> list[np.ndarray]:
-            return [np.asarray(law) for law in program(draw, taken(arrays, rows, size))]
+            return [
+                np.asarray(distribution)
+                for distribution in program(draw, taken(arrays, rows, size))
+            ]
 
         same = same_in_parts(at_rows, shapes_at, size, part, _BLOCKS * part, drawn)
         return None if same else False
-    except Exception:  # a model of just these rows may fail in any way there is
+    except Exception:  # The model may raise; treat as unknown.
         return None
 
 
-def _law(site: dict[str, Any]) -> list[jax.Array]:
-    """Parameters of the law of a site, or its value where it is computed."""
+def _parameters(site: dict[str, Any]) -> list[jax.Array]:
+    """Parameters of the distribution of a site, or its value where it is computed."""
     if site["type"] == "deterministic":
         return [jnp.asarray(site["value"])]
-    law = site["fn"]
-    found = [leaf for leaf in jax.tree.leaves(law) if isinstance(leaf, (jax.Array, np.ndarray))]
-    shape = law.shape()
-    if shape and len(shape) == family_of(law).event_dim:
-        # One law of all rows together: an array by pairs of rows says that none is separate.
+    distribution = site["fn"]
+    found = [
+        leaf for leaf in jax.tree.leaves(distribution) if isinstance(leaf, (jax.Array, np.ndarray))
+    ]
+    shape = distribution.shape()
+    if shape and len(shape) == family_of(distribution).event_dim:
+        # One joint distribution of all rows: this array by pairs of rows makes them dependent.
         found.append(jnp.zeros((shape[0], shape[0])))
     return [jnp.asarray(leaf) for leaf in found]
 
@@ -86,7 +91,7 @@ def _shape(array: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(array.dtype))
 
 
-def told_dependent_rows(size: int, batch_size: int, others: Sequence[Place]) -> str:
+def dependent_rows_message(size: int, batch_size: int, others: Sequence[Place]) -> str:
     """The error for blocks of rows that depend on one another."""
     named = ", ".join(
         f"'{place}'" if isinstance(place, str) else f"number {place + 1}" for place in others

@@ -22,9 +22,9 @@ def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:
         mean, scale = fn.mean, _scale_of(fn)
     except NotImplementedError:
         raise NotImplementedError(
-            f"predict: the law of the target, {type(base).__name__}, has no mean or no variance in NumPyro. "
-            "Use a law that has both: dist.Normal(loc + scale * f, …) in place of a transformed one, for "
-            "example, or a subclass with the properties `mean` and `variance`."
+            f"predict: the distribution of the target, {type(base).__name__}, has no mean or no variance in "
+            "NumPyro. Use one that has both, such as dist.Normal(loc + scale * f, …) for a transformed one, "
+            "or a subclass with the properties `mean` and `variance`."
         ) from None
     return {"mean": jnp.broadcast_to(mean, shape), "scale": jnp.broadcast_to(scale, shape)}
 

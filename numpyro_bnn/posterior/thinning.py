@@ -13,7 +13,7 @@ from numpyro_bnn.posterior.predictions import predict_some
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import training_data
 
-# Rows at which predictions are compared, at most, and parts of equal probability that a continuous
+# Most rows at which predictions are compared, and parts of equal probability that a continuous
 # predictive distribution is cut into.
 _ROWS = 200
 _BINS = 20
@@ -59,7 +59,7 @@ def thin(run: Run, k: int, x: PyTree = None, **by_row: PyTree) -> Draws:
     parts = _probabilities(predict_some(draws, x, others, _some_rows(x)))
     flat = parts.reshape(count, -1)
     chosen = _chosen(flat, k)
-    # In double precision: many draws add up to more digits than single precision has.
+    # In double precision: sums of many draws need more digits.
     few, all_draws = (each.mean(0, dtype=np.float64) for each in (parts[chosen], parts))
     distance = _total_variation(few, all_draws)
     told = {
@@ -100,7 +100,7 @@ def _probabilities(predictions: Predictions) -> np.ndarray:
     ends = np.concatenate([np.zeros_like(below[..., :1]), below, np.ones_like(below[..., :1])], -1)
     parts = np.diff(ends, axis=-1)
     if parts.ndim > 3:
-        # An output of which all draws say the same in all rows, as that no time is censored, counts for none.
+        # An output that is the same in all draws and rows, such as "not censored", does not count.
         varies = np.ptp(parts, axis=0).any((0, -1))
         parts = parts[:, :, varies] if varies.any() else parts
     return parts

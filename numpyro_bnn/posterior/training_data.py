@@ -24,7 +24,7 @@ from numpyro_bnn.data.arguments import (
     prepared,
 )
 from numpyro_bnn.data.host_rows import OnHost
-from numpyro_bnn.data.row_digests import noted_rows
+from numpyro_bnn.data.row_hashes import noted_rows
 from numpyro_bnn.posterior.draws import Run
 from numpyro_bnn.posterior.fitted import arguments_of, model_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
@@ -36,24 +36,18 @@ from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 
 class TrainingData(NamedTuple):
-    """Inputs, observed values and other arguments of a model.
+    """Inputs, observed values and other arguments of a model."""
 
-    - **x** - the inputs, its first argument; None where they are not known
-    - **observed** - values of the observed sites, in the user's units
-    - **targets** - by observed site the arguments that its values are computed from, and no distribution is
-    - **others** - all arguments but inputs and targets, by their place in the call
-    - **counted** - of each observed site which of its values enter its log density: those that no mask hides
-    - **weighted** - observed sites whose log density is multiplied by anything but 1: rows count more or less
-      than once
-    - **moving** - observed sites whose values change with latent ones, and are no data alone
-    """
-
-    x: PyTree = None
-    observed: Mapping[str, np.ndarray] = {}
+    x: PyTree = None  # the first argument; None where it is not known
+    observed: Mapping[str, np.ndarray] = {}  # in the user's units
+    # The arguments that only the values of each observed site are computed from
     targets: Mapping[str, frozenset[Place]] = {}
-    others: Mapping[Place, PyTree] = {}
+    others: Mapping[Place, PyTree] = {}  # all arguments but inputs and targets
+    # Which values enter the log density: those that no mask hides
     counted: Mapping[str, np.ndarray] = {}
+    # Observed sites whose log density is multiplied by anything but 1
     weighted: frozenset[str] = frozenset()
+    # Observed sites whose values change with latent ones, and are no data alone
     moving: frozenset[str] = frozenset()
 
     def counted_rows(self, site: str) -> np.ndarray:
@@ -77,19 +71,9 @@ def training_data(
     y: Any = None,
     site: str | None = None,
 ) -> TrainingData:
-    """The data of a run; or those of given rows, with the other arguments of the run.
-
-    :param owner: the function that was called, for errors.
-    :param model: the model; of a run without one only the inputs are known.
-    :param run: an ``MCMC`` after `run`, a fitted object, or draws, which know no data.
-    :param x: inputs of the given rows; None for the data of the run.
-    :param y: their target, as the model takes it; None for none.
-    :param site: the observed site that `y` belongs to, where there are several.
-    :raises ValueError: where it is not known which argument `y` is, or which values other arguments of the
-        run have at the given rows.
-    """
+    """The data of a run; or those of given rows `x` and `y`, with the other arguments of the run."""
     known = TrainingData()
-    # Of data on the host only the rows that are given are looked at.
+    # Data on the host are read at the given rows only.
     own = model_of(run) or model
     given = {} if holds_host_rows(run) else by_place(own, *arguments_of(run))
     if given:
@@ -183,7 +167,7 @@ def rows_of_call(
                 if model is None
                 else target_places(model, by_place(model, args, kwargs))
             )
-        except Exception:  # a model may fail in any way there is: then it is not known
+        except Exception:  # The model may raise; treat as unknown.
             return frozenset()
 
     return noted_rows(model, args, kwargs, targets)
@@ -215,7 +199,7 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     args, kwargs = prepared(model, *call_with(given))
     structure = structure_of(model, args, kwargs)
     sites = structure.targets
-    # The data are arguments of the program, so that it keeps nothing of them.
+    # The data are arguments of the program, which must not keep them.
     arguments = Arguments.split(args, kwargs)
     shaped = _shaped(model)
 
@@ -237,7 +221,7 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     if is_ready:
         found = {name: _as_given(given, targets[name], value) for name, value in found.items()}
     taken_out = frozenset[Place]().union(*targets.values())
-    # A target of which some are missing (`obs_mask=`) is two sites of NumPyro, and has their common name.
+    # NumPyro splits a target with missing values (`obs_mask=`) into two sites of one name.
     bare = {n: n.removesuffix("_observed") for n in sites}
     named = {n: b if f"{b}_unobserved" in structure.sites else n for n, b in bare.items()}
     weights = {n: s for n, (_, s, _) in values.items() if s is not None}

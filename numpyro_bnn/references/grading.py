@@ -7,9 +7,9 @@ import numpy as np
 from scipy.stats import norm
 from scipy.stats import t as student
 
+from numpyro_bnn.diagnostics.checked_draws import copies_of, without_copies
 from numpyro_bnn.diagnostics.compare_runs import label_of, limit_of_errors
 from numpyro_bnn.diagnostics.convergence.rhat import moments, rhat
-from numpyro_bnn.diagnostics.copied_chains import copies_of, without_copies
 from numpyro_bnn.posterior.draws import Run, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.references.models import PROBLEMS, Problem
@@ -19,9 +19,9 @@ FUNCTIONS = "functions"
 Outcome: TypeAlias = Literal["differs", "no difference is seen", "cannot be told"]
 # Chains above this R-hat do not agree.
 _RHAT = 1.1
-# Differences of so many posterior sd, and standard deviations off by this share, must be seen.
+# Differences of this many posterior sd, and sd off by this share, must be detectable.
 _HALF = 0.5
-# Standard deviations are compared where the kurtosis (fourth moment over squared variance; 3 of a normal law)
+# Standard deviations are compared where the kurtosis (fourth moment over squared variance; normal: 3)
 # is at most this. Few draws make the standard deviation of others, such as probabilities near 0.
 _KURTOSIS = 15.0
 
@@ -39,7 +39,7 @@ class Differences(NamedTuple):
     - **worst** - which scalar has the largest difference in errors
     - **spread_errors** - largest log ratio of standard deviations in joint Monte Carlo errors
     - **worst_spread** - which scalar that is
-    - **num_spreads** - how many standard deviations were compared: those of laws without heavy tails
+    - **num_spreads** - how many standard deviations were compared: those of distributions without heavy tails
     - **resolved** - least difference that would be seen at every mean, in posterior standard deviations
     - **resolved_spread** - least log ratio of standard deviations that would be seen at half of the scalars
     """
@@ -61,7 +61,7 @@ class Differences(NamedTuple):
 
     @property
     def untold(self) -> str:
-        """Why it cannot be told whether draws differ; empty where it can."""
+        """Why a difference of draws could not be detected; empty where it could."""
         if self.rhat > _RHAT:
             return "chains do not agree, so errors are too small"
         if max(self.errors, self.spread_errors) > self.limit:
@@ -146,7 +146,7 @@ def grade(run: Run | Mapping[str, np.ndarray], reference: Reference | str) -> Gr
     1 in 1500 was said to differ and none could not be told; of 400 draws 1 and 5 in 600; of 100 draws 5 in
     600, and most could not be told. Of 240 draws of independent functions up to 7 in 100 differed.
 
-    Not compared are correlations, other moments, and standard deviations of laws with heavy tails
+    Not compared are correlations, other moments, and standard deviations of distributions with heavy tails
     (probabilities near 0 or 1), which few draws make.
 
     :param run: a run of the reference's model, of any kind that :func:`numpyro_bnn.predict` takes; or a
@@ -293,16 +293,11 @@ def _differences(
 
 
 class _Spreads(NamedTuple):
-    """Standard deviations beside those of the reference, by scalar.
+    """Standard deviations beside those of the reference, by scalar."""
 
-    - **z** - log ratios in joint Monte Carlo errors; 0 where not compared
-    - **error** - those errors
-    - **compared** - whether tails are light enough to compare
-    """
-
-    z: np.ndarray
+    z: np.ndarray  # log ratios in joint Monte Carlo errors; 0 where not compared
     error: np.ndarray
-    compared: np.ndarray
+    compared: np.ndarray  # whether tails are light enough to compare
 
 
 def _spreads(
@@ -341,9 +336,9 @@ def _at_least_one(size: np.ndarray) -> np.ndarray:
 def _as_normal(
     z: np.ndarray, own_error: np.ndarray, joint: np.ndarray, size: np.ndarray
 ) -> np.ndarray:
-    """Quantiles of the normal law as unlikely as z, whose errors are estimated from few effective draws."""
+    """Normal quantiles as unlikely as z, whose errors are estimated from few effective draws."""
     share = np.maximum(own_error / joint, 1e-3)
     freedom = np.maximum(size - 1.0, 1.0) / share**4
-    # Beyond what a double can tell from 0, z stays as it is.
+    # z stays as it is where a double cannot resolve its probability.
     log_tail = np.maximum(student.logsf(z, freedom), -700.0)
     return np.where(log_tail > -700.0, norm.isf(np.exp(log_tail)), z)

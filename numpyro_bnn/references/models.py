@@ -27,20 +27,14 @@ _NAMED = {
 
 
 class Problem(NamedTuple):
-    """A model, and what of its draws is graded.
+    """A model ``model(x, y=None)``, and what of its draws is graded."""
 
-    - **title** - what the data and the network are, in one line
-    - **model** - ``model(x, y=None)``
-    - **functions** - what is graded, (chain, draw, row, …), from the values of predictions and the targets
-    - **scales** - site of the precisions behind each scale, by name
-    - **floor** - differences of functions below this do not count: the mean of a probability near 0 or 1 is
-      made by few draws, and its error is not that of a normal law
-    """
-
-    title: str
+    title: str  # what the data and the network are, in one line
     model: Callable
+    # What is graded, (chain, draw, row, …), from the values of predictions and the targets
     functions: Functions
-    scales: dict[str, str]
+    scales: dict[str, str]  # site of the precisions behind each scale, by name
+    # Differences below this do not count: the mean of a probability near 0 is made by few draws
     floor: float = 0.0
 
 

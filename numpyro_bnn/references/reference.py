@@ -11,7 +11,7 @@ from numpyro_bnn.diagnostics.compare_runs import limit_of_errors
 from numpyro_bnn.references.models import PROBLEMS
 
 _FOLDER = Path(__file__).parent / "data"
-# Differences of so many Monte Carlo errors of the reference can be graded.
+# Differences of this many Monte Carlo errors of the reference can be graded.
 _ERRORS = 10.0
 
 
@@ -83,7 +83,7 @@ class Reference(NamedTuple):
 
     @property
     def certified(self) -> bool:
-        """Whether the two routes agree: no scalar differs by more errors than chance allows among so many."""
+        """Whether the two routes agree: no scalar differs by more errors than chance explains."""
         z = np.concatenate([np.abs(self.functions.z).ravel(), np.abs(self.log_scales.z)])
         return bool(z.max() <= limit_of_errors(z.size))
 

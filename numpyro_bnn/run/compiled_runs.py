@@ -23,7 +23,7 @@ from numpyro_bnn.data.columns import Columns, about_inputs, column_names
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.posterior.fitted import inputs_of
-from numpyro_bnn.posterior.known_model import known_predictions
+from numpyro_bnn.posterior.saved_model_check import known_predictions
 from numpyro_bnn.posterior.training_data import known_rows
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.fixed_parameters import Fixed, fixed_in
@@ -59,7 +59,7 @@ from numpyro_bnn.storage.run_identity import Described
 
 if TYPE_CHECKING:
     # Only runs that are judged import what judges them.
-    from numpyro_bnn.run.until import Stopped, UntilKnown
+    from numpyro_bnn.run.until import StopReason, UntilKnown
 
 
 class CompiledRuns(LadderResults, NumPyroMCMC):
@@ -73,7 +73,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     left_out: dict[int, str]
     suspect: dict[int, str]
     columns: Columns
-    stopped: "Stopped | None"
+    stopped: "StopReason | None"
     record: Callable | None
     chunk_size: int | None
     _placement: Placement

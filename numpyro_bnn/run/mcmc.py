@@ -32,7 +32,7 @@ from numpyro_bnn.storage.same_run import check_accept
 if TYPE_CHECKING:
     # Only runs that are judged import what judges them.
     from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-    from numpyro_bnn.run.until import Stopped
+    from numpyro_bnn.run.until import StopReason
 
 
 class MCMC(CompiledRuns):
@@ -157,7 +157,7 @@ class MCMC(CompiledRuns):
         self.left_out: dict[int, str] = {}
         self.suspect: dict[int, str] = {}
         self.columns: Columns = []
-        self.stopped: Stopped | None = None
+        self.stopped: StopReason | None = None
         self._programs: dict[tuple, Programs] = {}
         self._processes = Processes(self._placement.spans_processes)
         self._disk = Disk.given(checkpoint, checkpoint_every, draws, draws_dtype, self._processes)
@@ -239,7 +239,7 @@ class MCMC(CompiledRuns):
         extra_fields: tuple[str, ...] | list[str] = (),
         init_params: PyTree | None = None,
         **kwargs: object,
-    ) -> "Stopped":
+    ) -> "StopReason":
         """Run the chains until the averages of their predictions are known.
 
         The run is judged after `num_samples` steps, and again whenever there are half as many draws

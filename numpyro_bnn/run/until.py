@@ -19,11 +19,11 @@ from numpyro_bnn._checks import check_positive
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.columns import Columns, about_inputs, check_columns, check_row_shapes
-from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
-from numpyro_bnn.diagnostics.monte_carlo.beginning import draws_to_drop
+from numpyro_bnn.diagnostics.diagnose_draws import diagnose_draws
+from numpyro_bnn.diagnostics.evidence import predictions_not_finite
+from numpyro_bnn.diagnostics.monte_carlo.agreement import draws_to_drop
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.predictions_not_finite import predictions_not_finite
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import limits_of, stats_by_site
 from numpyro_bnn.posterior.observed_targets import as_observed
@@ -54,7 +54,7 @@ _SAID = {
 }
 
 
-class Look(NamedTuple):
+class StoppingCheck(NamedTuple):
     """One evaluation of the stopping rule.
 
     - **draws** - draws of each chain so far
@@ -71,7 +71,7 @@ class Look(NamedTuple):
     seconds_left: float
 
 
-class Stopped(NamedTuple):
+class StopReason(NamedTuple):
     """How a run in stages ended.
 
     - **reason** - ``"within tolerance"``, ``"modes: temper"``, ``"chains that do not move"``,
@@ -88,7 +88,7 @@ class Stopped(NamedTuple):
     reason: str
     draws: int
     dropped: int
-    looks: tuple[Look, ...]
+    looks: tuple[StoppingCheck, ...]
     why_not_finite: str = ""
 
     @property
@@ -160,7 +160,7 @@ class UntilKnown:
         self._known = 0
         self._bad: dict[int, int] = {}
         self._began = time.monotonic()
-        self.looks: list[Look] = []
+        self.looks: list[StoppingCheck] = []
         self._modes: list[bool] = []
         self.reason: str | None = None
         self.dropped = 0
@@ -226,7 +226,7 @@ class UntilKnown:
         )
         seconds = time.monotonic() - self._began
         if not len(next(iter(values.values()))):
-            self.looks.append(Look(drawn.num_draws, 0, None, seconds, float("nan")))
+            self.looks.append(StoppingCheck(drawn.num_draws, 0, None, seconds, float("nan")))
             self.reason = self.line = FAILED
             return
         # The weights of these chains are finite.
@@ -245,7 +245,7 @@ class UntilKnown:
         )
         left = self._seconds_left(drawn, report)
         self._modes.append(_separate_modes(report, values, scored.get("")))
-        self.looks.append(Look(drawn.num_draws, self.dropped, report, seconds, left))
+        self.looks.append(StoppingCheck(drawn.num_draws, self.dropped, report, seconds, left))
         self.reason = NOT_FINITE if self._why_not_finite else self._decided()
         self.line = self._told()
 
@@ -302,13 +302,13 @@ class UntilKnown:
                 text += f", of which {duration(max(0.0, over))} are allowed"
         return text
 
-    def stopped(self, draws: int) -> Stopped:
+    def stopped(self, draws: int) -> StopReason:
         """How the run ended.
 
         :param draws: draws of each chain that were sampled.
         """
         assert self.reason is not None
-        return Stopped(self.reason, draws, self.dropped, tuple(self.looks), self._why_not_finite)
+        return StopReason(self.reason, draws, self.dropped, tuple(self.looks), self._why_not_finite)
 
 
 def stored_judge(kernel: MCMCKernel, start: Start, fitted: PyTree) -> UntilKnown:

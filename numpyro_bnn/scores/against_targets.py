@@ -72,13 +72,11 @@ def _gaussian_absolute(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def _mixture_spread(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """`E |X - X'|` of two independent draws from each row's mixture; `mean (rows, draws)`.
-
-    The closed form over pairs of draws costs S^2 operations; the integral `E|X - X'| = 2 int F (1 - F)` costs
-    S times the number of nodes. The integrand is smooth on the scale of the narrowest component s, so the
-    trapezoid rule with step s/2 is wrong by about exp(-4 pi^2), beyond double precision. The cheaper is
-    taken.
-    """
+    """`E |X - X'|` of two independent draws from each row's mixture; `mean (rows, draws)`."""
+    # The closed form over pairs of draws costs S^2 operations; the integral `E|X - X'| = 2 int F (1 - F)`
+    # costs S times the number of nodes. The integrand is smooth on the scale of the narrowest component s, so
+    # the trapezoid rule with step s/2 is wrong by about exp(-4 pi^2), beyond double precision. The cheaper is
+    # taken.
     rows, draws = mean.shape
     out = np.empty(rows)
     for i in range(rows):
@@ -107,8 +105,8 @@ def crps(
     predictive is the mixture `1/S sum_s N(mean_s, scale_s^2)`, in closed form after Grimit et
     al. 2006; without it `predictions` are samples of `y` and the score is that of their
     empirical distribution. Draws of the *mean* without a scale are not samples of `y`. Predictions
-    whose law is not Gaussian (counts, Student's t) are scored by 4000 samples of it, the same at
-    every call: a row's score errs by about a sixtieth of the standard deviation of its law.
+    whose distribution is not Gaussian (counts, Student's t) are scored by 4000 samples of it, the same at
+    every call: a row's score errs by about a sixtieth of the standard deviation of its distribution.
 
     :param predictions: means or samples `(..., *y.shape)`, or predictions with both.
     :param y: target `(n,)` or `(n, outputs)`; several outputs are averaged within a row.

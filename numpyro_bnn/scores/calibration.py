@@ -22,11 +22,11 @@ def pit(
     """Probability integral transform of each target under its predictive distribution.
 
     Mixture: `1/S sum_s Phi((y - mean_s) / scale_s)`, or for predictions that know it the distribution
-    function of their own law (Student's t, ...) in place of Phi; samples: `(r + 1/2) / (S + 1)` with `r` the
-    number of samples below `y`, ties counted half. Uniform when the predictive is calibrated
+    function of their own distribution (Student's t, ...) in place of Phi; samples: `(r + 1/2) / (S + 1)` with
+    `r` the number of samples below `y`, ties counted half. Uniform when the predictive is calibrated
     (Dawid 1984; Gneiting, Balabdaoui & Raftery 2007). The distribution function of counts jumps, by
     the probability of the target: a uniform number is drawn between its two sides (Brockwell 2007;
-    Czado, Gneiting & Held 2009), which is uniform again. A law without a known distribution
+    Czado, Gneiting & Held 2009), which is uniform again. A distribution without a known distribution
     function gives samples.
 
     :param predictions: means or samples `(..., *y.shape)`, or predictions with both.
@@ -49,7 +49,7 @@ def _sides(
     name: str, predictions: Scored, y: np.ndarray, scale: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """The average distribution function just below each target and at it; the same where it does not jump."""
-    if (known := _own_law(name, predictions, y)) is not None:
+    if (known := _own_distribution(name, predictions, y)) is not None:
         return known
     values, scales = inputs.mixture(name, predictions, y, scale)
     num_draws = values.shape[0]
@@ -66,8 +66,10 @@ def _sides(
     return found, found
 
 
-def _own_law(name: str, predictions: Scored, y: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Those sides of an object of predictions that knows its law; None of all else."""
+def _own_distribution(
+    name: str, predictions: Scored, y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Both sides for predictions that know their distribution function; None for others."""
     if not (inputs.is_predictions(predictions) and hasattr(predictions, "cdf")):
         return None
     inputs.values_of(name, predictions, "mean")

@@ -41,15 +41,7 @@ def rows_needed(coverage: float) -> int:
 
 
 def threshold(scores: np.ndarray, coverage: float) -> float:
-    """The score that a new row exceeds with probability at most 1 - `coverage`.
-
-    :param scores: scores of the calibration rows, (n,).
-    :param coverage: a probability strictly between 0 and 1.
-    :raises ValueError: for too few rows, naming how many are needed.
-
-    >>> threshold(np.arange(1.0, 10.0), coverage=0.9)
-    9.0
-    """
+    """The score that a new row exceeds with probability at most 1 - `coverage`."""
     k = rank(coverage, len(scores))
     if k > len(scores):
         raise ValueError(

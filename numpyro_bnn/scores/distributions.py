@@ -206,7 +206,7 @@ def uncertainty(predictions: Scored, scale: ArrayLike | None = None) -> Uncertai
     """Total uncertainty of the predictive, split into aleatoric and epistemic.
 
     Classification, by entropies: `H[E p] = E H[p] + I`. Regression, by variances:
-    `Var y = E scale^2 + Var mean`, the law of total variance over the draws, with S in the
+    `Var y = E scale^2 + Var mean`, the total variance over the draws, with S in the
     denominator so that the parts sum exactly. Both in Depeweg et al. 2018 (arXiv:1710.07283).
 
     What predictions draw from a prior, such as latent values of single rows without draws, differs from draw
@@ -230,7 +230,7 @@ def uncertainty(predictions: Scored, scale: ArrayLike | None = None) -> Uncertai
         # It is not negative by Jensen's inequality, but rounding could make it -1e-17.
         return Uncertainty(total, aleatoric, np.maximum(total - aleatoric, 0.0))
     means = inputs.values_of("uncertainty", predictions, "mean")
-    # Predictions say how many axes are draws; arrays have one of rows behind them.
+    # Predictions know their axes of draws; arrays have one axis of rows after them.
     like = np.zeros(means.shape[2 if inputs.is_predictions(predictions) else -1 :])
     scales = inputs.scale_like("uncertainty", scale, means)
     means = inputs.draws_like("uncertainty", "mean", means, like)

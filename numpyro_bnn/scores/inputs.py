@@ -21,8 +21,8 @@ from numpyro_bnn.data.arguments import as_array
 
 # Rounding to bfloat16 moves a sum of probabilities by up to 2^-9; logits are off by far more.
 SUM_TOLERANCE = 4e-3
-# Targets a row, at least, that stand for a law without a closed form: the score of one row errs by about a
-# sixtieth of the spread of its law, the mean over rows by less.
+# Targets a row, at least, that stand for a distribution without a closed form: the score of one row errs by
+# about a sixtieth of its spread, the mean over rows by less.
 SAMPLES = 4000
 # Numbers in one block of rows: 32 MiB in double precision.
 BLOCK_SIZE = 1 << 22

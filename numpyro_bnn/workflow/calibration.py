@@ -329,21 +329,14 @@ def class_scores(
     penalty: float = 0.0,
     predictions: Predictions | None = None,
 ) -> np.ndarray:
-    """The score of each class, (N, classes), at inputs that decide the uniform numbers of their rows.
-
-    :param predictions: those at `x`, where they are known.
-    """
+    """The score of each class, (N, classes), at inputs that decide the uniform numbers of their rows."""
     predictions = predictions_of(source, x) if predictions is None else predictions
     return set_scores(probabilities(predictions), uniforms(_inputs(source, x)), penalty)
 
 
 def uniforms(x: PyTree) -> np.ndarray:
-    """A number between 0 and 1 a row, by a hash of its inputs: the same row gets the same set anywhere.
-
-    A score that depends on the inputs alone, and not on a generator, is exchangeable when rows are.
-
-    :param x: an array or a pytree of arrays with rows first.
-    """
+    """A number between 0 and 1 a row, by a hash of its inputs: the same row gets the same set anywhere."""
+    # A score that depends on the inputs alone, and not on a generator, is exchangeable when rows are.
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(x) if np.ndim(leaf)]
     numbers = [
         int.from_bytes(
@@ -374,10 +367,7 @@ def _scores(predictions: Predictions, y: np.ndarray, method: str, coverage: floa
 
 
 def _width(predictions: Predictions, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The unit of distances beyond an interval: its width, of counts at least a step.
-
-    :raises ValueError: where an interval of real numbers has no width.
-    """
+    """The unit of distances beyond an interval: its width, of counts at least a step."""
     width = np.maximum(high - low, 1) if predictions.discrete else high - low
     if not (width > 0).all():
         raise ValueError(
@@ -397,7 +387,7 @@ def _intervals(predictions: Predictions, method: str, coverage: float, limit: fl
     else:
         beyond = limit - (0.5 - TAIL)
         half = min(limit, 0.5 - TAIL)
-        # The quantile of a count is the count itself, and of a number one that bisection is near.
+        # The quantile of a count is exact, that of a real number near to what bisection finds.
         at, to = (0.1, -0.1) if predictions.discrete else (1, 1)
         levels = (0.5 - half - at * _ROUNDING, 0.5 + half + to * _ROUNDING)
         low, high = predictions.quantiles(levels)

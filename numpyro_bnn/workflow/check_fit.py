@@ -11,17 +11,16 @@ from numpyro_bnn._checks import check_key
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost
 from numpyro_bnn.data.fingerprints import fingerprint, is_same
-from numpyro_bnn.data.row_digests import KNOWN_ROWS
+from numpyro_bnn.data.row_hashes import KNOWN_ROWS
 from numpyro_bnn.diagnostics.fit_check.calibration import Calibration, of_classes, of_distribution
 from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut, leave_one_out
 from numpyro_bnn.diagnostics.fit_check.quantities import of_labels, of_residuals
-from numpyro_bnn.diagnostics.fit_check.record import FitCheck
-from numpyro_bnn.diagnostics.fit_check.words import on_weights
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck, on_weights
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, targets_of
-from numpyro_bnn.posterior.other_laws import (
+from numpyro_bnn.posterior.loo_preconditions import (
     why_densities_are_of_priors,
     why_not_the_posterior,
     why_rows_count_otherwise,
@@ -39,7 +38,7 @@ from numpyro_bnn.workflow.training_rows import refuse_new_rows
 
 # Samplers without a Metropolis correction.
 _UNADJUSTED = ("SGLD", "PSGLD", "SGHMC", "BAOAB", "SGNHT", "MCLMC", "SGMCMC")
-# Rows at which the chains are compared, at most.
+# Most rows at which chains are compared.
 _COMPARED = 200
 
 
@@ -283,7 +282,7 @@ def _calibration(
     try:
         cdf = predictions.cdf(y)[..., rows]
     except NotImplementedError:
-        # NumPyro knows no distribution function: shares of targets that the model makes, less certain.
+        # Without a distribution function, shares of simulated targets serve, with more error.
         return of_distribution(loo, (made <= y)[..., rows], (made == y)[..., rows])
     if not predictions.discrete:
         return of_distribution(loo, cdf, None)

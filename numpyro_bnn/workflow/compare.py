@@ -142,12 +142,7 @@ def compare(
 
 
 def default_methods(model: Callable, num_chains: int, num_rows: int) -> dict[str, Method]:
-    """The methods that :func:`compare` has by name.
-
-    :param model: the model that kernels sample.
-    :param num_chains: members of ensembles.
-    :param num_rows: training rows, of which SWAG takes a tenth at a time, at most 100.
-    """
+    """The methods that :func:`compare` has by name; SWAG takes a tenth of the rows at a time, at most 100."""
     batch_size = min(100, max(1, num_rows // 10))
     return {
         "plain training": partial(deep_ensemble, num_members=1),

@@ -25,12 +25,7 @@ DEFAULT = "mclmc"
 
 
 class Recipe(NamedTuple):
-    """How to make the kernel that stands under one name.
-
-    - **make** - makes the kernel from a model and the settings
-    - **settings** - defaults by name
-    - **thinning** - steps to a draw that is kept
-    """
+    """How to make the kernel of a name: defaults of its settings, steps to a draw that is kept."""
 
     make: Callable[..., MCMCKernel]
     settings: dict[str, object]
@@ -71,15 +66,7 @@ KERNELS: dict[str, Recipe] = {
 
 
 def kernel_named(name: str, model: Callable, **settings: Any) -> tuple[MCMCKernel, int]:
-    """Make a kernel by name, and say how many steps it takes to a draw that is kept.
-
-    :param name: a key of :data:`KERNELS`.
-    :param model: the model to sample.
-    :param settings: `max_tree_depth`, of NUTS, HMC, MAMS and GGMC: at most
-        ``2**max_tree_depth - 1`` gradients a draw; `target_accept_prob`, of NUTS, HMC and MAMS;
-        `energy_variance`, of MCLMC.
-    :raises ValueError: for another name, and for a setting that the sampler does not have.
-    """
+    """Make a kernel by name, and say how many steps it takes to a draw that is kept."""
     if name not in KERNELS:
         raise ValueError(
             f"fit: kernel must be one of {sorted(KERNELS)} or a kernel over the model, got {name!r}."
@@ -95,15 +82,7 @@ def kernel_named(name: str, model: Callable, **settings: Any) -> tuple[MCMCKerne
 def kernel_for_fit(
     kernel: str | MCMCKernel | None, model: Callable, batch_size: int | None, options: dict
 ) -> tuple[MCMCKernel, int]:
-    """The kernel that :func:`numpyro_bnn.fit` samples with, and its steps to a draw.
-
-    :param kernel: a name, a kernel over the model, or None for the default.
-    :param model: the model to sample.
-    :param batch_size: rows in a minibatch; all rows where None.
-    :param options: settings of a kernel by name.
-    :raises ValueError: for settings beside a kernel that is made already, and for a sampler that has none of
-        them or takes no minibatches.
-    """
+    """The kernel that :func:`numpyro_bnn.fit` samples with, and its steps to a draw."""
     if isinstance(kernel, MCMCKernel):
         if options or batch_size is not None:
             given = sorted(options) + ([] if batch_size is None else ["batch_size"])

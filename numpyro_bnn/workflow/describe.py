@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Types of the parameters of laws, and operations that leave all values as they are.
+# Types of the parameters of distributions, and operations that leave all values as they are.
 _NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 _SAME_VALUES = ("broadcast_in_dim", "copy", "reshape", "squeeze")
 
@@ -118,8 +118,8 @@ def describe(model: Any, *args: PyTree, **kwargs: PyTree) -> ModelTable:
 
     Flax numbers layers in the order in which they are made: in ``nn.Dense(1)(nn.tanh(nn.Dense(8)(x)))`` the
     outer one is ``Dense_0``, so that a prior given by path can sit on another layer than was meant.
-    Hierarchical priors are told in centred coordinates, whatever those of the model; numbers of a prior that
-    depend on other latent sites are told by the names of these. Nothing of the model is changed.
+    Hierarchical priors are shown in centred coordinates, whatever those of the model; numbers of a prior that
+    depend on other latent sites are shown by the names of these. Nothing of the model is changed.
 
     :param model: a NumPyro model, or an estimator after `fit`.
     :param args: arguments of the model, inputs first and targets where it needs them; a ready model that has
@@ -182,16 +182,16 @@ class _Calls(Messenger):
 
 
 def _typical(site: Mapping[str, Any]) -> Any:
-    """A value of a latent site at which the laws below it have plain numbers: 0, or 1 if positive."""
+    """A value of a latent site at which sites below have plain numbers: 0, or 1 if positive."""
     if site["type"] != "sample" or site["is_observed"] or site["fn"].support.is_discrete:
         return None
-    law = site["fn"]
-    support = law.support
+    distribution = site["fn"]
+    support = distribution.support
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     if support is constraints.real:
-        return jnp.zeros(law.shape())
-    return jnp.ones(law.shape()) if support is constraints.positive else None
+        return jnp.zeros(distribution.shape())
+    return jnp.ones(distribution.shape()) if support is constraints.positive else None
 
 
 def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[Row]:
@@ -237,10 +237,8 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[Row]:
 def _computed_numbers(
     model: Callable, args: tuple, kwargs: dict[str, Any], sites: Mapping[str, Any]
 ) -> dict[str, dict[str, str]]:
-    """What the numbers of laws are that depend on latent sites, by site and parameter.
-
-    Read off the traced program: numbers at a few values could be equal by chance.
-    """
+    """What the numbers of distributions are that depend on latent sites, by site and parameter."""
+    # Read off the traced program: numbers at a few values could be equal by chance.
     latent = {n: s for n, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
 
     def numbers(values: dict[str, Any]) -> dict[str, dict[str, list[Any]]]:
@@ -253,7 +251,7 @@ def _computed_numbers(
 
     values = {name: site["value"] for name, site in latent.items()}
     program, shapes = jax.make_jaxpr(numbers, return_shape=True)(values)
-    # By variable the sites that it is computed from, and the one whose value it is.
+    # For each variable: the sites it is computed from, and the site whose value it is.
     sources = {v: frozenset({name}) for v, name in zip(program.jaxpr.invars, sorted(values))}
     equal = dict(zip(program.jaxpr.invars, sorted(values)))
     for equation in program.jaxpr.eqns:
@@ -282,9 +280,9 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _numbers(site: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of the law of a site."""
-    law = unwrapped(site["fn"])
-    found = {name: getattr(law, name, None) for name in type(law).arg_constraints}
+    """The parameters of the distribution of a site."""
+    distribution = unwrapped(site["fn"])
+    found = {name: getattr(distribution, name, None) for name in type(distribution).arg_constraints}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -313,7 +311,7 @@ def _prior_text(
     levels: Mapping[str, Level],
     computed: Mapping[str, Mapping[str, str]],
 ) -> str:
-    """The law of a site, where it depends on others with the names of these."""
+    """The distribution of a site, where it depends on others with the names of these."""
     if name in levels:
         level = levels[name]
         k = f"{level.concentration:g}"
@@ -324,8 +322,8 @@ def _prior_text(
         for array in level.arrays:
             if array.site == name:
                 scale = "τ" if array.factor == 1 else f"({array.factor:g} τ)"
-                law = "Normal(0, " if array.df is None else f"StudentT({array.df:g}, 0, "
-                return f"{law}{scale}^-1/2), τ = {level.site}"
+                family = "Normal(0, " if array.df is None else f"StudentT({array.df:g}, 0, "
+                return f"{family}{scale}^-1/2), τ = {level.site}"
     parts = [
         f"{key}={computed[name][key] or text_of(_rounded(value))}"
         for key, value in _numbers(site).items()

@@ -16,7 +16,7 @@ from numpyro_bnn.data.arguments import refuse_text_columns
 from numpyro_bnn.data.units import Column, moments
 from numpyro_bnn.scores.conformal import rows_needed
 
-# The coverage for which held-out rows are calibrated first; others are asked of the same rows.
+# The first coverage for which held-out rows are calibrated; others use the same rows.
 COVERAGE = 0.9
 # Rows that are predicted together.
 BLOCK = 256
@@ -56,10 +56,7 @@ def validated(
 
 
 def hidden_sizes(estimator: BaseEstimator) -> tuple[int, ...]:
-    """Units of each hidden layer, from the `hidden` of an estimator: a sequence, or a number for one layer.
-
-    :raises ValueError: for a layer without units, or units that are no whole number.
-    """
+    """Units of each hidden layer, from the `hidden` of an estimator: a sequence, or one number."""
     hidden = estimator.hidden
     layers = hidden if np.ndim(hidden) else (hidden,)
     name = type(estimator).__name__
@@ -115,7 +112,7 @@ def calibration_rows(
     count, needed = round(float(share) * len(y)), rows_needed(COVERAGE)
     order = check_random_state(seed).permutation(len(y))
     classes = y[order] if is_class else np.zeros(len(y), int)
-    # Rows of a class stand next to each other, so that evenly spaced ones are its part, up to one row.
+    # Rows are sorted by class, so that evenly spaced ones keep the shares of classes.
     order = order[np.argsort(classes, kind="stable")]
     order = np.delete(order, np.unique(np.sort(classes), return_index=True)[1])
     count = min(count, len(order))

@@ -4,12 +4,15 @@ They do what :func:`numpyro_bnn.fit` does, with the conventions of scikit-learn:
 they are given, and everything that is learned has a name that ends in an underscore.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import ClassifierMixin, RegressorMixin
+from numpyro.util import find_stack_level
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -17,13 +20,128 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_share
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.models.ready import classification, regression
-from numpyro_bnn.posterior.predictive_draws import average
+from numpyro_bnn.diagnostics.report import Report
+from numpyro_bnn.models.random_module import MLP
+from numpyro_bnn.models.ready import ReadyModel, classification, regression
+from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.fitted import targets_of
+from numpyro_bnn.posterior.predictions import predict, separate_at
+from numpyro_bnn.posterior.predictive_draws import Predictions, average
 from numpyro_bnn.priors.hierarchical import Hierarchical
-from numpyro_bnn.workflow.calibration import nominal_sets
-from numpyro_bnn.workflow.estimator_base import BNNEstimator
-from numpyro_bnn.workflow.estimator_inputs import validated, weights_of
+from numpyro_bnn.run.mcmc import MCMC
+from numpyro_bnn.workflow.calibration import Calibrated, calibrate, nominal_sets
+from numpyro_bnn.workflow.check_fit import check_fit
+from numpyro_bnn.workflow.estimator_inputs import (
+    BLOCK,
+    COVERAGE,
+    held_out,
+    hidden_sizes,
+    in_blocks,
+    key_from,
+    table_like,
+    validated,
+    weights_of,
+)
+from numpyro_bnn.workflow.fit import fit as fit_model
+
+# Parameters that both estimators hand on to `fit`.
+_FOR_FIT = ("kernel", "num_chains", "num_warmup", "num_samples", "thinning", "batch_size", "until",
+            "max_minutes", "progress_bar")  # fmt: skip
+_MORE_DRAWS = (
+    "give more draws (num_samples=), or sample until they are known (until=bnn.Tolerance())"
+)
+# What to do, by verdict; nothing where predictions are within tolerance.
+_ADVICE = {
+    "run_longer": _MORE_DRAWS,
+    "too_short": _MORE_DRAWS,
+    "chains_disagree": (
+        "it says which chains differ; more draws (num_samples=, or until=bnn.Tolerance()) help only "
+        'chains that cross, and the page "What the verdict lets you do" has what helps others'
+    ),
+    "invalid": "it says which chains hold values that are not finite, or do not move",
+}
+
+
+class BNNEstimator(BaseEstimator):
+    """The base of both estimators, each of which names its own parameters."""
+
+    # Whether each row is predicted independently of others.
+    _separate = True
+
+    def _network(self, outputs: int) -> Any:
+        if self.network is not None:
+            return self.network
+        return MLP(hidden_sizes(self), outputs)
+
+    def _fit(self, model: ReadyModel, X: np.ndarray, y: np.ndarray, weights: Any) -> Any:
+        """Sample the posterior of a model, keep it, and calibrate it on the rows that are held out."""
+        kept, held = held_out(self, y)
+        fitted = fit_model(
+            model,
+            table_like(self, X[kept]),
+            y[kept],
+            key=key_from(self.random_state),
+            weights=None if weights is None else weights[kept],
+            **{name: getattr(self, name) for name in _FOR_FIT},
+        )
+        self.model_ = model
+        self.mcmc_: MCMC = fitted.mcmc
+        self.draws_: Draws = fitted.draws
+        self._separate = separate_at(self.draws_, table_like(self, X[kept]), {})
+        self.report_: Report = fitted.report
+        self.calibration_: Calibrated | None = None
+        if len(held):
+            targets = y[held] if isinstance(self, RegressorMixin) else self.classes_[y[held]]
+            self.calibration_ = calibrate(self, table_like(self, X[held]), targets, COVERAGE)
+        warn_of_verdict(type(self).__name__, self.report_)
+        return self
+
+    def predictions(self, X: ArrayLike) -> Predictions:
+        """Predictions of every draw, as :func:`numpyro_bnn.predict` gives them.
+
+        Rows are predicted in blocks of one size, so that a row gets the same numbers among any others; but
+        those of a network that relates rows, such as a recurrent one along them, all together.
+
+        :param X: inputs (N, columns), an array or a table with the columns of the training table.
+        :return: arrays with leading axes (chain, draw, row).
+        """
+        check_is_fitted(self)
+        X = validated(self, X, reset=False)
+        if not self._separate:
+            return predict(None, self.draws_, table_like(self, X))
+        made = predict(None, self.draws_, table_like(self, in_blocks(X)), batch_size=BLOCK)
+        return made.first_rows(len(X))
+
+    def check(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> FitCheck:
+        """Whether the model fits its training rows, see :func:`numpyro_bnn.check_fit`.
+
+        :param X: inputs of the rows that were fitted (N, columns); needed after pickle alone, which keeps no
+            data.
+        :param y: their targets or labels.
+        :return: leave-one-out and posterior predictive checks; print it.
+        :raises ValueError: for rows that were not fitted, and for rows that had weights.
+        """
+        check_is_fitted(self)
+        if X is not None:
+            X = table_like(self, validated(self, X, reset=False))
+        if y is not None and isinstance(self, ClassifierMixin):
+            y = targets_of(self, y, "check")
+        return check_fit(getattr(self, "mcmc_", self.draws_), X, y)
+
+    def sample(self, X: ArrayLike) -> np.ndarray:
+        """One target of every row under each draw of the posterior.
+
+        :param X: inputs (N, columns).
+        :return: shape (draw, row), draws of all chains in a row; (draw, row, target) of several targets.
+        """
+        drawn = self.predictions(X).sample(key_from(self.random_state))
+        return drawn.reshape(-1, *drawn.shape[2:])
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The run holds compiled programs; draws, report and model are what predictions are made from.
+        return {k: v for k, v in super().__getstate__().items() if k != "mcmc_"}
 
 
 class BNNRegressor(RegressorMixin, BNNEstimator):
@@ -47,7 +165,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         take ``"gaussian"``, whose mean was nearer (``benchmarks/predictions/against_boosting.py``).
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
-    :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.
+    :param max_minutes: time limit of a fit with `until`; see :func:`numpyro_bnn.fit`.
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
@@ -201,7 +319,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         the posterior for a population with other shares of the classes, not for the one the rows are from.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
-    :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.
+    :param max_minutes: time limit of a fit with `until`; see :func:`numpyro_bnn.fit`.
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
@@ -334,3 +452,15 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         drawn = super().sample(X)
         labels: np.ndarray = self.classes_[drawn]
         return labels
+
+
+def warn_of_verdict(owner: str, report: Report) -> None:
+    """Warn with scikit-learn's ``ConvergenceWarning`` of a verdict that is not within tolerance."""
+    advice = _ADVICE.get(report.verdict)
+    if advice is not None:
+        warnings.warn(
+            f"{owner}: the predictions are not known within tolerance (verdict: {report.verdict.words}; "
+            f"{report.headline}). Print `report_`: {advice}.",
+            ConvergenceWarning,
+            stacklevel=find_stack_level(),
+        )

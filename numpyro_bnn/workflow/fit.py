@@ -35,7 +35,7 @@ from numpyro_bnn.run.until import check_until
 from numpyro_bnn.workflow.check_fit import check_fit
 from numpyro_bnn.workflow.default_kernels import BATCH, MANY_ROWS, kernel_for_fit
 
-# Training inputs at which predictions are diagnosed, at most, where no others are given.
+# Most training inputs at which predictions are diagnosed by default.
 _INPUTS = 1000
 
 

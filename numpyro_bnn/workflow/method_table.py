@@ -147,6 +147,14 @@ _NOTE = (
 )
 
 
+def error_and_calibration(predictions: Predictions, y: ArrayLike) -> tuple[float, float]:
+    """Share of wrong classes and calibration error; of a continuous target RMSE and coverage of 90 %."""
+    if "probs" in predictions.values:
+        error = 1 - float(scores.accuracy(predictions, y))
+        return error, float(scores.expected_calibration_error(predictions, y))
+    return float(scores.rmse(predictions, y)), float(scores.coverage(predictions, y, level=0.9))
+
+
 def judged(
     method: str,
     predictions: Predictions,
@@ -157,28 +165,14 @@ def judged(
     seconds: float,
     suspect: str = "",
 ) -> Compared:
-    """Score a method against test targets and against the reference: a row of the table.
-
-    :param method: name of the method.
-    :param predictions: its predictions of the test rows.
-    :param reference: predictions of the same rows by the reference.
-    :param y: test targets.
-    :param max_rhat: largest R-hat of its predictions.
-    :param gradients: passes over all rows that its gradients took.
-    :param seconds: wall clock.
-    :param suspect: its suspect chains, in words.
-    """
+    """Score a method against test targets and against the reference: a row of the table."""
     mine = np.asarray(scores.lppd(predictions, y, pointwise=True))
     theirs = np.asarray(scores.lppd(reference, y, pointwise=True))
     gap = scores.paired_difference(mine, theirs)
     if "probs" in predictions.values:
-        error = 1 - float(scores.accuracy(predictions, y))
-        calibration = float(scores.expected_calibration_error(predictions, y))
         agreement = float(scores.agreement(predictions, reference))
         distance = float(scores.total_variation(predictions, reference))
     else:
-        error = float(scores.rmse(predictions, y))
-        calibration = float(scores.coverage(predictions, y, level=0.9))
         agreement = float("nan")
         distance = float(scores.wasserstein(predictions, reference))
     return Compared(
@@ -187,8 +181,7 @@ def judged(
         scores.standard_error(mine),
         gap.difference,
         gap.standard_error,
-        error,
-        calibration,
+        *error_and_calibration(predictions, y),
         agreement,
         distance,
         max_rhat,

@@ -10,17 +10,12 @@ from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.predictions import predict
 
-# Draws a chain that are used: predictions of a few hundred draws know their average well enough.
+# Draws used of each chain: the average of a few hundred is known well enough.
 _DRAWS = 50
 
 
 class Relevance(NamedTuple):
-    """How much the log score falls without one input.
-
-    - **name** - name of the input
-    - **drop** - fall of the mean log score when the input is shuffled among the rows, nats a row
-    - **error** - standard error of it over rows
-    """
+    """Fall of the log score when one input is shuffled among the rows, nats a row, and its error."""
 
     name: str
     drop: float
@@ -36,19 +31,9 @@ def relevance(
     num_shuffles: int = 3,
     seed: int = 0,
 ) -> list[Relevance]:
-    """Relevance of inputs (Breiman 2001, *Random forests*, section 10; here of the posterior average).
-
-    Shuffling a column breaks its tie to the target and to the other columns. Of columns that say the same
-    each alone seems irrelevant.
-
-    :param draws: the posterior.
-    :param x: inputs (N, columns) that were not fitted.
-    :param y: their targets, (N,), as the model takes them.
-    :param groups: names of inputs, with the numbers of their columns, which are shuffled together.
-    :param num_shuffles: shuffles to average over.
-    :param seed: seed of the shuffles.
-    :return: in the order of the groups.
-    """
+    """Relevance of groups of columns to the average (Breiman, *Random forests*, 2001, section 10)."""
+    # Shuffling a column breaks its tie to the target and to the other columns. Of columns that say the same
+    # each alone seems irrelevant.
     few = _few(draws)
     y = observed_targets("relevance", draws, draws.model, x, y, None)
     rng = np.random.default_rng(seed)

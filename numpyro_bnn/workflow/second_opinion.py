@@ -82,9 +82,9 @@ def second_opinion(
 
 
 def _refuse_another_temperature(run: MCMC, kernel: MCMCKernel) -> None:
-    """Refuse a second run whose law, exp(-U/T), is another one, whatever either has missed."""
+    """Refuse a second run at another temperature: the two cannot be compared."""
     recorded = run.get_extra_fields().get("temperature")
-    # What a schedule began with is not in the draws.
+    # The draws do not show how a schedule began.
     first = temperatures_of(run.sampler) if recorded is None else set(np.unique(recorded).tolist())
     second = temperatures_of(kernel)
     its = ", ".join(f"{t:.3g}" for t in sorted(second))
@@ -92,7 +92,7 @@ def _refuse_another_temperature(run: MCMC, kernel: MCMCKernel) -> None:
     if strange:
         raise ValueError(
             f"second_opinion: the run is at temperature {min(strange):.3g}, and the second one, by "
-            f"{type(kernel).__name__}, at {its}: their laws differ, whatever either has missed. "
+            f"{type(kernel).__name__}, at {its}. Runs at different temperatures cannot be compared. "
             "Give a kernel at the temperature of the run, such as "
             f"kernel=BAOAB(model, step_size=…, temperature={min(strange):.3g}), or run at temperature 1."
         )

@@ -9,13 +9,13 @@ from scipy.stats import betabinom, binom
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
-from numpyro_bnn.data.row_digests import KNOWN_ROWS, SeenRows, digests, seen_rows
+from numpyro_bnn.data.row_hashes import KNOWN_ROWS, SeenRows, row_hashes, seen_rows
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.fitted import held_by, model_of
 from numpyro_bnn.posterior.observed_targets import as_observed
 from numpyro_bnn.posterior.training_data import training_data
 
-# So many equal rows, or so few, are put down to chance only where that is likelier than this.
+# Equal rows are put down to chance only where that is likelier than this.
 _CHANCE = 1e-4
 
 
@@ -33,15 +33,9 @@ def refuse_training_rows(owner: str, fitted: Any, x: PyTree, y: ArrayLike) -> No
 
 
 def _chance_of(seen: int, given: int, counts: np.ndarray) -> float:
-    """Probability that so many new rows equal a training row, or more, where rows repeat as training rows do.
-
-    The share of rows that repeat is itself known from the training rows alone, as the share of those that
-    equal another one: a beta distribution, and pairs, of which both rows count, tell half as much.
-
-    :param seen: how many of the new rows equal a training row.
-    :param given: number of new rows.
-    :param counts: how often each distinct training row is there.
-    """
+    """Probability that `seen` or more new rows equal a training row, where rows repeat as in training."""
+    # The share of rows that repeat is known from the training rows alone, as the share of those that equal
+    # another one: a beta distribution, and pairs, of which both rows count, tell half as much.
     alone = counts[counts == 1].sum()
     repeated, in_pairs = counts[counts > 1].sum(), counts[counts == 2].sum()
     weight = (alone + 1) / (alone + in_pairs + 1)
@@ -56,7 +50,7 @@ def refuse_new_rows(owner: str, fitted: Any, x: Any, y: Any, site: str | None = 
     ]
     if not found:
         return
-    # Of several arguments that may be the target, the one that most rows agree with.
+    # The candidate for the target that agrees with most rows.
     rows, known = max(found, key=lambda pair: pair[1].sum())
     new = np.flatnonzero(~known)
     if rows.share == 1:
@@ -80,14 +74,14 @@ def _compared(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) 
     targets = [value for name, value in data.observed.items() if site in (None, name)]
     if len(targets) == 1:
         y = as_observed(owner, fitted, model, x, y, site)
-    # Where it is not known which of several targets was given, inputs are compared by themselves.
+    # If the given target is one of several, only inputs are compared.
     known = (data.x, *targets) if len(targets) == 1 else (data.x,)
     leaves = [
         jax.tree.leaves(as_arrays(model, values, {})[0]) for values in (known, (x, y)[: len(known)])
     ]
     if not _are_comparable(*leaves):
         return []
-    trained, given = digests(*leaves)
+    trained, given = row_hashes(*leaves)
     return [SeenRows(trained, given)]
 
 

@@ -29,7 +29,7 @@ def test_classes_are_guessed_by_their_shares_one_row_more_of_each():
     y = np.array([0] * 7 + [1] * 2 + [0, 1, 2])
     guessed = guess(_table(y, ("a", "b", "c")), np.arange(9), 3)
     np.testing.assert_allclose(guessed.probs[0, 0], [[8 / 12, 3 / 12, 1 / 12]] * 3)
-    row = score("", guessed, y[9:], "classification", 0.0)
+    row = score("", guessed, y[9:], 0.0)
     assert row.log_score == pytest.approx(np.log([8 / 12, 3 / 12, 1 / 12]).mean())
     assert row.error == pytest.approx(2 / 3)
     # One bin: the largest probability against the share that is right.
@@ -44,7 +44,7 @@ def test_a_quantity_is_guessed_by_a_normal_distribution(center):
     mean, sd = y[:2000].mean(), y[:2000].std()
     by_row = scores.lppd(guessed, y[2000:], pointwise=True)
     np.testing.assert_allclose(by_row, norm(mean, sd).logpdf(y[2000:]), rtol=1e-5)
-    row = score("", guessed, y[2000:], "regression", 0.0)
+    row = score("", guessed, y[2000:], 0.0)
     assert row.error == pytest.approx(np.sqrt(np.mean((y[2000:] - mean) ** 2)))
     inside = np.abs(y[2000:] - mean) < norm.ppf(0.95) * sd
     assert row.calibration == pytest.approx(inside.mean())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from numpyro_bnn.cli import job, tables
-from numpyro_bnn.cli.job_tables import cells, headings
+from numpyro_bnn.cli.job_report import cells, headings
 
 
 def table_of(num_rows, classes=()):

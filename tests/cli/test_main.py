@@ -26,8 +26,8 @@ import numpyro_bnn
 from numpyro_bnn import Draws, from_inference_data
 from numpyro_bnn.cli import saved_fit
 from numpyro_bnn.cli.job import _checked
+from numpyro_bnn.cli.job_report import _check
 from numpyro_bnn.cli.main import main
-from numpyro_bnn.cli.page import _check
 from numpyro_bnn.cli.saved_fit import frame_of
 from numpyro_bnn.cli.tables import Table
 from numpyro_bnn.posterior.predictive_draws import Predictions

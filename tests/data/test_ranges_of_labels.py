@@ -32,11 +32,11 @@ def own(likelihood, data, **options):
     return model
 
 
-def observed(law):
+def observed(distribution):
     def model(x):
         b = numpyro.sample("b", dist.Normal())
         with numpyro.plate("data", 6):
-            numpyro.sample("y", law(b * x[:, 0]), obs=BEYOND)
+            numpyro.sample("y", distribution(b * x[:, 0]), obs=BEYOND)
 
     return model
 

@@ -14,8 +14,7 @@ from numpyro_bnn.diagnostics.convergence.rhat import (
     rhat,
     rhat_limit,
 )
-from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
-from numpyro_bnn.diagnostics.monte_carlo.chain_groups import chain_groups
+from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement, chain_groups
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
@@ -68,7 +67,7 @@ def null_p(setting, runs, **options):
 
 def check_uniform(p, margin):
     for each in p:
-        # Distance from the uniform law: by chance, from FEW + 1 levels, and what the correlation
+        # Distance from the uniform distribution: by chance, from FEW + 1 levels, and what the correlation
         # of batches (1 + 2 r, not known exactly) leaves.
         distance = stats.kstest(each, "uniform").statistic
         assert distance < stats.kstwo.isf(0.001, each.size) + 1 / (FEW + 1) + margin
@@ -89,7 +88,7 @@ def test_p_is_uniform_in_many_runs(setting):
 
 
 def test_an_unpermuted_test_would_be_seen(monkeypatch):
-    """The worst of 30 scalars against the law of one: what a test that ignores their number does."""
+    """The worst of 30 scalars against the distribution of one: what a test that ignores their number does."""
 
     def unpermuted(means, num, seed):
         chains, count, _ = means.shape

@@ -1,4 +1,4 @@
-"""Leave-one-out densities, calibration and quantities of data, against laws that are known exactly."""
+"""Leave-one-out densities, calibration and quantities of data, against exact distributions."""
 
 import numpy as np
 import pytest

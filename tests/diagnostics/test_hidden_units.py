@@ -154,9 +154,9 @@ def two_sites(f, y, df=None):
     likelihoods.student_t(f[:, 1], y, noise=0.5, df=df, name="two", plate="others")
 
 
-def by_heads(module, law, df=3.0):
+def by_heads(module, distribution, df=3.0):
     def model(x, y=None):
-        law(bnn.random_module("net", module, bnn.priors.Normal(1.0), x[:1])(x), y, df)
+        distribution(bnn.random_module("net", module, bnn.priors.Normal(1.0), x[:1])(x), y, df)
 
     structure = bnn.potential_of(model, X, X[:, 0]).structure
     rng = np.random.default_rng(2)
@@ -165,23 +165,23 @@ def by_heads(module, law, df=3.0):
 
 
 @pytest.mark.parametrize(
-    ("law", "site"), [(two_parameters, None), (two_sites, "one"), (two_sites, "two")]
+    ("distribution", "site"), [(two_parameters, None), (two_sites, "one"), (two_sites, "two")]
 )
-def test_units_that_two_heads_share_have_no_symmetry_by_one_of_them(law, site):
-    assert find_hidden_layers(by_heads(TwoHeads(), law), X, site=site) == ()
+def test_units_that_two_heads_share_have_no_symmetry_by_one_of_them(distribution, site):
+    assert find_hidden_layers(by_heads(TwoHeads(), distribution), X, site=site) == ()
 
 
-@pytest.mark.parametrize("law", [two_parameters, two_sites])
+@pytest.mark.parametrize("distribution", [two_parameters, two_sites])
 @pytest.mark.parametrize("df", [3.0, 2.0, 1.0])
-def test_no_parameter_of_any_target_changes_by_alignment(law, df):
-    """One output layer of both has a symmetry, also where a law has no variance (df 2) or no mean (df 1)."""
-    draws = by_heads(bnn.MLP([3], 2), law, df)
-    site = "one" if law is two_sites else None
+def test_no_parameter_of_any_target_changes_by_alignment(distribution, df):
+    """One output layer of both has a symmetry, also without a variance (df 2) or a mean (df 1)."""
+    draws = by_heads(bnn.MLP([3], 2), distribution, df)
+    site = "one" if distribution is two_sites else None
     layers = find_hidden_layers(draws, X, site=site)
     assert [(la.incoming, la.outgoing, la.flips) for la in layers] == [(d(0), d(1), True)]
     moved = Draws(align(draws, layers), draws.model)
     assert any((moved[name] != draws[name]).any() for name in draws)
-    for name in ("one", "two") if law is two_sites else ("y",):
+    for name in ("one", "two") if distribution is two_sites else ("y",):
         before, after = (bnn.predict(None, each, X, site=name).values for each in (draws, moved))
         for key in before:
             np.testing.assert_allclose(before[key], after[key], rtol=1e-4, atol=1e-4)

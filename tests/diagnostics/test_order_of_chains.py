@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from numpyro_bnn import diagnostics
-from numpyro_bnn.diagnostics.copied_chains import copies_of, without_copies
+from numpyro_bnn.diagnostics.checked_draws import copies_of, without_copies
 
 
 @pytest.fixture

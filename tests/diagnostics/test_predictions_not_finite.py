@@ -1,4 +1,4 @@
-"""Laws without moments, and rows that are not finite: the report says so, and a run in stages stops."""
+"""Targets without moments, and rows that are not finite: the report says so, and a run in stages stops."""
 
 import jax
 import jax.numpy as jnp

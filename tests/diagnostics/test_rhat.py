@@ -1,4 +1,4 @@
-"""R-hat and ESS against ArviZ, on both of its generations, and against laws and hand counts."""
+"""R-hat and ESS against ArviZ, on both of its generations, and against distributions and hand counts."""
 
 import warnings
 
@@ -118,7 +118,7 @@ def test_single_precision_ranks_zeros_and_the_smallest_numbers_as_double_does(rn
         np.testing.assert_allclose(given, expected, rtol=1e-12)
 
 
-def test_ess_of_an_autoregression_is_that_of_its_law(rng):
+def test_ess_of_an_autoregression_is_that_of_its_distribution(rng):
     x = autoregressive(rng, (8, 4000), 0.6)[..., None]
     # N (1 - a) / (1 + a) for the mean of an AR(1).
     assert rhat.ess(x, method="mean")[0] == pytest.approx(32_000 * 0.4 / 1.6, rel=0.1)

@@ -1,4 +1,4 @@
-"""One noise for all inputs is one function; a second run of the same law, by hand."""
+"""One noise for all inputs is one function; a second run of the same distribution, by hand."""
 
 import warnings
 
@@ -31,7 +31,7 @@ def test_one_noise_for_all_inputs_is_one_function(rng):
     assert space.num_scalars == 60
 
 
-def test_a_second_run_of_the_same_law_agrees_and_a_missed_tail_parts(rng):
+def test_a_second_run_of_the_same_distribution_agrees_and_a_missed_tail_parts(rng):
     first = {"tau": autoregressive(rng, (4, 500), 0.5), "f": rng.normal(size=(4, 500, 20))}
     second = {"tau": autoregressive(rng, (2, 700), 0.5), "f": rng.normal(size=(2, 700, 20))}
     opinion = diagnostics.compare_draws(first, second)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from numpyro_bnn.diagnostics import diagnose_draws
-from numpyro_bnn.diagnostics.sampler_stats import read, warnings_of
-from numpyro_bnn.diagnostics.temperatures import TABLE
+from numpyro_bnn.diagnostics.sampler_stats import TABLE, read, warnings_of
 
 SHAPE = (4, 200)
 # In units of the temperature that was asked for; None: not recorded.

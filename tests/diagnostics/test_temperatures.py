@@ -101,7 +101,7 @@ def test_a_bias_that_no_chain_can_show_is_named():
 
     def says(sample_stats):
         report = diagnose_draws({"w": draws}, draws, sample_stats=sample_stats)
-        return "No step was accepted or rejected" in report.explanation
+        return "no Metropolis correction" in report.explanation
 
     assert says(stats)
     assert not says(stats | {"accept_prob": np.full((4, 300), 0.9)})

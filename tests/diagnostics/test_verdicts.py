@@ -11,8 +11,8 @@ from scipy.signal import lfilter
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
-from numpyro_bnn.diagnostics.verdict_names import Verdict
-from numpyro_bnn.diagnostics.verdict_rules import with_suspects
+from numpyro_bnn.diagnostics.report import with_suspects
+from numpyro_bnn.diagnostics.verdict import Verdict
 
 TOLERANCE = bnn.Tolerance()
 
@@ -333,7 +333,7 @@ def test_the_bias_of_a_kernel_without_correction_is_measured_by_a_second_run(rng
     x = stationary(rng, (4, 1000, 10), 0.0)
     stats = {"configurational_temperature": 1 + 0.05 * rng.normal(size=(4, 1000))}
     alone = diagnose_draws(None, x, sample_stats=stats)
-    assert "No step was accepted or rejected" in alone.explanation
+    assert "no Metropolis correction" in alone.explanation
     assert "second_opinion" in alone.explanation
     other = stationary(rng, (4, 1000, 10), 0.0) + 0.5
     beside = diagnose_draws(None, x, sample_stats=stats, second=(None, other))

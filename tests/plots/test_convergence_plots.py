@@ -112,7 +112,7 @@ def test_chains_that_agree_stand_side_by_side(rng: Any) -> None:
 
 
 def test_what_chance_does_is_marked(rng: Any) -> None:
-    """Averages of chains of one law differ by the dotted mark, on average."""
+    """Averages of chains of one distribution differ by the dotted mark, on average."""
     ax = plots.plot_agreement(probabilities(rng.normal(size=(6, 400, 300))))
     shown = np.asarray(ax.get_images()[0].get_array())
     chance = ax.figure.axes[1].get_lines()[1].get_ydata()[0]

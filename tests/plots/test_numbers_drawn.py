@@ -120,7 +120,7 @@ def test_interval_calibration_has_the_band_of_a_binomial_share(rng, rows):
     ax = plots.plot_interval_calibration(np.zeros((1, rows)), y, 1.0)
     observed = named(ax, "observed")
     np.testing.assert_allclose(observed.get_xdata(), np.arange(0.05, 0.951, 0.05))
-    # Half of a standard normal law is within 0.67449, and 95 % within 1.95996.
+    # Half of a standard normal distribution is within 0.67449, and 95 % within 1.95996.
     for level, half in ((0.5, 0.6744898), (0.95, 1.9599640)):
         share = observed.get_ydata()[np.argmin(np.abs(observed.get_xdata() - level))]
         assert share == np.mean(np.abs(y) <= half)

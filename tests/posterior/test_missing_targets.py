@@ -12,7 +12,7 @@ import numpyro_bnn as bnn
 
 X = np.linspace(-1, 1, 12)[:, None].astype(np.float32)
 KNOWN = np.arange(12) % 3 != 0
-LAWS = {
+DISTRIBUTIONS = {
     "a number": lambda f: dist.Normal(f, 0.3),
     "a class": lambda f: dist.Bernoulli(logits=f),
     "several numbers": lambda f: dist.Normal(f[:, None] * jnp.ones(2), 0.3).to_event(1),
@@ -32,7 +32,7 @@ def masked(kind, always):
         if always and mask is None:
             mask = np.ones(len(x), bool)
         with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", LAWS[kind](w * x[:, 0]), obs=y, obs_mask=mask)
+            numpyro.sample("y", DISTRIBUTIONS[kind](w * x[:, 0]), obs=y, obs_mask=mask)
 
     return model
 

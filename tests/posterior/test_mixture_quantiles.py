@@ -13,7 +13,7 @@ from numpyro_bnn.likelihoods.survival import PiecewiseHazard
 
 X = np.linspace(-1.0, 1.0, 3)
 LEVELS = (0.01, 0.3, 0.5, 0.975)
-LAWS = {
+DISTRIBUTIONS = {
     "normal": (lambda m: dist.Normal(m, 2.0), lambda m: stats.norm(m, 2.0)),
     "student_t": (lambda m: dist.StudentT(3.0, m, 0.5), lambda m: stats.t(3.0, m, 0.5)),
     "cauchy": (lambda m: dist.StudentT(1.0, m, 0.5), lambda m: stats.t(1.0, m, 0.5)),
@@ -21,24 +21,24 @@ LAWS = {
 }
 
 
-def predictions(law, draws):
+def predictions(distribution, draws):
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0.0, 1.0))
         with numpyro.plate("data", len(x)):
-            numpyro.sample("y", law(w + x), obs=y)
+            numpyro.sample("y", distribution(w + x), obs=y)
 
     return bnn.predict(model, {"w": np.asarray(draws, np.float32)}, X)
 
 
-@pytest.mark.parametrize("name", LAWS)
-def test_quantiles_of_one_draw_are_those_of_its_law(name):
-    law, exact = LAWS[name]
-    found = predictions(law, [0.5]).quantiles(LEVELS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_quantiles_of_one_draw_are_those_of_its_distribution(name):
+    distribution, exact = DISTRIBUTIONS[name]
+    found = predictions(distribution, [0.5]).quantiles(LEVELS)
     expected = np.stack([exact(0.5 + X).ppf(level) for level in LEVELS])
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
-# Laws and mixtures that are far wider in one place than in another: values, law, exact distribution function.
+# Far wider in one place than in another: values, distribution, exact distribution function.
 WIDE = {
     "far tails": ([5.0] * 4, lambda s: dist.LogNormal(0.0, s), stats.lognorm(5.0).cdf),
     "one wide draw": (
@@ -61,12 +61,12 @@ WIDE = {
 
 @pytest.mark.parametrize("name", WIDE)
 def test_quantiles_do_not_depend_on_the_widest_draw(name):
-    draws, law, exact = WIDE[name]
+    draws, distribution, exact = WIDE[name]
 
     def model(x, y=None):
         s = numpyro.sample("s", dist.LogNormal())
         with numpyro.plate("data", len(x)):
-            numpyro.sample("y", law(s + 0 * x), obs=y)
+            numpyro.sample("y", distribution(s + 0 * x), obs=y)
 
     found = bnn.predict(model, {"s": np.asarray(draws, np.float32)}, X[:1]).quantiles(
         (0.05, 0.5, 0.95)
@@ -82,7 +82,7 @@ def test_a_count_whose_mean_is_huge_in_one_draw_keeps_its_quantiles():
 
 
 def test_levels_that_single_precision_takes_for_one_are_refused():
-    made = predictions(LAWS["normal"][0], [0.5])
+    made = predictions(DISTRIBUTIONS["normal"][0], [0.5])
     with pytest.raises(ValueError, match=r"does not tell the level 0\.9999999 from 1"):
         made.quantiles((0.5, 0.9999999))
 
@@ -99,14 +99,14 @@ COUNTS = {
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("draw", [0.5, 4.0])
 def test_quantiles_of_counts_are_whole_numbers(name, draw):
-    law, exact = COUNTS[name]
-    made = predictions(law, [draw])
+    distribution, exact = COUNTS[name]
+    made = predictions(distribution, [draw])
     found = made.quantiles(LEVELS)
-    laws = exact(draw + X)
-    np.testing.assert_array_equal(found, [laws.ppf(level) for level in LEVELS])
+    distributions = exact(draw + X)
+    np.testing.assert_array_equal(found, [distributions.ppf(level) for level in LEVELS])
     for at in (-1.0, 0.0, 2.0, 2.5):
         np.testing.assert_allclose(
-            made.cdf(np.full(3, at))[0, 0], laws.cdf(at), rtol=1e-4, atol=1e-6
+            made.cdf(np.full(3, at))[0, 0], distributions.cdf(at), rtol=1e-4, atol=1e-6
         )
 
 
@@ -143,7 +143,7 @@ def test_quantiles_in_small_units_are_no_whole_numbers():
 
 
 def test_quantiles_of_two_far_draws_solve_the_mixture():
-    found = predictions(LAWS["normal"][0], [-30.0, 30.0]).quantiles([0.25, 0.6])
+    found = predictions(DISTRIBUTIONS["normal"][0], [-30.0, 30.0]).quantiles([0.25, 0.6])
 
     def mixture(q, x, level):
         return 0.5 * (stats.norm.cdf(q, x - 30, 2) + stats.norm.cdf(q, x + 30, 2)) - level
@@ -154,11 +154,11 @@ def test_quantiles_of_two_far_draws_solve_the_mixture():
             np.testing.assert_allclose(found[place, row], exact, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", LAWS)
-def test_the_integral_transform_is_that_of_the_law(name):
-    """Student's t has other tails than a normal law of the same standard deviation."""
-    law, exact = LAWS[name]
-    made = predictions(law, [0.2])
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_the_integral_transform_is_that_of_the_distribution(name):
+    """Student's t has other tails than a normal distribution of the same standard deviation."""
+    distribution, exact = DISTRIBUTIONS[name]
+    made = predictions(distribution, [0.2])
     y = exact(0.2 + X).ppf(0.9)
     np.testing.assert_allclose(scores.pit(made, y), 0.9, atol=1e-4)
     assert scores.coverage(made, y, level=0.79) == 0.0
@@ -167,7 +167,7 @@ def test_the_integral_transform_is_that_of_the_law(name):
 
 def test_wrong_levels_are_refused():
     with pytest.raises(ValueError, match=r"strictly between 0 and 1, got \[0.0\]"):
-        predictions(LAWS["normal"][0], [0.0]).quantiles([0.0])
+        predictions(DISTRIBUTIONS["normal"][0], [0.0]).quantiles([0.0])
 
 
 def test_classes_have_no_quantiles():

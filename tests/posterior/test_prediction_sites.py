@@ -238,7 +238,7 @@ def test_a_penalty_is_no_target():
 
 
 def two_targets(x, y=None, z=None):
-    """No plates: rows are as many entries as the laws have."""
+    """No plates: rows are as many entries as the distributions have."""
     w = numpyro.sample("w", dist.Normal().expand([3]).to_event(1))
     f = numpyro.deterministic("f", x @ w)
     numpyro.sample("y", dist.Normal(f, 1.0), obs=y)
@@ -352,13 +352,13 @@ def test_each_draw_drops_other_units():
     assert ((found.log_prob(y) > 0) == (found.mean == y)).all()
 
 
-@pytest.mark.parametrize("law", ["classes", "labels", "counts"])
-def test_a_mask_leaves_the_law_of_the_target_as_it_is(law):
+@pytest.mark.parametrize("distribution", ["classes", "labels", "counts"])
+def test_a_mask_leaves_the_distribution_of_the_target_as_it_is(distribution):
     made = {
         "classes": lambda f: dist.Categorical(logits=jnp.stack([f, -f, 0 * f], -1)),
         "labels": lambda f: dist.Bernoulli(logits=f),
         "counts": lambda f: dist.Poisson(jnp.exp(f)),
-    }[law]
+    }[distribution]
 
     def model(x, y=None, masked=False):
         b = numpyro.sample("b", dist.Normal(0.0, 1.0))
@@ -377,7 +377,7 @@ def test_a_mask_leaves_the_law_of_the_target_as_it_is(law):
     # A row that is hidden from the fit adds nothing to its likelihood.
     expected = np.where(np.arange(len(X)) > 0, plain.log_prob(y), 0.0)
     np.testing.assert_allclose(found.log_likelihood(y), expected, rtol=1e-6)
-    if law == "counts":
+    if distribution == "counts":
         np.testing.assert_allclose(found.cdf(y), plain.cdf(y), rtol=1e-6)
 
 

@@ -220,7 +220,7 @@ def test_the_former_name_of_the_standard_deviation_of_an_average():
         assert found.scale == found.sd
 
 
-def test_a_law_that_a_plate_expands_has_its_own_distribution_function():
+def test_a_distribution_that_a_plate_expands_has_its_own_distribution_function():
     def heavy(x, y=None):
         df = numpyro.sample("df", dist.Gamma(2.0, 1.0))
         with numpyro.plate("data", x.shape[0]):

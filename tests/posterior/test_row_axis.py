@@ -26,8 +26,8 @@ def outputs_first(x, y=None, outputs=3):
         numpyro.sample("y", dist.Normal(f, 1.0), obs=y)
 
 
-def outputs_by_the_law(x, y=None):
-    """The plate of rows alone, and another axis to the left of it by the law itself."""
+def outputs_by_the_distribution(x, y=None):
+    """The plate of rows alone, and another axis to the left of it by the distribution itself."""
     f = slope() * SLOPES[:, None] * x[:, 0]
     with numpyro.plate("data", x.shape[0]):
         numpyro.sample("y", dist.Normal(f, 1.0), obs=y)
@@ -66,7 +66,12 @@ REFUSED = {
     ),
     "as many outputs as rows": (outputs_first, 3, {}, rf"\(3, 3\) at 3 rows, .*{AXES}.*`dim=-2`"),
     "as many as in a block": (outputs_first, 6, {"batch_size": 3}, rf"\(3, 3\) .*{AXES}"),
-    "by the law": (outputs_by_the_law, 3, {}, r"\(3, 3\) .*'data' on axis 1.*must be that of the"),
+    "by the distribution": (
+        outputs_by_the_distribution,
+        3,
+        {},
+        r"\(3, 3\) .*'data' on axis 1.*must be that of the",
+    ),
     "one output": (one_output_first, 3, {}, r"shape \(1, 3\) at 3 rows, .*`dim=-2`"),
     "a number": (no_plate_no_rows, 3, {}, r"shape \(\) at 3 rows\. .*a plate of the rows"),
     "a single row": (squeezed, 1, {}, r"shape \(\) at 1 rows.*`f\.squeeze\(-1\)`"),
@@ -102,7 +107,7 @@ def test_a_density_of_all_rows_together_is_none_of_each():
 
     found = bnn.predict(process, W, X[:3])
     np.testing.assert_allclose(found.mean, W["w"][..., None] * X[:3, 0])
-    with pytest.raises(ValueError, match=r"shape \(\) .*\(log_prob\).*a law of each row"):
+    with pytest.raises(ValueError, match=r"shape \(\) .*\(log_prob\).*a distribution of each row"):
         found.log_prob(np.zeros(3))
 
 

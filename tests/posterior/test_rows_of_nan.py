@@ -12,16 +12,16 @@ X = np.linspace(0.5, 2, 5, dtype="f4")[:, None]
 DRAWS = {"b": np.array([[0.5, 1.0, -0.5]])}
 
 
-def model_of(law):
+def model_of(distribution):
     def model(x, y=None):
         b = numpyro.sample("b", dist.Normal())
         with numpyro.plate("data", len(x)):
-            numpyro.sample("y", law(b * jnp.log(x[:, 0])), obs=y)
+            numpyro.sample("y", distribution(b * jnp.log(x[:, 0])), obs=y)
 
     return model
 
 
-LAWS = {
+DISTRIBUTIONS = {
     "numbers": lambda f: dist.Normal(f, 1.0),
     "classes": lambda f: dist.Bernoulli(logits=f),
     "several classes": lambda f: dist.Categorical(logits=f[:, None] * jnp.arange(3.0)),
@@ -29,7 +29,7 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -43,12 +43,12 @@ def test_rows_of_nan_are_named(name, values, message):
     x = X.copy()
     x[2 : 2 + len(values), 0] = values
     with pytest.raises(ValueError, match=message):
-        bnn.predict(model_of(LAWS[name]), DRAWS, x)
+        bnn.predict(model_of(DISTRIBUTIONS[name]), DRAWS, x)
 
 
 def test_a_table_of_nan_alone_is_refused_too():
     with pytest.raises(ValueError, match="5 of 5 rows are NaN"):
-        bnn.predict(model_of(LAWS["numbers"]), DRAWS, X * np.nan)
+        bnn.predict(model_of(DISTRIBUTIONS["numbers"]), DRAWS, X * np.nan)
 
 
 def test_a_distribution_without_a_mean_is_predicted():
@@ -59,7 +59,7 @@ def test_a_distribution_without_a_mean_is_predicted():
 
 def test_inputs_that_a_model_fills_in_are_predicted():
     def filled(x, y=None):
-        model_of(LAWS["numbers"])(jnp.where(jnp.isnan(x), 1.0, x), y)
+        model_of(DISTRIBUTIONS["numbers"])(jnp.where(jnp.isnan(x), 1.0, x), y)
 
     x = X.copy()
     x[2] = np.nan

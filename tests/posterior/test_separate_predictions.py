@@ -39,11 +39,11 @@ def by_number(x):
 RELATED = [standardised, recurrent, lagged, attention, by_number]
 
 
-def model_of(feature, law=dist.Normal):
+def model_of(feature, distribution=dist.Normal):
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal())
         with numpyro.plate("data", len(x)):
-            numpyro.sample("y", law(w * feature(x), 1.0), obs=y)
+            numpyro.sample("y", distribution(w * feature(x), 1.0), obs=y)
 
     return model
 
@@ -96,7 +96,7 @@ def test_thin_compares_predictions_of_rows_among_all_of_them():
     assert small.info["thinned"]["total_variation"] == pytest.approx(distance, rel=1e-3)
 
 
-def test_a_law_of_all_rows_together_is_not_cut():
+def test_a_distribution_of_all_rows_together_is_not_cut():
     def process(x, y=None):
         w = numpyro.sample("w", dist.Normal())
         covariance = jnp.exp(-jnp.square(x[:, 0] - x[:, :1])) + jnp.eye(len(x))

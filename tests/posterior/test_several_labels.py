@@ -88,13 +88,13 @@ def outputs_in_plates(kind, joint, x, y=None):
     """Several outputs a row, as one event or under plates of their own: the same density of a row."""
     b = numpyro.sample("b", dist.Normal())
     f = b * x * SLOPES_OF_TWO
-    law = dist.Bernoulli(logits=f) if kind == "probs" else dist.Normal(f, 0.5)
+    distribution = dist.Bernoulli(logits=f) if kind == "probs" else dist.Normal(f, 0.5)
     if joint:
         with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", law.to_event(1), obs=y)
+            numpyro.sample("y", distribution.to_event(1), obs=y)
     else:
         with numpyro.plate("data", x.shape[0], dim=-2), numpyro.plate("outputs", 2, dim=-1):
-            numpyro.sample("y", law, obs=y)
+            numpyro.sample("y", distribution, obs=y)
 
 
 @pytest.mark.parametrize("kind", ["probs", "mean"])

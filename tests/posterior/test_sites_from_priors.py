@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 import numpyro_bnn as bnn
-from numpyro_bnn.posterior.other_laws import sites_from_priors
+from numpyro_bnn.posterior.loo_preconditions import sites_from_priors
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -51,9 +51,11 @@ def mixture(x, y=None):
     """The same model, with the target as one distribution."""
     w = numpyro.sample("w", dist.Normal(0, 1))
     parts = dist.Normal((w * x)[:, None], jnp.array([0.5, 1.5]))
-    law = dist.MixtureSameFamily(dist.Categorical(probs=jnp.full((x.shape[0], 2), 0.5)), parts)
+    distribution = dist.MixtureSameFamily(
+        dist.Categorical(probs=jnp.full((x.shape[0], 2), 0.5)), parts
+    )
     with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", law, obs=y)
+        numpyro.sample("y", distribution, obs=y)
 
 
 def groups(x, y=None):

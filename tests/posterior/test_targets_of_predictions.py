@@ -26,21 +26,21 @@ def sigmoid(x, y=None):
     likelihoods.bernoulli(x @ b, y)
 
 
-def linear(x, y=None, law=dist.Normal, known=True):
+def linear(x, y=None, distribution=dist.Normal, known=True):
     b = numpyro.sample("b", dist.Normal(0, 1).expand([2]).to_event(1))
     with numpyro.plate("rows", len(x)), handlers.mask(mask=known):
-        numpyro.sample("y", law(x @ b, 1.0), obs=y)
+        numpyro.sample("y", distribution(x @ b, 1.0), obs=y)
 
 
 class NormalOrMissing(dist.Normal):
-    """A law that allows for missing targets: they say nothing."""
+    """A distribution that allows for missing targets: they say nothing."""
 
     def log_prob(self, value):
         known = jnp.isfinite(value)
         return jnp.where(known, super().log_prob(jnp.where(known, value, 0.0)), 0.0)
 
 
-def own_law(x, y=None):
+def own_distribution(x, y=None):
     linear(x, y, NormalOrMissing)
 
 
@@ -105,9 +105,9 @@ def test_calibration_refuses_missing_targets():
         bnn.calibrate(draws_of(linear), X, MISSING, coverage=0.8)
 
 
-def test_a_law_or_a_mask_may_allow_for_missing_targets():
+def test_a_distribution_or_a_mask_may_allow_for_missing_targets():
     expected = bnn.predict(None, draws_of(linear), X).log_prob(Y).shape
-    found = bnn.predict(None, draws_of(own_law), X).log_prob(MISSING)
+    found = bnn.predict(None, draws_of(own_distribution), X).log_prob(MISSING)
     assert found.shape == expected
     assert (found[:, :, 3] == 0).all()
     predictions = bnn.predict(None, draws_of(hiding), X)

@@ -145,8 +145,8 @@ def _times(x, y=None):
 
 
 @pytest.mark.parametrize("model", [_counts, _times])
-def test_counts_and_times_are_compared_by_their_own_laws(model):
-    """Of two kinds of draws half of each are kept, and one kind alone is as far as its law is."""
+def test_counts_and_times_are_compared_by_their_own_distributions(model):
+    """Of two kinds of draws half of each are kept, and one kind alone is as far as its distribution is."""
     draws = bnn.Draws({"w": np.repeat(np.float32([[-1.0, 1.0]]), 10, 1)}, model)
     small = bnn.thin(draws, 2, X[5:])
     np.testing.assert_array_equal(np.sort(small["w"][0]), [-1.0, 1.0])
@@ -154,8 +154,10 @@ def test_counts_and_times_are_compared_by_their_own_laws(model):
     alone = bnn.thin(draws, 1, X[5:]).info["thinned"]["total_variation"]
     rates = [np.exp(s * X[5:, 0].astype(float)) for s in (-1.0, 1.0)]
     if model is _counts:
-        laws = [stats.poisson(r).pmf(np.arange(60)[:, None]) for r in rates]
-        assert alone == pytest.approx(np.abs(laws[0] - laws[1]).sum(0).mean() / 4, rel=0.05)
+        distributions = [stats.poisson(r).pmf(np.arange(60)[:, None]) for r in rates]
+        assert alone == pytest.approx(
+            np.abs(distributions[0] - distributions[1]).sum(0).mean() / 4, rel=0.05
+        )
     else:
         # Densities of two exponentials cross once, where their distribution functions are furthest apart.
         at = np.log(rates[1] / rates[0]) / (rates[1] - rates[0])

@@ -190,17 +190,17 @@ def test_few_draws_cannot_be_told(num_draws):
 
 @NAMED
 def test_exact_draws_are_hardly_ever_said_to_differ(name):
-    """Independent draws from those that the reference keeps, which are its law here; chance: 1 in 100."""
+    """Independent draws from those that the reference keeps, its distribution here; chance: 1 in 100."""
     reference = references.load(name)
     kept, known = reference.draws, reference.functions
     sd = np.maximum(kept.std(0), 1e-12)
     exact = np.broadcast_to(kept.mean(0), known.route_means.shape)
     errors = np.broadcast_to(sd / 100.0, known.route_errors.shape)
-    law = known._replace(sd=sd, route_means=exact, route_errors=errors)
+    distribution = known._replace(sd=sd, route_means=exact, route_errors=errors)
     rng = np.random.default_rng(1)
     for _ in range(5):
         draws = kept[rng.integers(0, len(kept), (4, 250))]
-        grade = references.grade({"functions": draws}, reference._replace(functions=law))
+        grade = references.grade({"functions": draws}, reference._replace(functions=distribution))
         assert grade.outcome == "no difference is seen", str(grade)
 
 

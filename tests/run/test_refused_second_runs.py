@@ -9,7 +9,7 @@ from sklearn.base import clone
 
 import numpyro_bnn as bnn
 from numpyro_bnn.run.course import Course
-from numpyro_bnn.workflow import estimator_base
+from numpyro_bnn.workflow import estimators
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compile"),
@@ -142,9 +142,9 @@ def test_an_estimator_keeps_its_fit_when_the_next_is_refused(
     if stop == "refused":
         fitted.set_params(num_chains=0)
     elif stop == "interrupted":
-        monkeypatch.setattr(estimator_base, "fit_model", interrupted)
+        monkeypatch.setattr(estimators, "fit_model", interrupted)
     else:
-        monkeypatch.setattr(estimator_base, "warn_of_verdict", interrupted)
+        monkeypatch.setattr(estimators, "warn_of_verdict", interrupted)
     with pytest.raises((ValueError, KeyboardInterrupt)):
         fitted.fit(others, second)
     fitted.set_params(num_chains=1)

@@ -25,7 +25,7 @@ from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.course import Course
 from numpyro_bnn.run.plan import Plan
-from numpyro_bnn.run.until import Stopped, UntilKnown
+from numpyro_bnn.run.until import StopReason, UntilKnown
 from numpyro_bnn.storage.draw_store import DrawStore
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -109,7 +109,7 @@ def plain(draws):
 
 def test_a_run_goes_on_for_four_looks(four_looks):
     stopped = four_looks.stopped
-    assert isinstance(stopped, Stopped)
+    assert isinstance(stopped, StopReason)
     assert [look.draws for look in stopped.looks] == [100, 150, 250, 400]
     verdicts = [look.report.verdict for look in stopped.looks]
     assert "within_tolerance" not in verdicts[:2]
@@ -118,7 +118,7 @@ def test_a_run_goes_on_for_four_looks(four_looks):
     assert str(stopped).startswith("Stopped after 400 draws a chain (within tolerance). Averages")
     errors = [look.report.monte_carlo_error.relative_99 for look in stopped.looks]
     assert errors[-1] < errors[0] / 1.5
-    # Time is foretold from the second look's draws, and there is none left at the end.
+    # Time is estimated from the second look's draws, and there is none left at the end.
     assert all(np.isfinite(look.seconds_left) for look in stopped.looks)
 
 

@@ -10,7 +10,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from test_until import line, until
 
 import numpyro_bnn as bnn
-from numpyro_bnn.diagnostics.monte_carlo.beginning import draws_to_drop, halves_differ
+from numpyro_bnn.diagnostics.monte_carlo.agreement import draws_to_drop, halves_differ
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

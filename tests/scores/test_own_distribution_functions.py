@@ -1,4 +1,4 @@
-"""PIT and coverage of predictions that know the distribution function of their own law."""
+"""PIT and coverage of predictions that know the distribution function of their own distribution."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from numpyro_bnn.scores import inputs
 
 
 class StudentPredictions:
-    """Predictions of Student's t noise: the mixture of normal laws with the same scales is another law."""
+    """Predictions of Student's t noise: a mixture of normal ones with the same scales differs."""
 
     def __init__(self, mean, scale, df=3.0, broken=None):
         self.values = {"mean": mean, "scale": scale}
@@ -39,7 +39,7 @@ def test_pit_is_the_average_of_the_own_distribution_functions(case):
     expected = stats.t.cdf(y, 3.0, mean, scale).mean(axis=(0, 1))
     given = scores.pit(StudentPredictions(mean, scale), y)
     np.testing.assert_allclose(given, expected, rtol=1e-12)
-    # Heavier tails: the normal law is off by more than rounding.
+    # Heavier tails: the normal distribution is off by more than rounding.
     assert np.abs(given - scores.pit(mean, y, scale)).max() > 0.01
 
 
@@ -51,7 +51,7 @@ def test_without_a_function_that_works_the_normal_mixture_is_taken(case, broken)
 
 
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.95])
-def test_coverage_is_the_level_under_the_own_law_and_not_under_another(rng, level):
+def test_coverage_is_the_level_under_the_own_distribution_and_not_under_another(rng, level):
     y = stats.t.ppf((np.arange(4000) + 0.5) / 4000, 3.0)
     zeros, ones = np.zeros((1, 1, y.size)), np.ones((1, 1, y.size))
     own = scores.coverage(StudentPredictions(zeros, ones), y, level=level)

@@ -105,7 +105,7 @@ def test_the_log_score_falls_by_the_log_of_the_unit(rng):
 
 
 @pytest.mark.parametrize("wrong", [(0.3, 1.0), (0.0, 1.4), (0.0, 0.7), (-0.2, 1.2)])
-def test_the_true_law_has_the_best_log_score_and_crps_by_the_known_gap(rng, wrong):
+def test_the_true_distribution_has_the_best_log_score_and_crps_by_the_known_gap(rng, wrong):
     """Of N(0, 1) against N(m, s): the Kullback-Leibler divergence, and the squared Cramér distance."""
     shift, width = wrong
     y = stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000)
@@ -124,7 +124,7 @@ def test_the_true_probabilities_have_the_best_brier_score_by_their_squared_dista
     """E Brier(q) - E Brier(p) = |p - q|^2 for labels with probabilities p, with a row for each label."""
     p, q = np.array([0.5, 0.3, 0.2]), np.array([0.3, 0.3, 0.4])
     labels = np.repeat([0, 1, 2], [50, 30, 20])
-    true, false = (scores.brier(np.tile(law, (100, 1)), labels) for law in (p, q))
+    true, false = (scores.brier(np.tile(distribution, (100, 1)), labels) for distribution in (p, q))
     assert true == pytest.approx(1 - p @ p, rel=1e-12)
     assert false - true == pytest.approx(np.sum((p - q) ** 2), rel=1e-12)
 
@@ -142,11 +142,11 @@ def test_an_average_of_draws_is_never_worse_than_its_draws_on_average(rng):
 
 
 def test_crps_of_a_far_target_is_its_distance_less_half_of_the_spread(rng):
-    """Far outside |X - y| is y - E X, so that only the spread E|X - X'| is left of the law."""
+    """Far outside |X - y| is y - E X, so that only the spread E|X - X'| is left of the distribution."""
     mean = np.array([[-1.0], [0.0], [4.0]])
     pairs = np.abs(mean - mean.T).mean()
     assert scores.crps(mean, [1000.0]) == pytest.approx(1000 - 1.0 - pairs / 2, rel=1e-12)
-    # E|X - X'| of a normal law is 2 s / sqrt(pi).
+    # E|X - X'| of a normal distribution is 2 s / sqrt(pi).
     given = scores.crps([[2.0]], [500.0], scale=3.0)
     assert given == pytest.approx(498 - 3 / np.sqrt(np.pi), rel=1e-12)
 

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.usefixtures("quick_compile")
 X = np.zeros((2, 1), np.float32)
 
 
-def predicted(law, draws):
+def predicted(distribution, draws):
     def model(x, y=None):
         w = numpyro.sample("w", dist.Uniform(-4.0, 4.0))
         with numpyro.plate("data", len(x)):
-            numpyro.sample("y", law(w + x[:, 0]), obs=y)
+            numpyro.sample("y", distribution(w + x[:, 0]), obs=y)
 
     return bnn.predict(model, {"w": np.asarray(draws, np.float32)}, X)
 
@@ -38,10 +38,10 @@ def two_directions(w):
     return dist.MixtureSameFamily(dist.Categorical(probs=jnp.full((len(w), 2), 0.5)), parts)
 
 
-@pytest.mark.parametrize("law", [lambda w: dist.VonMises(w, 5.0), two_directions])
+@pytest.mark.parametrize("distribution", [lambda w: dist.VonMises(w, 5.0), two_directions])
 @pytest.mark.parametrize("score", [scores.rmse, scores.coverage, scores.crps, scores.uncertainty])
-def test_scores_on_a_line_refuse_directions(law, score):
-    made = predicted(law, [3.0, -3.0])
+def test_scores_on_a_line_refuse_directions(distribution, score):
+    made = predicted(distribution, [3.0, -3.0])
     given = (made,) if score is scores.uncertainty else (made, np.full(2, 3.14))
     with pytest.raises(ValueError, match=r"targets are directions.*scores\.lppd"):
         score(*given)
@@ -52,7 +52,7 @@ def test_directions_of_unknown_circular_mean_are_refused():
         bnn.average(predicted(two_directions, [3.0, -3.0]))
 
 
-LAWS = {
+DISTRIBUTIONS = {
     "cauchy": lambda w: dist.Cauchy(w, 1.0),
     "half-cauchy": lambda w: dist.HalfCauchy(jnp.exp(w)),
     "student": lambda w: dist.StudentT(1.0, w, 1.0),
@@ -64,9 +64,9 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_a_target_without_a_mean_has_no_average(name):
-    made = predicted(LAWS[name], [0.0, 0.5])
+    made = predicted(DISTRIBUTIONS[name], [0.0, 0.5])
     with pytest.raises(ValueError, match=r"NaN or infinite in 2 of 2 rows.*without a mean"):
         bnn.average(made)
     with pytest.raises(ValueError, match="must be finite"):
@@ -79,9 +79,11 @@ def test_a_target_with_a_mean_and_no_variance_has_an_infinite_one():
     assert np.isinf(found.sd).all()
 
 
-@pytest.mark.parametrize("law", [lambda w: dist.Normal(w, 1.0), lambda w: dist.Bernoulli(logits=w)])
-def test_draws_of_nan_are_named_by_chain_and_not_averaged(law):
-    made = predicted(law, [[0.0, 1.0], [0.0, np.nan]])
+@pytest.mark.parametrize(
+    "distribution", [lambda w: dist.Normal(w, 1.0), lambda w: dist.Bernoulli(logits=w)]
+)
+def test_draws_of_nan_are_named_by_chain_and_not_averaged(distribution):
+    made = predicted(distribution, [[0.0, 1.0], [0.0, np.nan]])
     with pytest.raises(
         ValueError, match=r"2 of 2 rows \(the first is row 0\), in draws of chains \[1\]"
     ):

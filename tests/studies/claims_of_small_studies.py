@@ -2,7 +2,7 @@
 
 from claims import Claim
 from pages_of_studies import DIAGNOSTICS, EVIDENCE, MIXING, PREDICTIONS, PRIORS, SPEED
-from sentences_of_judgements import told_of_known_laws, told_of_real_posteriors
+from sentences_of_judgements import told_of_known_distributions, told_of_real_posteriors
 from sentences_of_small_studies import (
     averaged_boundaries,
     bands_in_a_sentence,
@@ -27,7 +27,7 @@ CLAIMS = {
     "verdict_calibration": Claim(
         "diagnostics/verdict_calibration",
         (DIAGNOSTICS,),
-        told_of_known_laws,
+        told_of_known_distributions,
         {"part": "power", "case": "drift from scattered starts", "draws": 5000},
         "disagree",
     ),

@@ -7,7 +7,7 @@ from benchmarks._shared.sampled_runs import select
 DRAWS = (50, 5000)
 
 
-def told_of_known_laws(rows):
+def told_of_known_distributions(rows):
     """How true stated errors are in runs within tolerance, with many scalars and with one."""
     told = [r for r in rows if r["part"] == "null" and r["within"] > 0]
     many = [r for r in told if r["scalars"] > 1]

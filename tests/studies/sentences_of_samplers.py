@@ -223,7 +223,8 @@ def samplers_in_the_guide(tables):
     of = {m: "{:.2f} and {:.2f}".format(*medians(tables, "digits", m)[:2]) for m in ON_DIGITS}
     yield f"five runs at its own step, has R-hat {of[MCLMC]} (functions, log precisions)"
     yield f"{low:.2f} to {high:.2f} by run for functions"
-    yield f"NUTS accepting 0.8 has {of[PLAIN]}, accepting 0.95 {of[CAREFUL]}, long HMC {of[LONG]}"
+    plain, careful, long = (of[m].replace(" and", ",") for m in (PLAIN, CAREFUL, LONG))
+    yield f"NUTS {plain} (target acceptance 0.8) and {careful} (0.95), long HMC {long}"
     yield f"MAMS, three runs, {of[MAMS]}"
     yield f"small steps of `fit` it has {of[which_sampler.SMALL]}"
     yield "by factors of {:.1f} and {:.0f}".format(*spread(tables, "digits", MCLMC))

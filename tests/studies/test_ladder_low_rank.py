@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("quick_compile")
 SIZE, STARTS = 12, 20_000
 
 
-def law():
+def distribution():
     """Covariance of a Gaussian with one direction that is 30 times as wide as most, one a thirtieth."""
     axes = np.linalg.qr(np.random.default_rng(0).normal(size=(SIZE, SIZE)))[0]
     spread = np.array([30.0, *[1.0] * (SIZE - 2), 1 / 30])
@@ -33,11 +33,11 @@ def law():
 
 
 def test_wide_and_stiff_directions_are_learned_from_draws_and_gradients():
-    covariance = law()
+    covariance = distribution()
     draws = np.random.default_rng(1).multivariate_normal(np.zeros(SIZE), covariance, 2000)
     gradients = draws @ np.linalg.inv(covariance)
     found = learned_axes(draws, gradients, rank=2)
-    # In its own coordinates the law has scales that differ by a factor of four at most, and not of 900.
+    # In its own coordinates scales differ by a factor of four at most, and not of 900.
     inverse = np.stack([found.to_coordinates(one) for one in np.eye(SIZE)], 1)
     np.testing.assert_allclose(
         inverse @ np.stack([found.to_position(one) for one in np.eye(SIZE)], 1),
@@ -48,9 +48,9 @@ def test_wide_and_stiff_directions_are_learned_from_draws_and_gradients():
     assert scales.max() / scales.min() < 4
 
 
-def test_trajectories_keep_the_law_and_reach_across_it():
+def test_trajectories_keep_the_distribution_and_reach_across_it():
     """From independent exact draws: their second moments, and their correlation with the start."""
-    covariance = law()
+    covariance = distribution()
     rng = np.random.default_rng(2)
     draws = rng.multivariate_normal(np.zeros(SIZE), covariance, 2000)
     inverse = np.linalg.inv(covariance)

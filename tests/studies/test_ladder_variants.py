@@ -1,4 +1,4 @@
-"""Ladders of the study `ladders` keep the density of every rung: laws that are known, before and after."""
+"""Ladders of the study `ladders` keep the density of every rung: known distributions, before and after."""
 
 import jax
 import jax.numpy as jnp
@@ -54,18 +54,18 @@ def density(model, data):
 
 @pytest.mark.parametrize("integrated", [True, False], ids=["integrated", "with weights"])
 def test_the_ratio_of_prior_and_reference_is_tempered_with_the_likelihood(integrated):
-    """Against the density of the model and of both laws, at three powers."""
+    """Against the density of the model and of both distributions, at three powers."""
     data = hierarchy()[0]
     model = bnn.integrate_output(hierarchical) if integrated else hierarchical
     logs = jnp.array([0.4, -1.3])
-    law = dist.Gamma(2.0, 1.0)
-    by_law = [
+    distribution = dist.Gamma(2.0, 1.0)
+    by_distribution = [
         sum(one.log_prob(value) for value in jnp.exp(logs))
-        for one in (law, dist.LogNormal(*MOMENTS[PRECISIONS[0]]))
+        for one in (distribution, dist.LogNormal(*MOMENTS[PRECISIONS[0]]))
     ]
     plain, found = density(model, data), density(with_reference(model, MOMENTS), data)
     for power in (0.0, 0.3, 1.0):
-        expected = plain(logs, power) + (1 - power) * (by_law[1] - by_law[0])
+        expected = plain(logs, power) + (1 - power) * (by_distribution[1] - by_distribution[0])
         np.testing.assert_allclose(found(logs, power), expected, rtol=1e-4)
     # The Gamma conditionals and draws of the package are for the prior of the model.
     assert not bnn.potential_of(with_reference(model, MOMENTS), *data).structure.levels
@@ -102,7 +102,7 @@ def linear():
         numpyro.sample("y", dist.Normal(mean, 0.5), obs=jnp.asarray(y))
 
 
-def law_of_rung(power):
+def distribution_of_rung(power):
     """Mean and covariance of the Gaussian of a rung."""
     by, y = features()
     covariance = np.linalg.inv(np.eye(15) + power * by.T @ by / 0.25)
@@ -111,7 +111,9 @@ def law_of_rung(power):
 
 def exact_draws(rng):
     """Independent states of all rungs: leaves (replica, rung, …)."""
-    flat = np.stack([rng.multivariate_normal(*law_of_rung(b), REPLICAS) for b in POWERS], 1)
+    flat = np.stack(
+        [rng.multivariate_normal(*distribution_of_rung(b), REPLICAS) for b in POWERS], 1
+    )
     ends = np.cumsum([np.prod(shape) for shape in SHAPES.values()])[:-1]
     parts = np.split(flat, ends, -1)
     return {n: jnp.asarray(p.reshape(*p.shape[:2], *s)) for p, (n, s) in zip(parts, SHAPES.items())}
@@ -125,7 +127,7 @@ def largest_error(flat):
     """Means and squares of all numbers on all rungs against the exact ones, in Monte Carlo errors."""
     worst = 0.0
     for k, power in enumerate(POWERS):
-        mean, covariance = law_of_rung(power)
+        mean, covariance = distribution_of_rung(power)
         eigen, axes = np.linalg.eigh(covariance)
         standard = (flat[:, k] - mean) @ axes / np.sqrt(eigen)
         worst = max(worst, np.abs(standard.mean(0)).max() * REPLICAS**0.5)
@@ -243,7 +245,7 @@ def test_a_small_step_is_hmc_and_a_large_one_is_halved():
 # -- starts by sequential Monte Carlo -----------------------------------------------------------------
 
 
-def test_particles_have_the_law_of_their_rung():
+def test_particles_have_the_distribution_of_their_rung():
     """Of 300 annealed runs; one step a stage moves little, so that weights must do the work."""
     potential = bnn.potential_of(linear)
     mover = RungKernel.of(HMC(linear, num_steps=4, trajectory_length=None), linear)
@@ -253,7 +255,7 @@ def test_particles_have_the_law_of_their_rung():
     z = jax.jit(jax.vmap(lambda k: ladder_annealed.annealed(potential, mover, k, rungs)))(keys)
     flat = flattened(z)
     for k, power in enumerate(np.linspace(0, 1, rungs) ** 8):
-        mean, covariance = law_of_rung(power)
+        mean, covariance = distribution_of_rung(power)
         eigen, axes = np.linalg.eigh(covariance)
         standard = (flat[:, k] - mean) @ axes / np.sqrt(eigen)
         # 64 particles have a bias of some hundredths.
@@ -285,7 +287,7 @@ def test_a_ladder_begins_at_particles_and_with_larger_steps():
 
 
 def test_each_move_gives_states_of_the_shapes_that_it_was_given():
-    """What they do to a law takes a compilation each, and is tested weekly."""
+    """What they do to a distribution takes a compilation each, and is tested weekly."""
     potential = bnn.potential_of(linear)
     rungs, powers = len(POWERS), jnp.asarray(POWERS)
     key = jax.random.key(0)

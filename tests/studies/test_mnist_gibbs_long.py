@@ -137,8 +137,8 @@ def test_redrawn_precisions_have_their_conditional_and_leave_the_weights():
     after = weights_of(found, {name: value[7] for name, value in drawn.items()})
     for name, old, new in zip(own.PRECISIONS, before, after):
         np.testing.assert_allclose(new, old, rtol=1e-3, atol=1e-4)
-        law = stats.gamma(1 + old.size / 2, scale=1 / (1 + np.square(old).sum() / 2))
-        assert stats.kstest(np.asarray(drawn[name], np.float64), law.cdf).pvalue > 1e-4
+        distribution = stats.gamma(1 + old.size / 2, scale=1 / (1 + np.square(old).sum() / 2))
+        assert stats.kstest(np.asarray(drawn[name], np.float64), distribution.cdf).pvalue > 1e-4
 
 
 def test_rescaled_precisions_keep_a_prior():

@@ -57,7 +57,7 @@ def test_step_has_no_target():
     tuning = QuantileTuning(smoothing=0.001)
     context, state = begun()
     count = 40_000
-    # By NumPy: a gamma law of JAX compiles for longer than all else here.
+    # By NumPy: a gamma distribution of JAX compiles for longer than all else here.
     errors = jnp.asarray(np.random.default_rng(2).gamma(3.0, size=count), jnp.float32)
 
     def step(state, error):

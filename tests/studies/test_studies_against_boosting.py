@@ -9,7 +9,7 @@ from sklearn.model_selection import train_test_split
 import numpyro_bnn as bnn
 from benchmarks.predictions import against_boosting, against_boosting_report, other_regressors
 
-# The scale of a law that is too narrow on purpose, in true standard deviations.
+# The scale of a distribution that is too narrow on purpose, in true standard deviations.
 NARROW = 0.5
 
 
@@ -47,12 +47,12 @@ def test_a_mixture_of_gaussians_has_its_density_quantiles_and_moments():
 
 
 def gaussian_forecast(rows):
-    """A law whose scale is half of the true one."""
+    """A distribution whose scale is half of the true one."""
     return other_regressors.single(rows[:, 0], NARROW)
 
 
 class Fitted:
-    """What `bnn.calibrate` takes for a fitted estimator, around the same law."""
+    """What `bnn.calibrate` takes for a fitted estimator, around the same distribution."""
 
     draws_ = get_params = None
 

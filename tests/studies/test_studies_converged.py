@@ -202,7 +202,7 @@ def test_every_study_that_stores_a_sign_of_convergence_is_headed_by_it():
         if signs.search(path.read_text().partition("\n")[0])
     ]
     assert len(stored) > 20
-    # Chains of known law, which show what R-hat says; figures of other runs of the same study.
+    # Chains of known distribution, which show what R-hat says; figures of other runs of the same study.
     apart = {"diagnostics/verdict_calibration", "predictions/decision_boundary_step_size"}
     apart |= {"neal/posteriors_earlier_runs", "neal/posteriors_integrated"}
     # Counted with the first table of their study.

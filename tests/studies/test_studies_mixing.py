@@ -98,7 +98,7 @@ def test_gains_of_the_posterior_are_paired_by_split():
     assert ensemble["functions_max_rhat"] == "1.20"
 
 
-def test_the_average_of_members_is_a_mixture_of_their_laws():
+def test_the_average_of_members_is_a_mixture_of_their_distributions():
     means, y = np.array([[0.0, 1.0], [2.0, 1.0]]), np.array([1.0, 1.5])
     found = ensembles.log_mixture(means, 0.5, y)
     expected = [-2.0, -0.5] - np.log(0.5 * (2 * np.pi) ** 0.5)
@@ -158,7 +158,7 @@ def test_histogram_counts_every_scalar_once():
 
 
 @pytest.mark.parametrize("difference", [0, 3, 7])
-def test_the_law_along_a_ridge_has_the_moments_of_a_bessel_integral(difference):
+def test_the_distribution_along_a_ridge_has_the_moments_of_a_bessel_integral(difference):
     rho = np.array([0.01, 0.5, 4.0, 300.0])
     mean, variance = flat_directions.along_ridge(rho, difference)
     # exp(ν s - ρ cosh s), s = 2t, integrates to 2 K_ν(ρ): derivatives of its log by ν.

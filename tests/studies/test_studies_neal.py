@@ -244,11 +244,11 @@ def test_a_row_of_neals_that_changes_is_seen(neal_rows, earlier, route, quantity
 
 @pytest.mark.parametrize("slope", [0.0, -2.0, 0.5])
 def test_the_curve_of_a_scale_is_its_posterior(slope):
-    """Where Z(σ) is σ^c, τ = σ^(-2) has the law Gamma(1/2 - c/2, W²/2)."""
+    """Where Z(σ) is σ^c, τ = σ^(-2) has the distribution Gamma(1/2 - c/2, W²/2)."""
     curve = tail.curve_of(np.array([-3.0, 0.0, 1.0]), np.full(3, slope))
-    law = stats.gamma(0.5 - slope / 2, scale=2 * tail.UNITS / tail.WIDTH**2)
+    distribution = stats.gamma(0.5 - slope / 2, scale=2 * tail.UNITS / tail.WIDTH**2)
     # Of log scales in the grid, -4 to 6.
-    least, most = law.cdf(np.exp([-12.0, 8.0]))
+    least, most = distribution.cdf(np.exp([-12.0, 8.0]))
     for value in (-2.0, 0.0, 1.5):
-        expected = (law.cdf(np.exp(-2 * value)) - least) / (most - least)
+        expected = (distribution.cdf(np.exp(-2 * value)) - least) / (most - least)
         np.testing.assert_allclose(curve.above(value), expected, rtol=0.02)

@@ -141,7 +141,7 @@ def test_the_covariance_of_sgd_is_kept_by_a_step_over_all_minibatches(problem, b
     np.testing.assert_allclose(second, covariance, rtol=1e-10)
 
 
-def test_small_steps_have_the_law_of_small_steps_and_large_ones_none(problem):
+def test_small_steps_have_the_distribution_of_small_steps_and_large_ones_none(problem):
     rows, target, noise, hessian, optimum = problem
     given = sgd_theory.Setting(rows, (rows @ optimum - target) / noise**2, hessian, 1)
     tiny = 1e-6

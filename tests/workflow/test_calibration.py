@@ -378,11 +378,11 @@ def test_wrong_arguments_to_a_classifier_are_refused():
         classifier().predict_set(X, 2)
 
 
-def on_a_line(law):
+def on_a_line(distribution):
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal())
         with numpyro.plate("data", len(x)):
-            numpyro.sample("y", law(w * x[:, 0]), obs=y)
+            numpyro.sample("y", distribution(w * x[:, 0]), obs=y)
 
     return model
 
@@ -405,11 +405,11 @@ TIES = {
 @pytest.mark.parametrize("method", ["cdf", "cqr"])
 @pytest.mark.parametrize("name", TIES)
 def test_values_that_occur_many_times_belong_to_the_interval_that_they_end(name, method):
-    law, y, coverage = TIES[name]
+    distribution, y, coverage = TIES[name]
     x, y = np.ones((len(y), 1), np.float32), y.astype(int if name == "counts" else np.float64)
     for seed in range(4):
         w = 0.5 + 0.1 * np.random.default_rng(seed).normal(size=(2, 20))
-        draws = bnn.Draws({"w": w.astype(np.float32)}, on_a_line(law))
+        draws = bnn.Draws({"w": w.astype(np.float32)}, on_a_line(distribution))
         calibrated = bnn.calibrate(draws, x, y, coverage, method)
         low, high = calibrated.predict_interval(x[:7])
         inside = (low[0] <= y) & (y <= high[0])

@@ -175,13 +175,13 @@ def test_counts_have_their_own_distribution_function():
 
 
 def geometric(x, y=None):
-    """A law of which NumPyro has no distribution function."""
+    """A distribution of which NumPyro has no distribution function."""
     p = numpyro.sample("p", dist.Beta(1.0, 1.0))
     with numpyro.plate("data", x.shape[0]):
         numpyro.sample("y", dist.Geometric(probs=p), obs=y)
 
 
-def test_a_law_without_a_distribution_function_is_judged_by_what_it_makes():
+def test_a_distribution_without_a_distribution_function_is_judged_by_what_it_makes():
     y = np.random.default_rng(3).geometric(0.4, 50) - 1
     p = RNG.beta(51, 1 + y.sum(), (4, 500))
     check = bnn.check_fit(sampled(geometric, p=p), ROWS, y)

@@ -47,7 +47,7 @@ def model_of_run():
 
 @functools.cache
 def classifier():
-    """An estimator of two classes by name, with draws from a normal law."""
+    """An estimator of two classes by name, with draws from a normal distribution."""
     network = bnn.BNNClassifier()
     network.model_ = bnn.classification(bnn.MLP((), 2), PRIOR, X, (NAMES == "warm").astype(int))
     shapes = {"net/Dense_0.bias": (2,), "net/Dense_0.kernel": (2, 2)}

@@ -22,10 +22,10 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 import numpyro_bnn as bnn
-from numpyro_bnn.diagnostics.verdict_names import Verdict
-from numpyro_bnn.workflow import estimator_base
+from numpyro_bnn.diagnostics.verdict import Verdict
+from numpyro_bnn.workflow import estimators
 from numpyro_bnn.workflow.estimator_inputs import BLOCK, hidden_sizes, weights_of
-from numpyro_bnn.workflow.estimator_warning import warn_of_verdict
+from numpyro_bnn.workflow.estimators import warn_of_verdict
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compile"),
@@ -310,7 +310,7 @@ def test_every_setting_reaches_the_fit(monkeypatch):
         given.update(options)
         raise Stop("seen")
 
-    monkeypatch.setattr(estimator_base, "fit_model", seen)
+    monkeypatch.setattr(estimators, "fit_model", seen)
     own = {
         "until": bnn.Tolerance(relative=0.5),
         "max_minutes": 1.5,

@@ -33,7 +33,7 @@ def fitted(kernel=None, **options):
     return bnn.fit(linear_gaussian.model, X, Y, kernel=kernel, **(settings | options))
 
 
-def have_the_law_of_the_posterior(result, bias):
+def have_the_distribution_of_the_posterior(result, bias):
     """Means within 5 Monte Carlo errors and `bias` standard deviations; and the deviations."""
     draws = linear_gaussian.weights(result.draws)
     spread = np.sqrt(np.diag(np.linalg.inv(PRECISION)))
@@ -56,7 +56,7 @@ def test_the_whole_way():
     assert members.shape == (2, 1, 4)
     assert (np.abs(members - MEAN) < 3 * spread).all()
     assert result.ensemble.stats["potential_energy"].shape == (2, 1)
-    have_the_law_of_the_posterior(result, bias=0.1)
+    have_the_distribution_of_the_posterior(result, bias=0.1)
     np.testing.assert_array_equal(result.weights, [0.5, 0.5])
     assert result.report.predictions.num_scalars == len(Y) + 1  # One noise at all rows.
     predictions = result.predict(X[:3])
@@ -97,7 +97,7 @@ def test_every_kernel_by_name_samples_the_posterior(name):
     unadjusted = KERNELS[name].thinning > 1
     result = fitted(name, **({} if unadjusted else {"num_warmup": 150, "num_samples": 200}))
     # The unadjusted samplers have a bias of their own, far below a standard deviation.
-    have_the_law_of_the_posterior(result, bias=0.1 if unadjusted else 0.0)
+    have_the_distribution_of_the_posterior(result, bias=0.1 if unadjusted else 0.0)
 
 
 def test_a_kernel_of_ones_own():
@@ -208,7 +208,7 @@ def test_a_fit_goes_on_until_it_is_known():
     result = bnn.fit(linear_gaussian.model, X, Y, kernel="nuts", **options)
     assert result.mcmc.stopped.reason == "within tolerance"
     assert result.report.verdict == "within_tolerance"
-    have_the_law_of_the_posterior(result, bias=0.0)
+    have_the_distribution_of_the_posterior(result, bias=0.0)
     assert result.report.tolerance is accepted
     assert result.report.monte_carlo_error.log_score is not None
     assert result.draws.num_draws == result.mcmc.stopped.draws

@@ -98,9 +98,9 @@ def test_a_mask_of_entries_is_one_of_residuals():
 
     def outputs(x, y=None):
         intercept = numpyro.sample("intercept", dist.Normal())
-        law = dist.Normal(intercept * np.ones((len(x), 2)), 1.0).mask(seen)
+        distribution = dist.Normal(intercept * np.ones((len(x), 2)), 1.0).mask(seen)
         with numpyro.plate("data", len(x)):
-            numpyro.sample("y", law.to_event(1), obs=y)
+            numpyro.sample("y", distribution.to_event(1), obs=y)
 
     rng = np.random.default_rng(2)
     draws = {"intercept": rng.normal(0.1, 0.1, (2, 300))}

@@ -12,7 +12,7 @@ from few_draws import SETTINGS
 
 import numpyro_bnn as bnn
 from numpyro_bnn.approximations.optimize import ensemble_of
-from numpyro_bnn.data.row_digests import KNOWN_ROWS
+from numpyro_bnn.data.row_hashes import KNOWN_ROWS
 from numpyro_bnn.posterior.training_data import rows_of_call
 from numpyro_bnn.workflow.estimator_inputs import held_out
 from numpyro_bnn.workflow.training_rows import refuse_training_rows
@@ -169,7 +169,7 @@ def test_a_pickled_estimator_knows_them():
 
 def test_data_that_cannot_be_compared_are_left_out(tmp_path):
     for x in (bnn.OnHost(X), {"a": X, "b": X[:3]}, None):
-        assert KNOWN_ROWS not in bnn.data.row_digests.noted_rows(None, (x, Y), {}, tuple)
+        assert KNOWN_ROWS not in bnn.data.row_hashes.noted_rows(None, (x, Y), {}, tuple)
     assert (
         KNOWN_ROWS
         not in bnn.load(

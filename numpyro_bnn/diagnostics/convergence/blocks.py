@@ -25,18 +25,12 @@ BLOCK_SIZE = 1 << 16
 # Chains whose normal scores have less variance within are constant: scores of N draws lie at least 1/N apart,
 # so that a true variance is far above it, and rounding far below.
 _CONSTANT_SHARE = 1e-20
-# Number of lags that are computed by products first; a transform takes as long as about so many.
+# Number of lags that are computed by products first; a transform costs about as much.
 _MOST_LAGS = 64
 
 
 def checked(name: str, x: ArrayLike) -> np.ndarray:
-    """Draws as an array `(chain, draw, ...)` of single or double precision.
-
-    :param name: the function that was called, for the error.
-    :param x: numbers with an axis of chains and one of draws.
-    :raises TypeError: for anything but numbers.
-    :raises ValueError: for fewer than two axes, no chains or no draws.
-    """
+    """Draws as an array (chain, draw, …) of single or double precision."""
     array = np.asarray(x)
     if array.ndim < 2 or 0 in array.shape[:2]:
         raise ValueError(
@@ -57,13 +51,8 @@ def checked(name: str, x: ArrayLike) -> np.ndarray:
 
 
 def powers_of(x: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
-    """The power of two of the largest number of each scalar; 0 for zeros, and for NaN or infinities.
-
-    Draws that are divided by it have squares that neither overflow nor vanish, and lose no digit.
-
-    :param x: draws.
-    :param axis: the axes of chains and draws.
-    """
+    """The power of two of the largest number of each scalar; 0 for zeros, and for NaN or infinities."""
+    # Draws that are divided by it have squares that neither overflow nor vanish, and lose no digit.
     largest = np.maximum(x.max(axis=axis), -x.min(axis=axis))
     return np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1]
 
@@ -85,11 +74,9 @@ def finite_split(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=8)
 def _score_table(size: int) -> np.ndarray:
-    """Normal scores of ranks 0, 1/2, 1, 3/2 … `size`, at index twice the rank.
-
-    `Phi^-1((r - 3/8) / (N + 1/4))`: Blom 1958, as in Vehtari et al. 2021, section 4.1.
-    Averages over ties are whole or half ranks, so the table holds every rank that occurs.
-    """
+    """Normal scores `Phi^-1((r - 3/8) / (N + 1/4))` of ranks 0, 1/2, 1 … `size`, at twice the rank."""
+    # Blom 1958, as in Vehtari et al. 2021, section 4.1. Averages over ties are whole or half ranks, so the
+    # table holds every rank that occurs.
     rank = np.arange(2, 2 * size + 1) / 2.0
     return np.concatenate([[np.nan, np.nan], ndtri((rank - 0.375) / (size + 0.25))])
 
@@ -182,11 +169,9 @@ def _ess_of_events(happened: np.ndarray) -> np.ndarray:
 
 
 def _tail_limits(x: np.ndarray, ordered: np.ndarray) -> list[np.ndarray]:
-    """Draws `(b,)` that separate those up to the 5 % (and the 95 %) quantile from the others.
-
-    A quantile interpolates between two order statistics with no draw between them, so the lower one
-    separates the draws in the same way, without rounding.
-    """
+    """Draws `(b,)` that separate those up to the 5 % (and the 95 %) quantile from the others."""
+    # A quantile interpolates between two order statistics with no draw between them, so the lower one
+    # separates the draws in the same way, without rounding.
     # With an odd number of draws the middle ones belong to neither half, but to the quantile.
     everything = np.sort(x.reshape(-1, x.shape[2]).T, axis=1) if x.shape[1] % 2 else ordered
     return [everything[:, int((everything.shape[1] - 1) * q)] for q in (0.05, 0.95)]
@@ -200,12 +185,7 @@ def centre(split: np.ndarray) -> np.ndarray:
 
 
 def ess_of(deviation: np.ndarray, means: np.ndarray, constant: np.ndarray) -> np.ndarray:
-    """ESS of `(b, m, n)` by Geyer's initial monotone sequence; Vehtari et al. 2021, section 3.2.
-
-    :param deviation: from the means of half chains, in double precision.
-    :param means: `(b, m)`, what :func:`centre` returns.
-    :param constant: scalars `(b,)` whose draws are all equal.
-    """
+    """ESS of `(b, m, n)` by Geyer's initial monotone sequence; Vehtari et al. 2021, section 3.2."""
     m, n = deviation.shape[1:]
     between = means.var(axis=1, ddof=1)
 
@@ -220,12 +200,9 @@ def ess_of(deviation: np.ndarray, means: np.ndarray, constant: np.ndarray) -> np
 
 
 def by_first_lags(deviation: np.ndarray, function: Callable, most: int) -> np.ndarray:
-    """A function `(b,)` of as many autocovariances as it needs; NaN where more than `most` are needed.
-
-    :param deviation: `(b, m, n)` from the means of chains.
-    :param function: takes autocovariances `(row, lag)`, mean over chains, and the numbers of these rows;
-        returns NaN where they are too few.
-    """
+    """A function `(b,)` of as many autocovariances as it needs; NaN where more than `most` are needed."""
+    # `function` takes autocovariances (row, lag), mean over chains, and the numbers of these rows; it returns
+    # NaN where they are too few.
     b, m, n = deviation.shape
     values, rows, covariance, lags = np.full(b, np.nan), np.arange(b), np.empty((b, 0)), 4
     while rows.size and covariance.shape[1] < most:
@@ -240,15 +217,10 @@ def by_first_lags(deviation: np.ndarray, function: Callable, most: int) -> np.nd
 
 
 def geyer(covariance: np.ndarray, between: np.ndarray, m: int, n: int) -> np.ndarray:
-    """Integrated autocorrelation times, or NaN where the sequence does not end within the lags.
-
-    With `S_k = rho_2k + rho_2k+1` for each pair of lags: pairs are added, each reduced to the one before
-    where it is larger, up to the first that is not positive (pair j). Then half of `rho_2j` is added if it is
-    positive, which lowers the variance for antithetic chains. Vehtari et al. 2021, section 3.2.
-
-    :param covariance: `(b, lag)`, mean over the m half chains of n draws; n lags are all there are.
-    :param between: `(b,)`, variance of their means.
-    """
+    """Integrated autocorrelation times, or NaN where the sequence does not end within the lags."""
+    # Vehtari et al. 2021, section 3.2. With `S_k = rho_2k + rho_2k+1` for each pair of lags: pairs are added,
+    # each reduced to the one before where it is larger, up to the first that is not positive (pair j). Then
+    # half of `rho_2j` is added if it is positive, which lowers the variance for antithetic chains.
     b, lags = covariance.shape
     last = max((n - 1) // 2 - 1, 0)
     count = min(last + 1, lags // 2)

@@ -139,13 +139,7 @@ def ess(x: ArrayLike, *, method: str = "bulk") -> np.ndarray:
 
 
 def moments(name: str, x: ArrayLike) -> list[np.ndarray]:
-    """ESS of the mean, mean and standard deviation of every scalar.
-
-    :param name: the function that asks, for errors.
-    :param x: draws `(chain, draw, ...)`.
-    :return: three arrays `...`; the variance has n - 1 below.
-    :raises ValueError: without an axis of chains and one of draws.
-    """
+    """ESS of the mean, mean and standard deviation (n - 1) of every scalar of draws (chain, draw, …)."""
     x = checked(name, x)
     if x.shape[1] < 4:
         return [np.full(x.shape[2:], np.nan) for _ in range(3)]
@@ -197,12 +191,7 @@ def _nested(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def superchain_labels(superchains: int | ArrayLike, num_chains: int) -> np.ndarray:
-    """The number or label of the superchain of each chain.
-
-    :param superchains: number of superchains of consecutive chains, or a label for each chain.
-    :param num_chains: number of chains.
-    :raises ValueError: for fewer than two superchains, or superchains of unequal size.
-    """
+    """The label of the superchain of each chain, from labels or a number of superchains in order."""
     labels = np.asarray(superchains)
     if labels.ndim == 0 and labels > 0 and num_chains % int(labels) == 0:
         labels = np.repeat(np.arange(int(labels)), num_chains // int(labels))
@@ -216,11 +205,7 @@ def superchain_labels(superchains: int | ArrayLike, num_chains: int) -> np.ndarr
 
 
 def labels_of_rest(labels: np.ndarray, kept: ArrayLike) -> np.ndarray | None:
-    """Labels of the chains that are left; None where their superchains cannot be compared any more.
-
-    :param labels: a label for each chain.
-    :param kept: numbers of the chains that are left.
-    """
+    """Labels of the chains that are left; None where their superchains cannot be compared any more."""
     rest = labels[np.asarray(kept, int)]
     groups = np.unique(rest).size
     return rest if _are_comparable(rest) and groups < rest.size else None

@@ -2,15 +2,15 @@
 
 Of a continuous target: u_i, the probability of a target up to y_i without row i (LOO-PIT), is uniform where
 the model is right (Gelfand, Dey and Chang 1992; Gneiting, Balabdaoui and Raftery 2007). The largest distance
-between the distribution function of all u_i and that of the uniform law is at most δ larger than with
-infinitely many draws, where no u_i is off by more than δ; so two Monte Carlo errors of the u_i, of their 95 %
-quantile over rows, are taken off before Kolmogorov's law gives the probability of such a distance.
+between the distribution function of all u_i and the uniform one is at most δ larger than with infinitely
+many draws, where no u_i is off by more than δ; so two Monte Carlo errors of the u_i (their 95 % quantile over
+rows) are taken off before Kolmogorov's distribution gives the probability of such a distance.
 
 Of classes: where the model is right, the most probable class of a row without it is right with the
 probability that it is given. Σ (right_i - probability_i), less two Monte Carlo errors, is compared with
-a normal law of variance Σ p_i (1 - p_i).
+a normal distribution of variance Σ p_i (1 - p_i).
 
-Both laws are those of independent rows. Under posteriors without one row they are dependent a little: in
+Both are the distributions for independent rows. Under posteriors without one row, rows depend a little: in
 linear models with 40 and 200 rows and from 2 to 100 weights, p was below 0.05 in 4.4 to 7.5 % of 3000 data
 sets of the model's own, and below 0.01 in 0.9 to 1.5 %.
 """
@@ -23,7 +23,7 @@ from scipy.stats import kstwo, norm
 from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean
 from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut
 
-# Below this a right model is rare.
+# A right model seldom has a p below this.
 RARE = 0.01
 
 
@@ -31,9 +31,9 @@ class Calibration(NamedTuple):
     """How calibrated the rows are under the posteriors without them.
 
     - **kind** - ``"pit"`` of a continuous or counted target, ``"confidence"`` of classes
-    - **distance** - of ``"pit"`` the largest distance from the uniform law; of ``"confidence"`` the mean
-      probability of the most probable class less the share of rows that it is right of: positive where the
-      model is too sure
+    - **distance** - of ``"pit"`` the largest distance from uniform; of ``"confidence"`` the mean probability
+      of the most probable class less the share of rows that it is right of: positive where the model is too
+      sure
     - **error** - Monte Carlo error of the distance, an upper bound for ``"pit"``
     - **p** - probability of at least such a distance, less two Monte Carlo errors, under a right model
     - **pit** - u of each row, (row,); None of classes
@@ -56,14 +56,8 @@ class Calibration(NamedTuple):
 def of_distribution(
     loo: LeaveOneOut, cdf: np.ndarray, mass: np.ndarray | None = None, seed: int = 0
 ) -> Calibration:
-    """Calibration of a target with a distribution function.
-
-    :param loo: leave-one-out weights.
-    :param cdf: probability of a target up to the observed one under each draw, (chain, draw, row).
-    :param mass: probability of the observed one itself, for counts: u is then drawn between the values of the
-        distribution function below and at it.
-    :param seed: of these draws.
-    """
+    """Calibration by `cdf` (chain, draw, row) at the targets; `mass` is theirs, for counts."""
+    # u of a count is drawn between the values of the distribution function below and at it.
     values = np.asarray(cdf, np.float64)
     if mass is not None:
         values = values - np.random.default_rng(seed).uniform(size=values.shape[-1]) * mass
@@ -78,7 +72,7 @@ def of_distribution(
 
 
 def largest_distance(pit: np.ndarray) -> float:
-    """The largest distance between the distribution function of some numbers and that of the uniform law."""
+    """The largest distance between the distribution function of some numbers and the uniform one."""
     ordered, count = np.sort(pit), pit.size
     steps = np.arange(count)
     below, above = np.max(ordered - steps / count), np.max((steps + 1) / count - ordered)
@@ -86,12 +80,7 @@ def largest_distance(pit: np.ndarray) -> float:
 
 
 def of_classes(loo: LeaveOneOut, probs: np.ndarray, y: np.ndarray) -> Calibration:
-    """Calibration of the most probable class of each row.
-
-    :param loo: leave-one-out weights.
-    :param probs: (chain, draw, row, class).
-    :param y: classes (row,), integers from 0.
-    """
+    """Calibration of the most probable class of each row, by probabilities (chain, draw, row, class)."""
     means = np.stack(
         [loo.average(probs[..., k].astype(np.float64))[0] for k in range(probs.shape[-1])], -1
     )

@@ -69,14 +69,9 @@ class LeaveOneOut(NamedTuple):
 
 
 def leave_one_out(log_likelihood: np.ndarray) -> LeaveOneOut:
-    """Leave-one-out log predictive densities by Pareto-smoothed importance sampling.
-
-    :param log_likelihood: log densities of the rows that were fitted, (chain, draw, row), nats.
-    :raises ValueError: for fewer than two rows or 100 draws, and for densities that are not finite.
-
-    Source: Vehtari, Gelman and Gabry, *Practical Bayesian model evaluation using leave-one-out
-    cross-validation and WAIC* (2017), eqs. 3 and 10.
-    """
+    """Leave-one-out log predictive densities by Pareto-smoothed importance sampling."""
+    # Vehtari, Gelman and Gabry, *Practical Bayesian model evaluation using leave-one-out cross-validation and
+    # WAIC* (2017), eqs. 3 and 10.
     log_likelihood = np.asarray(log_likelihood, np.float64)
     chains, draws, rows = log_likelihood.shape
     if rows < 2:
@@ -98,7 +93,7 @@ def leave_one_out(log_likelihood: np.ndarray) -> LeaveOneOut:
         )
     likelihood = np.exp(log_likelihood - log_likelihood.max((0, 1)))
     sizes = ess(likelihood, method="mean") / (chains * draws)
-    # Of a row that has one density under all draws there is no such size.
+    # A row with one density under all draws has no effective size.
     known = sizes[np.isfinite(sizes)]
     found = smoothed(log_likelihood, float(np.mean(known)) if known.size else 1.0)
     made = LeaveOneOut(

@@ -5,12 +5,12 @@ For a quantity T(y, θ) and each draw θ_s, new targets ỹ are drawn at the sam
     p = P(T(ỹ, θ) ≥ T(y, θ) | y),   ties counted half
 
 (Gelman, Meng and Stern 1996, *Posterior predictive assessment of model fitness via realized discrepancies*).
-Given θ, y and ỹ have one law where the model is right, so that for every single draw the probability of a
+Given θ, y and ỹ have one distribution where the model is right, so that for each draw the probability of a
 larger T is uniform, and p, their average, is less spread out than uniform: P(p ≤ α) ≤ 2 α for data from the
-model's own prior predictive law (Meng 1994, *Posterior predictive p-values*, section 3.1). It is often much
-smaller: a p near ½ says little, one near 0 or 1 says much. With m quantities one is called rare where twice
-its smaller tail, with two Monte Carlo errors added, is below 0.05 / (2 m): under a right model that
-happens to any of them in at most 5 % of data sets.
+model's own prior predictive distribution (Meng 1994, *Posterior predictive p-values*, section 3.1). It is
+often much smaller: a p near ½ says little, one near 0 or 1 says much. With m quantities one is called rare
+where twice its smaller tail, with two Monte Carlo errors added, is below 0.05 / (2 m): under a right model
+that happens to any of them in at most 5 % of data sets.
 """
 
 from typing import NamedTuple
@@ -46,14 +46,7 @@ class Quantity(NamedTuple):
 def of_residuals(
     mean: np.ndarray, scale: np.ndarray | None, y: np.ndarray, made: np.ndarray
 ) -> tuple[Quantity, ...]:
-    """Standard deviation, extremes and skewness of residuals over rows.
-
-    :param mean: of each draw, (chain, draw, row, …).
-    :param scale: standard deviation of the noise, by which residuals are divided; None where it is not
-        finite: they are in units of the target then.
-    :param y: the data, (row, …).
-    :param made: one target of every row under each draw, (chain, draw, row, …).
-    """
+    """Standard deviation, extremes and skewness of residuals over rows, divided by `scale` if given."""
     shape = (*mean.shape[:2], -1)
     units = 1.0 if scale is None else scale.reshape(shape).astype(np.float64)
     center = mean.reshape(shape).astype(np.float64)
@@ -74,14 +67,8 @@ def of_residuals(
 
 
 def of_labels(probs: np.ndarray, y: np.ndarray, made: np.ndarray) -> tuple[Quantity, ...]:
-    """Share of the rows of each class, share that is of its most probable class, and calibration error.
-
-    Several labels of a row count as rows.
-
-    :param probs: of each draw, (chain, draw, row, …, class).
-    :param y: classes of the data, (row, …).
-    :param made: a class of every row under each draw, (chain, draw, row, …).
-    """
+    """Share of the rows of each class, share that is of its most probable class, and calibration error."""
+    # Several labels of a row count as rows.
     chains, draws, classes = *probs.shape[:2], probs.shape[-1]
     y, made = y.reshape(-1), made.reshape(chains, draws, -1)
     best = probs.argmax(-1).reshape(made.shape)

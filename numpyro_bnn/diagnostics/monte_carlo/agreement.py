@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.sparse import csr_array
+from scipy.spatial.distance import pdist
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
-from numpyro_bnn.diagnostics.monte_carlo.chain_groups import chain_groups
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, as_chains, mean_errors
 from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
@@ -46,6 +47,13 @@ _MEDIAN_OF = 1024
 _ROUNDING = 1 - 1e-5
 # The p-value below which chains do not agree.
 SIGNIFICANT = 0.01
+# Number of scalars used, evenly spaced; and of shufflings, which show how far apart chance puts chains.
+_MOST_SCALARS = 200
+_SHUFFLES = 200
+# The dropped part grows by tenths of all draws, up to half of them.
+_PARTS, _MOST_DROPPED = 10, 5
+# Permutations of the test: enough for p < 0.01, at a seventh of the cost of a verdict.
+_FEW_PERMUTATIONS = 299
 
 
 class Batches(NamedTuple):
@@ -194,20 +202,15 @@ def agreement(
 
 
 def least_batches(num_chains: int) -> int:
-    """The least number of batches a chain with which chains that are far apart are seen to disagree.
-
-    Where only one of the two statistics shows a difference, one way to deal out the batches in all is as
-    extreme in the other, so that the least possible p is two in the number of ways.
-
-    :param num_chains: number of chains, two or more.
-    :return: 6 for two chains (462 ways), 4 for more.
-    """
+    """Fewest batches a chain that can show a disagreement: 6 for two chains (462 ways), 4 for more."""
+    # Where only one of the two statistics shows a difference, one way to deal out the batches in all is as
+    # extreme in the other, so that the least possible p is two in the number of ways.
     enough = (k for k in itertools.count(_LEAST_BATCHES) if 2 / _ways(num_chains, k) < SIGNIFICANT)
     return next(enough)
 
 
 def _ways(chains: int, batches: int) -> int:
-    """Number of ways to deal out batches to chains that are not told apart."""
+    """Number of ways to deal out batches to chains whose order does not matter."""
     return factorial(chains * batches) // (factorial(batches) ** chains * factorial(chains))
 
 
@@ -226,15 +229,10 @@ def _batch_length(errors: Mapping[str, MeanErrors]) -> tuple[_Flags, _Flags, int
 
 
 def _slow_time(times: np.ndarray, sizes: np.ndarray) -> float:
-    """Autocorrelation time of the scalar that is slower than nine in ten.
-
-    The slowest tenth of *estimated* times consists partly of overestimates: with 200 effective draws it
-    begins at 25 where all true times are 19. So estimates are shrunk towards their mean, by the part of their
-    spread that is noise.
-
-    :param times: estimated times, from within chains.
-    :param sizes: effective draws behind each.
-    """
+    """Autocorrelation time of the scalar that is slower than nine in ten; `sizes`: effective draws."""
+    # The slowest tenth of *estimated* times consists partly of overestimates: with 200 effective draws it
+    # begins at 25 where all true times are 19. So estimates are shrunk towards their mean, by the part of
+    # their spread that is noise.
     logs = np.log(times)
     spread = float(logs.var())
     real = max(0.0, 1 - float(np.mean(_NOISE_OF_TIME / sizes)) / spread) if spread > 0 else 0.0
@@ -317,10 +315,8 @@ def _permutation_test(means: np.ndarray, num: int, seed: int) -> _Found:
 
 
 def _orders(chains: int, batches: int, num: int, seed: int) -> np.ndarray:
-    """Ways to deal out all batches, other than the chains themselves, `(way, chain, batch)`.
-
-    With few ways random ones repeat themselves, and p would be above its least possible value by chance.
-    """
+    """Ways to deal out all batches, other than the chains themselves, `(way, chain, batch)`."""
+    # With few ways random ones repeat themselves, and p would be above its least possible value by chance.
     if chains == 2 and _ways(2, batches) <= _ALL_WAYS:
         # The first batch stays with the first chain: the other half are these with both chains exchanged.
         others = np.array(list(itertools.combinations(range(1, 2 * batches), batches - 1))[1:])
@@ -338,12 +334,9 @@ def _tail(values: np.ndarray) -> np.ndarray:
 
 
 def _observed_share(batches: np.ndarray) -> tuple[np.ndarray, float]:
-    """Share of the variance that lies between chains, corrected for dependent batches, `(scalar,)`.
-
-    Consecutive batches still depend on each other a little, which raises F by 1 + 2 r; shuffled batches do
-    not. The correlation r is one number for all scalars, because estimates for single scalars are mostly
-    noise.
-    """
+    """Share of the variance that lies between chains, corrected for dependent batches, `(scalar,)`."""
+    # Consecutive batches still depend on each other a little, which raises F by 1 + 2 r; shuffled batches do
+    # not. The correlation r is one number for all scalars: estimates for single scalars are mostly noise.
     count = batches.shape[1]
     centers = batches.mean(axis=1)
     # The sum of squares over all batches is the number of batches a chain.
@@ -384,3 +377,62 @@ def _by_name(flags: np.ndarray, judged: Mapping[str, np.ndarray]) -> dict[str, n
         found[name][mask] = flags[start : start + size]
         start += size
     return found
+
+
+def chain_groups(means: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Number of the group of each chain: average linkage while chains differ by no more than chance."""
+    chains, count, scalars = means.shape
+    chosen = np.unique(np.linspace(0, scalars - 1, _MOST_SCALARS).astype(int))
+    batches = means[:, :, chosen].astype(np.float64)
+    batches = np.ldexp(batches, -powers_of(batches, (0, 1)))
+    centers = batches.mean(axis=1)
+    # Batches without differences between chains; subtracting the average of a chain shrinks them a little.
+    inner = (batches - centers[:, None]) * np.sqrt(count / (count - 1))
+    scale = np.sqrt(np.square(inner).mean(axis=(0, 1)))
+    scale[scale == 0] = 1.0
+    apart = pdist(centers / scale, "sqeuclidean")
+    rng = np.random.default_rng(seed)
+    flat = (inner / scale).reshape(chains * count, -1)
+    largest = 0.0
+    for _ in range(_SHUFFLES):
+        dealt = flat[rng.permutation(len(flat))].reshape(chains, count, -1)
+        largest = max(largest, float(pdist(dealt.mean(axis=1), "sqeuclidean").max()))
+    tree = linkage(apart, "average")
+    # The test has found a difference, so there is more than one group.
+    cut = min(largest, float(np.nextafter(tree[-1, 2], 0)))
+    labels = fcluster(tree, cut, "distance")
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]
+
+
+def draws_to_drop(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -> int:
+    """Number of draws, up to five tenths, to drop at the beginning so that halves of the rest agree."""
+    count = next(iter(predictions.values())).shape[1]
+    drop = 0
+    for tenth in range(_MOST_DROPPED + 1):
+        drop = tenth * count // _PARTS
+        if not halves_differ({n: x[:, drop:] for n, x in predictions.items()}, tolerance):
+            break
+    return drop
+
+
+def halves_differ(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -> bool:
+    """Whether halves of all chains differ by more than chance (if it can be tested) and the tolerance."""
+    # Chains that still move away from their starts have different averages in their halves. Each chain's own
+    # average is subtracted; the first halves of all chains form one chain, the second halves another.
+    if next(iter(predictions.values())).shape[1] < 2 * _PARTS:
+        return False
+    halves = {name: _as_two(x) for name, x in predictions.items()}
+    result = agreement(halves, tolerance=tolerance, num_permutations=_FEW_PERMUTATIONS)
+    # Drifting draws look strongly dependent, so that a short run of them cannot be tested.
+    return result.disagree(tolerance) or (not result.tested and result.beyond(tolerance))
+
+
+def _as_two(x: np.ndarray) -> np.ndarray:
+    """Two chains: the first halves of all chains joined to one, and the second halves likewise."""
+    half = x.shape[1] // 2
+    centers = x.mean(axis=1, keepdims=True, dtype=np.float64)
+    # All chains get the common average: the units of predictions depend on it.
+    moved = x - (centers - centers.mean(axis=0)).astype(x.dtype)
+    parts = (moved[:, :half], moved[:, x.shape[1] - half :])
+    return np.stack([part.reshape(-1, *x.shape[2:]) for part in parts])

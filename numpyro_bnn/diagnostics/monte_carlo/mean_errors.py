@@ -82,11 +82,9 @@ def as_chains(x: np.ndarray) -> np.ndarray:
 
 
 def _block_moments(block: np.ndarray) -> list[np.ndarray]:
-    """Variance within chains and of a chain's average, averages and unit of a block `(m, n, b)`.
-
-    Variances and averages are in a unit of 2 to some power, which is the last: squares of draws of 1e20 would
-    overflow in single precision, and those of 1e-25 vanish.
-    """
+    """Variance within chains and of a chain's average, averages and unit of a block `(m, n, b)`."""
+    # The unit, the last, is a power of 2: squares of draws of 1e20 would overflow in single precision, and
+    # those of 1e-25 vanish.
     values = np.empty((block.shape[2], *block.shape[:2]), block.dtype)
     for chain, draws in enumerate(block):
         values[:, chain] = draws.T
@@ -101,13 +99,9 @@ def _block_moments(block: np.ndarray) -> list[np.ndarray]:
 
 
 def chain_moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Variance within chains, variance of a chain's average from within it, and averages `(b, m)`.
-
-    Where Geyer's sum does not end within a few lags, every four successive draws are averaged, which does not
-    change the variance of the whole average, and the short sum is tried again.
-
-    :param values: draws `(b, m, n)`, n at least 4; not kept.
-    """
+    """Variance within chains, variance of a chain's average from within it, averages `(b, m)`."""
+    # Where Geyer's sum does not end within a few lags, every four successive draws are averaged, which does
+    # not change the variance of the whole average, and the short sum is tried again.
     b, m, n = values.shape
     # The first draw is subtracted first, so that a large common value costs no digits.
     first = values[:, :, :1].copy()
@@ -131,12 +125,10 @@ def chain_moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 
 def _variance_of_chain_mean(covariance: np.ndarray, rows: np.ndarray, m: int, n: int) -> np.ndarray:
-    """Variance of the average of one chain, or NaN where Geyer's sum does not end within the lags.
-
-    Deviations are from the chain's own average, which lowers every autocovariance by about the variance of
-    that average. Without a correction the error of AR(1) chains of ten autocorrelation times is 16 % too
-    small, with one 5 %, with two below 1 %; more of them diverge for shorter chains.
-    """
+    """Variance of the average of one chain, or NaN where Geyer's sum does not end within the lags."""
+    # Deviations are from the chain's own average, which lowers every autocovariance by about the variance of
+    # that average. Without a correction the error of AR(1) chains of ten autocorrelation times is 16 % too
+    # small, with one 5 %, with two below 1 %; more of them diverge for shorter chains.
     variance = covariance[:, 0]
     between = variance / (n - 1.0)
     for _ in range(2):
@@ -206,13 +198,7 @@ def _inflation(
     judged: np.ndarray,
     given: float | None,
 ) -> tuple[np.ndarray, float]:
-    """The factor by which to multiply the variance from within chains, `(...)`, and the mean ratio.
-
-    :param between: variance of the averages of chains.
-    :param of_mean: variance of a chain's average, from within.
-    :param degrees: degrees of freedom of the two.
-    :param judged: the scalars with a known error that vary.
-    """
+    """The factor by which to multiply the variance from within chains, `(...)`, and the mean ratio."""
     inflation = np.ones(of_mean.shape)
     if not judged.any():
         return inflation, 1.0 if given is None else given

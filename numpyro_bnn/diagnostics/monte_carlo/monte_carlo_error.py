@@ -27,7 +27,7 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 # The mean absolute value of a normal error, in its standard deviations.
 MEAN_ABSOLUTE = float(np.sqrt(2 / np.pi))
-# A decision is open while the probabilities of the two likeliest classes differ by less than so many errors.
+# A decision is open while the two likeliest classes differ by less than this many errors.
 _OPEN_ERRORS = 2.0
 # A scalar whose error is unknown enters its row with its whole standard deviation. If the error of the row is
 # still at most this, a tenth of the default tolerance, the row counts as known.
@@ -37,20 +37,13 @@ _UNKNOWN_ROWS = 0.01
 
 
 class Check(NamedTuple):
-    """One limit of a tolerance.
-
-    - **what** - the quantity, in words
-    - **value** - its Monte Carlo error; infinite where it is not known
-    - **limit** - the error that is accepted
-    - **worst_rows** - whether the limit is for the worst rows and not for the average
-    - **needed** - how many times as many draws bring the value to the limit
-    """
+    """One limit of a tolerance."""
 
     what: str
-    value: float
+    value: float  # Monte Carlo error; infinite where it is not known
     limit: float
-    worst_rows: bool
-    needed: float
+    worst_rows: bool  # whether the limit is for the worst rows and not for the average
+    needed: float  # how many times as many draws bring the value to the limit
 
     @property
     def passes(self) -> bool:
@@ -242,11 +235,9 @@ def _decisions_open(probs: np.ndarray, errors: MeanErrors) -> float:
 
 
 def log_score_errors(log_likelihood: Any) -> tuple[dict[str, float], float]:
-    """Errors of the mean log score, and the factor by which to lengthen the run until they are known.
-
-    To first order the error of the mean log score is the mean over draws of `1/n sum_i p_i(theta) / pbar_i`,
-    minus one. So it is the Monte Carlo error of the average of that one series.
-    """
+    """Errors of the mean log score, and the factor by which to lengthen the run until they are known."""
+    # To first order the error of the mean log score is the mean over draws of `1/n sum_i p_i(theta) /
+    # pbar_i`, minus one. So it is the Monte Carlo error of the average of that one series.
     given = checked("monte_carlo_error: log_likelihood", log_likelihood)
     if given.ndim != 3:
         raise ValueError(

@@ -33,18 +33,13 @@ def units_of(
 def row_distances(
     differences: Mapping[str, np.ndarray], units: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Distance of every row, `(..., input)`, as `"total_variation"` and `"relative"`, or one of them.
-
-    :param differences: by name, `(..., input, output...)`, with any leading axes that all share;
-        absolute values count.
-    :param units: for every name what :func:`units_of` gives, `(input, output...)`.
-    """
+    """Distance of every row, `(..., input)`, as `"total_variation"` and `"relative"`, or one of them."""
     found: dict[str, np.ndarray] = {}
     for name, difference in differences.items():
         size, unit = np.abs(difference), units[name]
         if name == "probs":
             apart = 0.5 * size.sum(axis=-1)
-            # Of several labels a row the one that differs most.
+            # Of several labels of a row, the most different one counts.
             lead = difference.ndim - unit.ndim + 1
             found["total_variation"] = apart.reshape(*apart.shape[:lead], -1).max(axis=-1)
             continue

@@ -13,8 +13,8 @@ import pytest
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
-from numpyro_bnn.data.made_up_inputs import noted_inputs
-from numpyro_bnn.posterior.known_model import known_predictions, refuse_other_model
+from numpyro_bnn.data.probe_inputs import noted_inputs
+from numpyro_bnn.posterior.saved_model_check import known_predictions, refuse_other_model
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 ROWS = 20
@@ -22,18 +22,18 @@ RNG = np.random.default_rng(3)
 X, Y = RNG.normal(size=(ROWS, 3)).astype(np.float32), RNG.normal(size=ROWS).astype(np.float32)
 
 
-def model(x, y=None, activation=jnp.tanh, law=dist.Normal, noise=0.3):
+def model(x, y=None, activation=jnp.tanh, distribution=dist.Normal, noise=0.3):
     net = bnn.random_module("net", bnn.MLP((4,), 1, activation), priors.Normal(1.0), x[:1])
     with numpyro.plate("rows", len(x)):
-        numpyro.sample("y", law(net(x)[:, 0], noise), obs=y)
+        numpyro.sample("y", distribution(net(x)[:, 0], noise), obs=y)
 
 
 OTHERS = {
     "activation": (partial(model, activation=jax.nn.relu), "the first draw has mean"),
     "constant": (partial(model, noise=0.4), "the first draw has scale 0.4 under it, and 0.3 under"),
-    "likelihood": (partial(model, law=dist.Laplace), "the first draw has scale 0.42"),
+    "likelihood": (partial(model, distribution=dist.Laplace), "the first draw has scale 0.42"),
     "kind of target": (
-        partial(model, law=lambda mean, _: dist.Bernoulli(logits=mean)),
+        partial(model, distribution=lambda mean, _: dist.Bernoulli(logits=mean)),
         r"it predicts {'probs': \(8, 2\)} for 'y', where the draws' own predicted {'mean': \(8,\)",
     ),
     "name of target": (lambda x, y=None: None, r"its targets are \[\], and were \['y'\]"),

@@ -17,31 +17,23 @@ import numpy as np
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, by_place
 
-# Training rows that are kept a fingerprint of, and bytes of one.
+# Most training rows that are hashed, and bytes of one hash.
 _MOST, _BYTES = 1000, 8
-# Name under which they are among what is known of draws.
+# Name of the hashes in `Draws.info`.
 KNOWN_ROWS = "training_rows"
 
 
 class SeenRows(NamedTuple):
-    """Fingerprints of rows that were fitted, and of rows that are given now.
+    """Hashes of rows that were fitted, and of rows that are given now."""
 
-    - **fitted** - of the training rows, or of some of them
-    - **given** - of each row that is given
-    - **share** - how many of the training rows are in `fitted`, a part of 1
-    """
-
-    fitted: list[bytes]
+    fitted: list[bytes]  # of the training rows, or of some of them
     given: list[bytes]
-    share: float = 1.0
+    share: float = 1.0  # how many of the training rows are in `fitted`
 
 
-def digests(*tables: list[PyTree]) -> list[list[bytes]]:
-    """A fingerprint of each row of some tables, the same where all their numbers are equal.
-
-    :param tables: of each its arrays, with rows first.
-    """
-    # One of them may have gone through the device, which rounds to float32.
+def row_hashes(*tables: list[PyTree]) -> list[list[bytes]]:
+    """A hash of each row of some tables (lists of arrays), the same where all their numbers are equal."""
+    # One table may have gone through the device, which rounds to float32.
     kinds = [
         min((np.dtype(leaf.dtype) for leaf in column), key=_significance) for column in zip(*tables)
     ]
@@ -74,17 +66,9 @@ def noted_rows(
     kwargs: Mapping[str, PyTree],
     targets: Callable[[], Collection[int | str]],
 ) -> dict[str, dict[str, Any]]:
-    """What :func:`seen_rows` needs to know of the data of a fit: at most 1000 of its rows, chosen at random.
-
-    Inputs are noted together with the target; by themselves where no other argument has a value for each row.
-
-    :param model: the model.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    :param targets: finds the places of the targets among several arguments with a value for each row. Where
-        it finds none, any of them may be the target.
-    :return: numbers and text, under one name; nothing where the data are not arrays of numbers in memory.
-    """
+    """What :func:`seen_rows` needs of a fit: hashes of at most 1000 rows; nothing for data not in memory."""
+    # Inputs are hashed together with the target; alone where no other argument has a value for each row.
+    # Where `targets` finds no target among several such arguments, any of them may be it.
     given = by_place(model, *as_arrays(model, args, kwargs))
     x = jax.tree.leaves(given.pop(0, None))
     if not _are_rows(x):
@@ -109,7 +93,7 @@ def _are_rows(leaves: list[Any]) -> bool:
         and all(
             isinstance(leaf, (np.ndarray, jax.Array))
             and getattr(leaf, "is_fully_addressable", True)
-            # Random keys have no kind.
+            # Random keys have no dtype kind.
             and (getattr(leaf.dtype, "kind", "none") in "biuf" or leaf.dtype == jnp.bfloat16)
             and leaf.shape[:1] == leaves[0].shape[:1] != ()
             for leaf in leaves
@@ -123,13 +107,7 @@ def _short(rows: list[Any]) -> list[bytes]:
 
 
 def seen_rows(known: Mapping[str, Any], x: list[Any], y: list[Any]) -> list[SeenRows]:
-    """Rows that are given beside those that were noted; nothing where they cannot be compared.
-
-    :param known: what :func:`noted_rows` gave.
-    :param x: arrays of the inputs.
-    :param y: arrays of the target.
-    :return: for each argument of the fit that may be the target.
-    """
+    """Given rows beside those noted by :func:`noted_rows`, for each argument that may be the target."""
     found = []
     for place, text in known["noted"].items():
         rows = [*x, *y] if place else x

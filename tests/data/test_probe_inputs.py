@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from numpyro_bnn.data.host_rows import OnHost
-from numpyro_bnn.data.made_up_inputs import made_up_inputs, noted_inputs
+from numpyro_bnn.data.probe_inputs import noted_inputs, probe_inputs
 
 RNG = np.random.default_rng(0)
 INPUTS = {
@@ -25,7 +25,7 @@ INPUTS = {
 @pytest.mark.parametrize("name", INPUTS)
 def test_they_have_the_structure_and_types_of_the_others(name):
     x = INPUTS[name]
-    made = made_up_inputs(noted_inputs(x))
+    made = probe_inputs(noted_inputs(x))
     assert jax.tree.structure(made) == jax.tree.structure(x)
     for own, given in zip(jax.tree.leaves(made), jax.tree.leaves(x)):
         assert own.shape == (8, *np.shape(given)[1:])
@@ -36,10 +36,10 @@ def test_they_have_the_structure_and_types_of_the_others(name):
 
 def test_columns_have_ranges_of_their_own():
     x = INPUTS["columns"]
-    made = made_up_inputs(noted_inputs(x))
+    made = probe_inputs(noted_inputs(x))
     assert (x.min(0) <= made.min(0)).all()
     assert (made.max(0) <= x.max(0)).all()
-    np.testing.assert_array_equal(made, made_up_inputs(noted_inputs(jnp.asarray(x))))
+    np.testing.assert_array_equal(made, probe_inputs(noted_inputs(jnp.asarray(x))))
 
 
 def test_tables_and_data_on_the_host_are_noted_like_arrays():
@@ -49,7 +49,7 @@ def test_tables_and_data_on_the_host_are_noted_like_arrays():
 
 
 def test_numbers_that_are_not_finite_have_no_part_in_a_range():
-    made = made_up_inputs(noted_inputs(np.array([[np.nan, 1.0], [np.nan, np.inf], [np.nan, 2.0]])))
+    made = probe_inputs(noted_inputs(np.array([[np.nan, 1.0], [np.nan, np.inf], [np.nan, 2.0]])))
     np.testing.assert_array_equal(made[:, 0], 0.0)
     assert ((made[:, 1] >= 1) & (made[:, 1] <= 2)).all()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from numpyro_bnn.data.made_up_inputs import made_up_inputs
+from numpyro_bnn.data.probe_inputs import probe_inputs
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.prediction_sites import targets_without_draws
 from numpyro_bnn.posterior.predictions import Predictor
@@ -22,18 +22,14 @@ _TOLERANCE = 0.01
 
 
 def known_predictions(draws: Draws) -> Known | None:
-    """What the model of draws predicts at made-up inputs with the first draw, for :func:`refuse_other_model`.
-
-    :param draws: draws that know the range of their inputs.
-    :return: lists of numbers; None where there is no model, or one that cannot be called in this way.
-    """
+    """What the model predicts at probe inputs with the first draw; None where it cannot be called."""
     noted = draws.info.get("input_ranges")
     if draws.model is None or noted is None:
         return None
     first = _first(draws)
     try:
-        found = _predicted(draws.model, first, made_up_inputs(noted))
-    except Exception:  # a model may fail in any way there is: then nothing is known of it
+        found = _predicted(draws.model, first, probe_inputs(noted))
+    except Exception:  # The model may raise; treat as unknown.
         return None
     if not all(np.isfinite(v).all() for values in found.values() for v in values.values()):
         return None
@@ -63,33 +59,27 @@ def _predicted(
 
 
 def refuse_other_model(owner: str, draws: Draws, known: Known | None) -> None:
-    """Refuse draws whose model predicts something else than the one that they are draws of.
-
-    :param owner: the function that was called, for the error.
-    :param draws: draws with the model that is given now.
-    :param known: what :func:`known_predictions` gave; nothing is compared without.
-    :raises ValueError: saying what differs.
-    """
+    """Refuse draws whose model predicts something else than :func:`known_predictions` had found."""
     noted = draws.info.get("input_ranges")
     if known is None or draws.model is None or noted is None:
         return
     first = _first(draws)
-    # Of a choice of chains or draws, nothing is known of the first.
+    # The first draw of a subset cannot be checked.
     if not np.isclose(_sum(first), known["of"], rtol=1e-5):
         return
     expected = {n: {k: np.asarray(v) for k, v in of.items()} for n, of in known["targets"].items()}
     try:
-        found = _predicted(draws.model, first, made_up_inputs(noted))
-    except Exception as error:  # another model may fail in any way there is
+        found = _predicted(draws.model, first, probe_inputs(noted))
+    except Exception as error:  # Another model may raise anything.
         raise ValueError(
-            _told(owner, f"with these draws it fails: {str(error).rstrip('.')}")
+            _message(owner, f"with these draws it fails: {str(error).rstrip('.')}")
         ) from error
     if set(found) != set(expected):
         named = f"its targets are {sorted(found)}, and were {sorted(expected)}"
-        raise ValueError(_told(owner, named))
+        raise ValueError(_message(owner, named))
     for target, values in expected.items():
         if differs := _difference(target, values, found[target]):
-            raise ValueError(_told(owner, differs))
+            raise ValueError(_message(owner, differs))
 
 
 def _difference(
@@ -115,7 +105,7 @@ def _difference(
     return None
 
 
-def _told(owner: str, differs: str) -> str:
+def _message(owner: str, differs: str) -> str:
     return (
         f"{owner}: this model is not the one that the draws are of: {differs}. Give the model that was run: "
         "the same network with the same activation, the same likelihood and the same constants. If another "

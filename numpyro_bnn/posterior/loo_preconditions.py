@@ -18,10 +18,7 @@ from numpyro_bnn.potential.value_sources import Place
 
 
 def why_not_the_posterior(draws: Draws) -> str | None:
-    """Why draws are none of the posterior, and what to do; None where nothing is known against them.
-
-    :param draws: draws of a run, of a file or of a mixture.
-    """
+    """Why draws are none of the posterior, and what to do; None where nothing is known against them."""
     if "weights" in draws.info:
         return (
             "these draws are of a stacked mixture of chains, which is no posterior: leaving a row "
@@ -43,11 +40,7 @@ def why_not_the_posterior(draws: Draws) -> str | None:
 
 
 def why_rows_count_otherwise(site: str, weighted: Collection[str]) -> str | None:
-    """Why the rows of an observed site do not count once each, and what to do; None where they do.
-
-    :param site: the observed site.
-    :param weighted: observed sites whose log density is multiplied by anything but 1.
-    """
+    """Why the rows of an observed site do not count once each, and what to do; None where they do."""
     if site not in weighted:
         return None
     return (
@@ -60,13 +53,7 @@ def why_rows_count_otherwise(site: str, weighted: Collection[str]) -> str | None
 def sites_from_priors(
     draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any
 ) -> list[str]:
-    """Latent sites that the target is computed from and that have no draws; predictions draw them.
-
-    :param draws: draws with their model.
-    :param x: inputs.
-    :param others: further arguments of the model by place in the call.
-    :param options: options of :class:`~numpyro_bnn.posterior.predictions.Predictor`.
-    """
+    """Latent sites that the target is computed from and that have no draws; predictions draw them."""
     model: Any = draws.model
     return Predictor(model, x, others=others, **options).sites_from_priors(draws)
 
@@ -74,17 +61,9 @@ def sites_from_priors(
 def why_densities_are_of_priors(
     draws: Draws, data: TrainingData, site: str, batch_size: int | None
 ) -> str | None:
-    """Why the densities of rows under each draw are not those of what was sampled, and what to do; None where
-    they are.
-
-    Their average over draws is the posterior predictive density all the same. Weights of one over them go to
-    values of the prior that do not fit the row.
-
-    :param draws: draws with their model.
-    :param data: the data that were fitted.
-    :param site: the observed site.
-    :param batch_size: rows predicted at a time.
-    """
+    """Why the densities of rows under each draw are not those of what was sampled; None where they are."""
+    # Their average over draws is still the posterior predictive density. Weights of one over them go
+    # to values of the prior that do not fit the row.
     model: Any = draws.model
     predictor = Predictor(model, data.x, others=data.others, batch_size=batch_size, site=site)
     if predictor.structure.takes_keys:

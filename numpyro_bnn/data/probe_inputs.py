@@ -14,18 +14,14 @@ import numpy as np
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.host_rows import OnHost
 
-# Rows whose range is noted, and rows that are made up.
+# Rows whose ranges are noted, and rows that are made.
 _LOOKED_AT, _MADE = 100, 8
-# Columns that have a range of their own; more share one.
+# Most columns with a range of their own; more columns share one.
 _MOST_COLUMNS = 64
 
 
 def noted_inputs(x: PyTree) -> str | None:
-    """What :func:`made_up_inputs` needs to know of inputs, as JSON: their first rows give the ranges.
-
-    :param x: an array, or dictionaries, lists and tuples of arrays, with rows first.
-    :return: text; None for other structures, for numbers without rows and for arrays on other machines.
-    """
+    """What :func:`probe_inputs` needs of inputs, as JSON: ranges of their first rows; None if unknown."""
     noted = _noted(x)
     return None if noted is None else json.dumps(noted)
 
@@ -35,7 +31,7 @@ def _noted(x: Any) -> dict[str, Any] | None:
     if isinstance(x, (dict, list, tuple)):
         parts: dict[Any, Any] = x if isinstance(x, dict) else dict(enumerate(x))
         inside = {key: _noted(part) for key, part in parts.items()}
-        # JSON has no other keys, and a class of one's own would be needed to make one.
+        # JSON has no other keys, and other containers cannot be built again.
         plain = kind in (list, tuple) or (kind is dict and all(isinstance(k, str) for k in x))
         return {kind.__name__: inside} if plain and inside and None not in inside.values() else None
     leaf = x.array if isinstance(x, OnHost) else x
@@ -62,12 +58,8 @@ def _noted(x: Any) -> dict[str, Any] | None:
     }
 
 
-def made_up_inputs(noted: str) -> PyTree:
-    """Eight rows of inputs, uniform between the least and the largest number of each column.
-
-    :param noted: what :func:`noted_inputs` gave.
-    :return: inputs of the structure and types that were noted, the same in every process.
-    """
+def probe_inputs(noted: str) -> PyTree:
+    """Eight rows, uniform between least and largest number of each column, equal in every process."""
     return _made_up(json.loads(noted), np.random.default_rng(0))
 
 

@@ -1,4 +1,4 @@
-"""Scores of predictions whose law is not Gaussian: counts, heavy tails, and times that may be censored."""
+"""Scores of predictions that are not Gaussian: counts, heavy tails, and times that may be censored."""
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +24,11 @@ COUNTS = {
 }
 
 
-def predicted(law, draws, x):
+def predicted(distribution, draws, x):
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0.0, 1.0))
         with numpyro.plate("data", len(x)):
-            numpyro.sample("y", law(w + x), obs=y)
+            numpyro.sample("y", distribution(w + x), obs=y)
 
     return bnn.predict(model, {"w": np.asarray(draws, np.float32)}, x)
 
@@ -40,21 +40,21 @@ def rng():
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_the_transform_of_counts_is_uniform(name, rng):
-    law, exact = COUNTS[name]
+    distribution, exact = COUNTS[name]
     x = rng.normal(size=ROWS).astype(np.float32)
     y = exact(0.3 + x).rvs(random_state=rng)
-    found = scores.pit(predicted(law, [0.3], x), y)
+    found = scores.pit(predicted(distribution, [0.3], x), y)
     assert stats.kstest(found, "uniform").pvalue > 1e-3
     # Draws whose means are twice too high are seen.
-    assert stats.kstest(scores.pit(predicted(law, [1.0], x), y), "uniform").pvalue < 1e-3
+    assert stats.kstest(scores.pit(predicted(distribution, [1.0], x), y), "uniform").pvalue < 1e-3
 
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_count_is_covered_where_it_lies_between_the_quantiles(name, rng):
-    law, exact = COUNTS[name]
+    distribution, exact = COUNTS[name]
     x = rng.normal(size=ROWS).astype(np.float32)
     y = exact(0.3 + x).rvs(random_state=rng)
-    made = predicted(law, [0.1, 0.5], x)
+    made = predicted(distribution, [0.1, 0.5], x)
     for level in (0.5, 0.9):
         low, high = made.quantiles([(1 - level) / 2, (1 + level) / 2])
         inside = (y >= low) & (y <= high)
@@ -78,13 +78,13 @@ def test_counts_of_several_outputs_are_judged_one_by_one(rows, rng):
     assert scores.coverage(made, y, level=0.5) == pytest.approx(inside.mean())
 
 
-def crps_of(law, y):
+def crps_of(distribution, y):
     """The integral of (F(z) - 1[y ≤ z])², by its definition."""
-    if hasattr(law.dist, "pmf"):
+    if hasattr(distribution.dist, "pmf"):
         numbers = np.arange(0, 2000)
-        return float(np.sum((law.cdf(numbers) - (y <= numbers)) ** 2))
-    below = integrate.quad(lambda z: law.cdf(z) ** 2, -np.inf, y, limit=200)[0]
-    return below + integrate.quad(lambda z: law.sf(z) ** 2, y, np.inf, limit=200)[0]
+        return float(np.sum((distribution.cdf(numbers) - (y <= numbers)) ** 2))
+    below = integrate.quad(lambda z: distribution.cdf(z) ** 2, -np.inf, y, limit=200)[0]
+    return below + integrate.quad(lambda z: distribution.sf(z) ** 2, y, np.inf, limit=200)[0]
 
 
 OTHERS = {
@@ -94,14 +94,14 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_the_crps_is_that_of_the_law(name, rng):
-    law, exact = OTHERS[name]
+def test_the_crps_is_that_of_the_distribution(name, rng):
+    distribution, exact = OTHERS[name]
     x = np.linspace(-1, 1, 40).astype(np.float32)
     y = exact(x).rvs(random_state=rng)
-    made = predicted(law, [0.0], x)
+    made = predicted(distribution, [0.0], x)
     expected = [crps_of(exact(f), float(t)) for f, t in zip(x, y)]
     found = scores.crps(made, y, pointwise=True)
-    # Rows are drawn apart. E|X - y| and E|X - X'| each err by at most the sd of the law over √S.
+    # Rows are drawn apart. E|X - y| and E|X - X'| each err by at most the sd of the distribution over √S.
     error = np.sqrt(np.mean(exact(x).std() ** 2) / inputs.SAMPLES)
     assert abs(np.mean(found - expected)) < 4 * error / len(x) ** 0.5
     assert np.abs(found - expected).max() < 5 * exact(x).std().max() / inputs.SAMPLES**0.5
@@ -121,7 +121,7 @@ def test_several_outputs_in_the_users_units_are_drawn_there(rng):
     assert (np.abs(drawn.mean(0) - made.mean.mean((0, 1))) < 6 * error).all()
 
 
-def test_a_gaussian_law_has_its_closed_form(rng):
+def test_a_gaussian_distribution_has_its_closed_form(rng):
     x = np.linspace(-1, 1, 5).astype(np.float32)
     made = predicted(lambda f: dist.Normal(f, 0.5), [0.0, 1.0], x)
     y = rng.normal(size=5)
@@ -129,7 +129,7 @@ def test_a_gaussian_law_has_its_closed_form(rng):
     assert scores.crps(made, y) == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_law_without_a_distribution_function_gives_samples(rng):
+def test_a_distribution_without_a_distribution_function_gives_samples(rng):
     x = np.linspace(-1, 1, 30).astype(np.float32)
     y = rng.uniform(-3, 3, 30)
     found = scores.pit(predicted(lambda f: dist.VonMises(f, 2.0), [0.0], x), y)
@@ -154,10 +154,10 @@ def test_times_that_may_be_censored_are_refused(score):
     assert np.isfinite(scores.lppd(made, y))
 
 
-def test_a_law_without_a_variance_is_refused_by_name():
-    def law(f):
+def test_a_distribution_without_a_variance_is_refused_by_name():
+    def distribution(f):
         base = dist.Normal(f, 1.0)
         return dist.TransformedDistribution(base, dist.transforms.AffineTransform(0.0, 2.0))
 
     with pytest.raises(NotImplementedError, match="TransformedDistribution, has no mean"):
-        predicted(law, [0.0], np.zeros(2, np.float32))
+        predicted(distribution, [0.0], np.zeros(2, np.float32))

@@ -20,8 +20,11 @@ from numpyro_bnn.diagnostics.checked_draws import (
     PredictionDraws,
     bad_chains,
     check_draws,
+    copies_in_words,
+    copies_of,
     is_precision,
     named_arrays,
+    without_copies,
 )
 from numpyro_bnn.diagnostics.compare_runs import (
     Disagreement,
@@ -31,25 +34,24 @@ from numpyro_bnn.diagnostics.compare_runs import (
     stuck_chains,
 )
 from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest, superchain_labels
-from numpyro_bnn.diagnostics.copied_chains import copies_in_words, copies_of, without_copies
 from numpyro_bnn.diagnostics.distinct_functions import (
     DistinctFunctions,
     distinct_functions,
     variance_parts,
 )
-from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.predictions_not_finite import predictions_not_finite
-from numpyro_bnn.diagnostics.report import Relabelling, Report
-from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
-from numpyro_bnn.diagnostics.sampler_stats import read
-from numpyro_bnn.diagnostics.verdict_evidence import (
+from numpyro_bnn.diagnostics.evidence import (
     ErrorsAndAgreement,
     Evidence,
+    Relabelling,
+    RhatTable,
     measure,
+    predictions_not_finite,
     weights_to_judge,
 )
-from numpyro_bnn.diagnostics.verdict_names import Verdict
-from numpyro_bnn.diagnostics.verdict_rules import judge, with_copies
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.report import Report, with_copies
+from numpyro_bnn.diagnostics.sampler_stats import read
+from numpyro_bnn.diagnostics.verdict import judge, verdict_of
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 
 # With fewer draws there is no Monte Carlo error at all: each half of a chain needs four.
@@ -122,7 +124,7 @@ def diagnose_draws(
     accepted = _tolerance(tolerance, {"rhat_limit": rhat_limit, "ess_limit": ess_limit})
     checked_draws = check_draws(weights, predictions, log_joint, log_likelihood, aligned)
     chains = checked_draws.shape[0]
-    # The label of each chain goes with it where others are left out.
+    # Labels stay with their chains when others are dropped.
     labels = None if superchains is None else superchain_labels(superchains, chains)
     settings = _Settings(accepted, max(_FEWEST, min_draws), sample_stats, second, labels)
     copies = copies_of(checked_draws.by_label.values())
@@ -183,10 +185,10 @@ def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
     chains, draws = checked_draws.shape
     functions = {name: _without_repeats(array) for name, array in checked_draws.predictions.items()}
     spaces = {
-        "weights": Space.from_draws("weights", checked_draws.weights),
-        "precisions": Space.from_draws("precisions", checked_draws.precisions),
-        "log joint": Space.from_draws("log joint", checked_draws.log_joint),
-        "predictions": Space.from_draws("predictions", functions),
+        "weights": RhatTable.from_draws("weights", checked_draws.weights),
+        "precisions": RhatTable.from_draws("precisions", checked_draws.precisions),
+        "log joint": RhatTable.from_draws("log joint", checked_draws.log_joint),
+        "predictions": RhatTable.from_draws("predictions", functions),
     }
     bad = _broken(checked_draws, spaces)
     judgeable = not bad and draws >= settings.min_draws
@@ -214,11 +216,7 @@ def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
 
 
 def _tolerance(tolerance: Tolerance | None, old: Mapping[str, float | None]) -> Tolerance:
-    """The tolerance to judge by, after a warning about the two limits that no longer exist.
-
-    :param tolerance: the argument `tolerance`.
-    :param old: values of the limits that no longer exist, by name; None where not given.
-    """
+    """The tolerance to judge by, after a warning about the two limits that no longer exist."""
     gone = [name for name, value in old.items() if value is not None]
     if gone:
         warnings.warn(
@@ -236,22 +234,19 @@ def _tolerance(tolerance: Tolerance | None, old: Mapping[str, float | None]) -> 
 
 
 def _without_repeats(functions: np.ndarray) -> np.ndarray:
-    """Predictions `(chain, draw, input)`, reduced to one input where they are the same at all inputs.
-
-    A noise scale that does not depend on the input is one scalar, not one an input.
-    """
+    """Predictions (chain, draw, input), with one input where all are the same, as of a noise scale."""
     first = functions[:, :, :1]
-    # A single draw is compared first, which shows a difference in most cases.
+    # One draw is compared first: it mostly differs already.
     if functions.ndim == 3 and (functions[:, :1] == first[:, :1]).all():
         return first if (functions == first).all() else functions
     return functions
 
 
-def _broken(checked_draws: CheckedDraws, spaces: Mapping[str, Space]) -> dict[int, tuple[int, str]]:
-    """First draw and site of NaN or infinities, by chain.
-
-    All draws are searched only where R-hat, ESS or a minimum shows that there are any.
-    """
+def _broken(
+    checked_draws: CheckedDraws, spaces: Mapping[str, RhatTable]
+) -> dict[int, tuple[int, str]]:
+    """First draw and site of NaN or infinities, by chain."""
+    # All draws are searched only where R-hat, ESS or a minimum shows that there are any.
     # An ESS is NaN for a bad scalar and for fewer than 4 draws.
     doubtful = any(space.num_bad for space in spaces.values())
     scored = checked_draws.scored
@@ -271,24 +266,24 @@ def _not_finite(checked_draws: CheckedDraws, bad: Mapping[int, Any]) -> str:
 
 def _verdict_without(
     bad: Mapping[int, Any], checked_draws: CheckedDraws, settings: _Settings
-) -> Verdict | None:
-    """The verdict on the chains that are finite, where only some are."""
+) -> str | None:
+    """The verdict in words on the chains that are finite, where only some are."""
     if not 0 < len(bad) < checked_draws.shape[0]:
         return None
     alone = settings.without_chains(bad)._replace(sample_stats=None, second=None)
-    return _report_on(checked_draws.without(bad), alone).verdict
+    return _report_on(checked_draws.without(bad), alone).verdict.words
 
 
 def _measure(
     checked_draws: CheckedDraws,
     functions: Arrays,
-    spaces: Mapping[str, Space],
+    spaces: Mapping[str, RhatTable],
     settings: _Settings,
     theirs: Arrays,
 ) -> ErrorsAndAgreement:
     """Errors and agreement of the predictions; of the weights where there are no predictions."""
     if functions:
-        space: Space | None = spaces["predictions"]
+        space: RhatTable | None = spaces["predictions"]
         other = theirs or None
     else:
         functions = weights_to_judge(
@@ -316,7 +311,7 @@ def _single_chains(
     checked_draws: CheckedDraws, measured: ErrorsAndAgreement | None
 ) -> tuple[Disagreement | None, tuple[int, ...]]:
     """Groups of chains that predict alike, and chains that do not move; None for a run within tolerance."""
-    if measured is None or measured.verdict.startswith("within"):
+    if measured is None or verdict_of(measured).startswith("within"):
         return None, ()
     if checked_draws.predictions:
         groups = disagreement(checked_draws.predictions)
@@ -388,7 +383,7 @@ def _relabelling(checked_draws: CheckedDraws) -> Relabelling:
         return between / max(sum(float(part.within.sum()) for part in parts) + between, 1e-300)
 
     return Relabelling(
-        Space.from_draws("weights, aligned", checked_draws.aligned),
+        RhatTable.from_draws("weights, aligned", checked_draws.aligned),
         share(checked_draws.weights),
         share(checked_draws.aligned),
     )

@@ -214,7 +214,7 @@ def _is_object(kind: Any) -> bool:
 
 
 def _holds_numbers(table: Any, column: int, convertible: bool) -> bool:
-    """Whether all objects in one column of a pandas table are decimals or, if convertible, numbers or None."""
+    """Whether all objects in one column of a pandas table are decimals or, if `convertible`, numbers."""
     kinds: tuple = (*_NUMBERS, Decimal, type(None)) if convertible else (Decimal,)
     return all(isinstance(value, kinds) for value in table.iloc[:, column])
 

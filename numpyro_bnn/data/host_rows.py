@@ -158,8 +158,8 @@ class OnHost:
             number = int(np.argwhere(np.ma.getmaskarray(values))[0, 0])
             row = rows.start + number if isinstance(rows, slice) else int(rows[number])
             raise ValueError(
-                f"OnHost: row {row} of the {type(self.array).__name__} of shape {self.shape} is masked, so it "
-                "has no value. Leave such rows out, or write a file with values in their place."
+                f"OnHost: row {row} of the {type(self.array).__name__} of shape {self.shape} is masked. "
+                "Leave such rows out, or write a file with values in their place."
             )
         return np.asarray(values)
 

@@ -58,15 +58,17 @@ def test_masked_rows_are_refused_before_a_run(file, name):
         source = bnn.OnHost(opened[name])
         np.testing.assert_allclose(source.read(SOME[:2]), (100 * X)[SOME[:2]], atol=1)
         for read in (lambda: source.read(SOME), lambda: source.check_fits("model", "x")):
-            with pytest.raises(ValueError, match="OnHost: row 21 of the Variable .* is masked"):
+            with pytest.raises(ValueError, match=r"OnHost: row 21 of the Variable .* is masked"):
                 read()
-    with pytest.raises(ValueError, match="OnHost: row 2 of the MaskedArray .* is masked"):
+    with pytest.raises(ValueError, match=r"OnHost: row 2 of the MaskedArray .* is masked"):
         bnn.OnHost(np.ma.masked_equal(np.arange(5.0), 2)).check_fits("model", "x")
 
 
 def test_raw_numbers_of_a_file_are_refused_where_its_attributes_say_more(file):
     with h5py.File(file) as raw:
-        with pytest.raises(ValueError, match="the array is packed .* Open it by netCDF4 or xarray"):
+        with pytest.raises(
+            ValueError, match=r"the array is packed .* Open it by netCDF4 or xarray"
+        ):
             bnn.OnHost(raw["packed"])
-        with pytest.raises(ValueError, match="row 21 of the Dataset .* is masked"):
+        with pytest.raises(ValueError, match=r"row 21 of the Dataset .* is masked"):
             bnn.OnHost(raw["filled"]).check_fits("model", "x")

@@ -83,7 +83,7 @@ def _same(value: Any, default: Any) -> bool:
     return value is default or (isinstance(value, plain) and bool(value == default))
 
 
-class Told:
+class ReprMixin:
     """An object whose ``repr`` is the call that makes one like it."""
 
     def __repr__(self) -> str:

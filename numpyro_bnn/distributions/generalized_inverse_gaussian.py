@@ -90,12 +90,12 @@ def sample_log(
         *(jnp.asarray(a, jnp.result_type(float)) for a in (shape, up, down))
     )
     mode = mode_of_log(shape, up, down)
-    law = _Centred(up * jnp.exp(mode), down * jnp.exp(-mode))
-    right = _tangent_point(law, law.up, law.down, 1.0)
-    left = -_tangent_point(law, law.down, law.up, -1.0)
-    high, low = law.slope(right), law.slope(left)  # negative, positive
-    end = right - law.log_density(right) / high
-    begin = left - law.log_density(left) / low
+    distribution = _Centred(up * jnp.exp(mode), down * jnp.exp(-mode))
+    right = _tangent_point(distribution, distribution.up, distribution.down, 1.0)
+    left = -_tangent_point(distribution, distribution.down, distribution.up, -1.0)
+    high, low = distribution.slope(right), distribution.slope(left)  # negative, positive
+    end = right - distribution.log_density(right) / high
+    begin = left - distribution.log_density(left) / low
     areas = jnp.stack([end - begin, -1 / high, 1 / low])
 
     def propose(carry: tuple) -> tuple:
@@ -111,7 +111,7 @@ def sample_log(
         )
         envelope = jnp.where(in_middle, 0.0, -tail)
         accepted = -jax.random.exponential(key_accept, shape.shape) <= (
-            law.log_density(new) - envelope
+            distribution.log_density(new) - envelope
         )
         return key, jnp.where(accepted & ~done, new, x), done | accepted
 
@@ -120,7 +120,9 @@ def sample_log(
     return mode + x
 
 
-def _tangent_point(law: _Centred, near: jax.Array, far: jax.Array, side: float) -> jax.Array:
+def _tangent_point(
+    distribution: _Centred, near: jax.Array, far: jax.Array, side: float
+) -> jax.Array:
     """Distance from the mode to where log p has fallen by about 1."""
     # near (e^x - 1 - x) >= near x²/2, and far (e^(-x) - 1 + x) >= far (x - 1).
     by_near = jnp.where(near > 0, jnp.sqrt(2 / jnp.where(near > 0, near, 1.0)), jnp.inf)
@@ -129,6 +131,6 @@ def _tangent_point(law: _Centred, near: jax.Array, far: jax.Array, side: float) 
     below, above = jnp.zeros_like(highest), highest
     for _ in range(_HALVINGS):
         middle = (below + above) / 2
-        too_far = law.log_density(side * middle) < -1.0
+        too_far = distribution.log_density(side * middle) < -1.0
         below, above = jnp.where(too_far, below, middle), jnp.where(too_far, middle, above)
     return above

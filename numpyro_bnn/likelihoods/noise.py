@@ -85,7 +85,7 @@ def noise_scale(
 ) -> Any:
     """A noise scale from a number, a prior on it, or Gamma precisions.
 
-    :param residuals: what precisions govern; None where the law of the noise is not known.
+    :param residuals: what precisions govern; None where the distribution of the noise is not known.
     :param outputs: number of outputs of a target (N, D); None for a target (N,).
     """
     if isinstance(noise, Precision):
@@ -109,13 +109,13 @@ def _noise_precision(
         )
     top, below = f"{name}.precision", f"{name}.output_precision"
     k = None if noise.output is None else noise.output / 2
-    law = Gamma(noise.concentration, noise.rate)
+    distribution = Gamma(noise.concentration, noise.rate)
     governed = () if residuals is None else (residuals,)
     level = Level(top, noise.concentration, noise.rate, None, governed, of_noise=True)
     if k is not None:
         level = level._replace(arrays=(), children=(Child(below, k),))
     known = residuals is not None
-    precision = numpyro.sample(top, law, infer={"hierarchy": level} if known else {})
+    precision = numpyro.sample(top, distribution, infer={"hierarchy": level} if known else {})
     if k is None:
         return precision
     own = tuple(array._replace(units=((-1, 1),)) for array in governed)

@@ -91,15 +91,15 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
             )
 
 
-def check_classes(site: str, law: dist.Distribution, values: Array) -> None:
+def check_classes(site: str, distribution: dist.Distribution, values: Array) -> None:
     """Refuse an observed site of a user's model whose values cannot be classes of its distribution."""
-    base = unwrapped(law)
+    base = unwrapped(distribution)
     two = isinstance(base, (dist.BernoulliProbs, dist.BernoulliLogits))
     if not two and not isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
         return
     shown = "Bernoulli" if two else "Categorical"
     shape = jnp.shape(values)
-    if not two and len(shape) > len(law.shape()) and shape[-1] == base.probs.shape[-1]:
+    if not two and len(shape) > len(distribution.shape()) and shape[-1] == base.probs.shape[-1]:
         raise ValueError(
             f"The observed site '{site}' is Categorical, and its values have shape {shape}, which looks "
             "one-hot. Pass class numbers, for example `y.argmax(-1)`."
@@ -128,10 +128,10 @@ def check_classes(site: str, law: dist.Distribution, values: Array) -> None:
         )
 
 
-def check_precision(site: str, law: dist.Distribution, values: Array) -> None:
+def check_dtype(site: str, distribution: dist.Distribution, values: Array) -> None:
     """Refuse an observed site whose log densities are in half precision, in which their sum is rounded."""
     # The value of a factor is an empty array.
-    leaves = [leaf for leaf in (*jax.tree.leaves(law), values) if jnp.size(leaf)]
+    leaves = [leaf for leaf in (*jax.tree.leaves(distribution), values) if jnp.size(leaf)]
     kinds = [jnp.result_type(leaf) for leaf in leaves]
     floating = [kind for kind in kinds if jnp.issubdtype(kind, jnp.floating)]
     kind = jnp.result_type(*floating) if floating else jnp.dtype(float)

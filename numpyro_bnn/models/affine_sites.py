@@ -1,8 +1,8 @@
-"""Finds the latent sites that one parameter of the target's law is affine in: weights of the output layer.
+"""Finds the latent sites that one parameter of the target's distribution is affine in: weights of the output layer.
 
 The mean of a Gaussian target, or the logit of a class, is affine in the weights of the last layer, whatever
 the network; the operations of the model say in which sites (:mod:`~numpyro_bnn.models.affine`). What may be
-done with such sites is left to the caller, who says in an :class:`Asked` which laws and priors it can use.
+done with such sites is left to the caller, who says in an :class:`Asked` which distributions and priors it can use.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from numpyro.infer import init_to_sample
 
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.affine import AFFINE, CONSTANT, dependence
-from numpyro_bnn.priors.outer_handlers import outside
+from numpyro_bnn.priors.enclosing_handlers import enclosing_handlers
 
 Values = dict[str, Any]
 
@@ -25,10 +25,10 @@ class Asked(NamedTuple):
     """What a caller needs of a target and of the weights, and how its errors say so.
 
     - **owner** - name of the caller
-    - **families**, **family_words** - laws that the target may have, and their name
+    - **families**, **family_words** - distributions that the target may have, and their name
     - **part**, **part_words** - the parameter that is to be affine in the weights, and its name
-    - **priors**, **prior_words** - laws that the weights may have, and their name
-    - **for_other_laws** - what to do with another target
+    - **priors**, **prior_words** - distributions that the weights may have, and their name
+    - **for_other_distributions** - what to do with another target
     - **why_unscaled** - why its density may not be scaled
     - **of_other_priors** - which priors do not fit, or what becomes of their weights
     """
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
     part_words: str
     priors: tuple[type[dist.Distribution], ...]
     prior_words: str
-    for_other_laws: str
+    for_other_distributions: str
     why_unscaled: str
     of_other_priors: str
 
@@ -94,10 +94,12 @@ def _shaped(number: jax.Array) -> Callable[[dict[str, Any]], jax.Array | None]:
     def value(message: dict[str, Any]) -> jax.Array | None:
         if message["type"] != "sample" or message["value"] is not None:
             return None
-        law = message["fn"]
-        if law.support.is_discrete:
+        distribution = message["fn"]
+        if distribution.support.is_discrete:
             return None
-        return jnp.broadcast_to(number, law.shape(message["kwargs"].get("sample_shape") or ()))
+        return jnp.broadcast_to(
+            number, distribution.shape(message["kwargs"].get("sample_shape") or ())
+        )
 
     return value
 
@@ -126,7 +128,7 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
     }
     owners: list[tuple[str, str]] = []
 
-    def laws(values: Values) -> list[Any]:
+    def distributions(values: Values) -> list[Any]:
         owners.clear()
         parts: list[Any] = []
         for name, site in quiet_trace(model, values).items():
@@ -136,7 +138,7 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
             if name in observed and isinstance(base, asked.families):
                 own = [(part, getattr(base, part)) for part in base.arg_constraints]
             else:
-                own = [("law", leaf) for leaf in jax.tree.leaves(site["fn"])]
+                own = [("distribution", leaf) for leaf in jax.tree.leaves(site["fn"])]
             if name in observed:
                 # `obs=` may be computed from weights too: a soft constraint, a residual.
                 own += [("value", leaf) for leaf in jax.tree.leaves(site["value"])]
@@ -148,14 +150,14 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
     kinds = {
         name: jax.ShapeDtypeStruct(shape, jnp.zeros(()).dtype) for name, shape in latent.items()
     }
-    program = jax.make_jaxpr(laws)(kinds).jaxpr
+    program = jax.make_jaxpr(distributions)(kinds).jaxpr
     candidates = [
         name
         for name in latent
         if isinstance(unwrapped(kept[name]["fn"]), asked.priors)
         and not kept[name]["cond_indep_stack"]
         and kept[name]["scale"] is None
-        and not outside(name).is_given
+        and not enclosing_handlers(name).is_given
     ]
     families = {name: unwrapped(kept[name]["fn"]) for name in observed}
     scaled = [name for name in observed if kept[name]["scale"] is not None]
@@ -163,22 +165,28 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
 
 
 def target_of(parts: SiteParts) -> str:
-    """The one observed site that has a law of the families asked for.
+    """The one observed site that has a distribution of the families asked for.
 
     :raises ValueError: if there is none or several, or if its log density is scaled.
     """
     asked = parts.asked
-    targets = [name for name, law in parts.observed.items() if isinstance(law, asked.families)]
+    targets = [
+        name
+        for name, distribution in parts.observed.items()
+        if isinstance(distribution, asked.families)
+    ]
     if len(targets) > 1:
         # Weights whose values are given are observed too, with a mean that depends on no latent site.
         kinds = dependence(parts.program, [AFFINE] * len(parts.shapes))
         moving = [owner for owner, kind in zip(parts.owners, kinds) if kind != CONSTANT]
         targets = [name for name in targets if (name, asked.part) in moving]
     if len(targets) != 1:
-        laws = {name: type(law).__name__ for name, law in parts.observed.items()}
+        distributions = {
+            name: type(distribution).__name__ for name, distribution in parts.observed.items()
+        }
         raise ValueError(
             f"{asked.owner}: expected one observed site with {asked.family_words}, and the "
-            f"model observes {laws}. {asked.for_other_laws}"
+            f"model observes {distributions}. {asked.for_other_distributions}"
         )
     if targets[0] in parts.scaled:
         raise ValueError(
@@ -250,7 +258,7 @@ def _reasons(troubles: Mapping[str, str]) -> str:
     return f" (not {listed})" if listed else ""
 
 
-def prior_part(law: dist.Distribution, part: str) -> jax.Array:
+def prior_part(distribution: dist.Distribution, part: str) -> jax.Array:
     """A parameter of a prior as floats, of the shape of its site."""
     # Weights are floats, while `dist.Normal(0, 1)` keeps whole numbers.
-    return jnp.broadcast_to(1.0 * getattr(unwrapped(law), part), law.shape())
+    return jnp.broadcast_to(1.0 * getattr(unwrapped(distribution), part), distribution.shape())

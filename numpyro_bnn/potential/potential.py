@@ -312,11 +312,11 @@ def _drawn(noise: Values, site: dict[str, Any]) -> jax.Array | None:
     if site["fn"].support.is_discrete:
         return None
     if site["name"] in noise:
-        law, standard = unwrapped(site["fn"]), noise[site["name"]]
+        distribution, standard = unwrapped(site["fn"]), noise[site["name"]]
         return (
-            law.loc + law.scale * standard
-            if type(law) is dist.Normal
-            else scaled(standard, law.rate)
+            distribution.loc + distribution.scale * standard
+            if type(distribution) is dist.Normal
+            else scaled(standard, distribution.rate)
         )
     try:
         return site["fn"](**site["kwargs"])

@@ -42,7 +42,7 @@ def refuse_dependent_rows(potential: Any, plate: str, size: int) -> None:
     if not separate:
         raise ValueError(
             f"The rows of plate '{plate}' depend on one another: among {min(size, _TOGETHER)} rows a row has "
-            "another law of its target than among half of them, so that sums over minibatches "
+            "another distribution of its target than among half of them, so that sums over minibatches "
             "(`batch_size=`, `subsample_size=`) or chunks (`chunk_size=`, `OnHost`) are not the likelihood "
             "of all rows. Compute what relates rows (a mean over them, lags, a recurrent network along them) "
             "before `numpyro.subsample` takes rows of it, or sample with all rows at once: `NUTS`, or a "
@@ -50,7 +50,9 @@ def refuse_dependent_rows(potential: Any, plate: str, size: int) -> None:
         )
 
 
-def _laws(potential: Any, model: Callable, share: float, arguments: tuple) -> list[jax.Array]:
+def _distributions(
+    potential: Any, model: Callable, share: float, arguments: tuple
+) -> list[jax.Array]:
     """Parameters, values and weights of the observed sites, at some of the rows.
 
     :param share: these rows as a share of all: they are counted as often as needed to stand for all.
@@ -67,35 +69,37 @@ def _laws(potential: Any, model: Callable, share: float, arguments: tuple) -> li
 
 
 def _are_separate(potential: Any, plate: str, size: int) -> bool:
-    """Compare laws at the data, or at made-up data where these are traced; once for each program."""
+    """Compare distributions at the data, or at made-up data where these are traced; once for each program."""
     arguments = Arguments.split(potential.args, potential.kwargs)
 
-    def laws(indices: jax.Array, arrays: list[jax.Array]) -> list[jax.Array]:
+    def distributions(indices: jax.Array, arrays: list[jax.Array]) -> list[jax.Array]:
         seeded = seed(potential.rows_of(indices, plate), jax.random.key(0))
         drawn = substitute(seeded, substitute_fn=init_to_uniform(radius=1.0))
         given = Arguments.join(arrays, arguments.static)
-        return _laws(potential, drawn, len(indices) / size, given)
+        return _distributions(potential, drawn, len(indices) / size, given)
 
     def shapes(count: int) -> Sequence[tuple[int, ...]]:
-        kinds = jax.eval_shape(laws, jax.ShapeDtypeStruct((count,), jnp.int32), arguments.arrays)
+        kinds = jax.eval_shape(
+            distributions, jax.ShapeDtypeStruct((count,), jnp.int32), arguments.arrays
+        )
         return [kind.shape for kind in kinds]
 
     some = jax.ShapeDtypeStruct((min(_TOGETHER, size),), jnp.int32)
     kinds = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arguments.arrays]
-    program = f"{jax.make_jaxpr(laws)(some, kinds)} {plate} {size}"
+    program = f"{jax.make_jaxpr(distributions)(some, kinds)} {plate} {size}"
     if program not in _known:
         if len(_known) >= _MOST:
             _known.clear()
-        _known[program] = _compared(laws, shapes, arguments.arrays, size, potential)
+        _known[program] = _compared(distributions, shapes, arguments.arrays, size, potential)
     return _known[program]
 
 
 def _compared(
-    laws: Callable, shapes: Callable, given: list[Array], size: int, potential: Any
+    distributions: Callable, shapes: Callable, given: list[Array], size: int, potential: Any
 ) -> bool:
     with jax.ensure_compile_time_eval():
         arrays = [_made_up(array) for array in given]
-        program = jax.jit(laws)
+        program = jax.jit(distributions)
 
         def at_rows(rows: np.ndarray) -> list[np.ndarray]:
             return [np.asarray(one) for one in program(jnp.asarray(rows, jnp.int32), arrays)]

@@ -14,11 +14,11 @@ def altered(site: Mapping[str, Any]) -> str | None:
     """How handlers change the log density of a sample site: ``"masked"``, ``"scaled"``, or None."""
     if site["scale"] is not None:
         return "scaled"
-    law = site["fn"]
-    while law is not None:
-        if isinstance(law, MaskedDistribution):
+    distribution = site["fn"]
+    while distribution is not None:
+        if isinstance(distribution, MaskedDistribution):
             return "masked"
-        law = getattr(law, "base_dist", None)
+        distribution = getattr(distribution, "base_dist", None)
     return None
 
 
@@ -26,13 +26,16 @@ def counted(site: Mapping[str, Any]) -> jax.Array:
     """Which entries of the value of a site enter its log density: those that no mask hides."""
     shape = jnp.shape(site["value"])
     entries = jnp.ones(shape, bool)
-    law = site["fn"]
-    while law is not None:
-        if isinstance(law, MaskedDistribution):
+    distribution = site["fn"]
+    while distribution is not None:
+        if isinstance(distribution, MaskedDistribution):
             # A mask has the batch axes of what it hides; inside of `to_event` these are more than outside.
-            mask = jnp.reshape(law._mask, (*jnp.shape(law._mask), *(1,) * len(law.event_shape)))
+            mask = jnp.reshape(
+                distribution._mask,
+                (*jnp.shape(distribution._mask), *(1,) * len(distribution.event_shape)),
+            )
             entries &= jnp.broadcast_to(mask, shape)
-        law = getattr(law, "base_dist", None)
+        distribution = getattr(distribution, "base_dist", None)
     return entries
 
 
@@ -60,7 +63,7 @@ class Site(NamedTuple):
     - **scale** - shape of the weights of its log density (``handlers.scale``); () without weights
     - **unconstrained** - shape of its unconstrained value; None for a site without one
     - **fan_in** - terms that an output sums through these weights, where that does not follow from the name
-    - **law** - class of its distribution, without what wraps it
+    - **distribution** - class of its distribution, without what wraps it
     - **directions** - whether values are angles, of which π and -π are the same
     - **concentration** - of a Gamma distribution, its shape parameter; None where that depends on other sites
     """
@@ -75,7 +78,7 @@ class Site(NamedTuple):
     scale: tuple[int, ...] = ()
     unconstrained: tuple[int, ...] | None = None
     fan_in: int | None = None
-    law: type = object
+    distribution: type = object
     directions: bool = False
     concentration: float | None = None
 

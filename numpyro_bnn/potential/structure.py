@@ -27,17 +27,17 @@ from numpyro_bnn.data.host_rows import with_stand_ins
 from numpyro_bnn.data.units import check_range
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.likelihoods.observe import check_classes, check_precision
-from numpyro_bnn.potential.fixed_parameters import KINDS, fixed_in, with_first_values
-from numpyro_bnn.potential.known_indices import refuse_unknown_indices
-from numpyro_bnn.potential.sites import Plate, Site, Structure, altered
-from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
-from numpyro_bnn.potential.value_sources import (
+from numpyro_bnn.likelihoods.observe import check_classes, check_dtype
+from numpyro_bnn.potential.data_dependencies import (
     given_sites,
     informative_sites,
     is_factor,
     sources_of,
 )
+from numpyro_bnn.potential.fixed_parameters import KINDS, fixed_in, with_first_values
+from numpyro_bnn.potential.known_indices import refuse_unknown_indices
+from numpyro_bnn.potential.sites import Plate, Site, Structure, altered
+from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
 from numpyro_bnn.priors.base import is_parameter
 from numpyro_bnn.priors.precision_conditionals import Level, levels_of
 
@@ -146,7 +146,7 @@ def structure_of(
 
 
 def _levels(samples: Mapping[str, dict], computed: Mapping[str, dict]) -> dict[str, Level]:
-    """The hierarchical precisions of weights whose conditional law no handler changes."""
+    """The hierarchical precisions of weights whose conditional distribution no handler changes."""
     changed = {name for name, site in samples.items() if altered(site) is not None}
     return {
         name: level
@@ -207,7 +207,7 @@ def _site(site: dict[str, Any]) -> Site:
         if isinstance(site["value"], np.ndarray):
             check_range(f"The observed site '{site['name']}'", "its value", site["value"])
         check_classes(site["name"], distribution, site["value"])
-        check_precision(site["name"], distribution, site["value"])
+        check_dtype(site["name"], distribution, site["value"])
     # Broadcasting fails if weights of rows have the full number of rows in a minibatch.
     jnp.broadcast_shapes(scale, distribution.batch_shape)
     support = distribution.support
@@ -225,17 +225,17 @@ def _site(site: dict[str, Any]) -> Site:
         scale=scale,
         unconstrained=_unconstrained_shape(site) if latent else None,
         fan_in=site["infer"].get("fan_in"),
-        law=type(unwrapped(distribution)),
+        distribution=type(unwrapped(distribution)),
         directions=isinstance(entries, type(constraints.circular)),
         concentration=_concentration(unwrapped(distribution)) if latent else None,
     )
 
 
-def _concentration(law: Any) -> float | None:
+def _concentration(distribution: Any) -> float | None:
     """The shape parameter of a Gamma distribution, where it is one known number."""
-    if type(law) not in (dist.Gamma, Gamma):
+    if type(distribution) not in (dist.Gamma, Gamma):
         return None
-    given = law.concentration
+    given = distribution.concentration
     return None if isinstance(given, jax.core.Tracer) or np.ndim(given) else float(given)
 
 
@@ -258,7 +258,7 @@ def with_structure(
     return model, structure_of(model, args, kwargs)
 
 
-def begin_fit(
+def trace_and_check(
     model: Callable, args: tuple, kwargs: dict
 ) -> tuple[Callable, tuple, dict, Structure]:
     """The first step of every fit: trace the model with its training data, and check both.

@@ -17,7 +17,7 @@ from numpyro.distributions import constraints
 from numpyro.primitives import apply_stack
 from numpyro.util import not_jax_tracer
 
-from numpyro_bnn._text import Told
+from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.priors.paths import Shape, Shapes, site_name
 
 Rule = Callable[[str, Shape], dist.Distribution]
@@ -47,7 +47,7 @@ def is_parameter(site: Mapping[str, Any]) -> bool:
     return bool(site.get("infer", {}).get("parameter"))
 
 
-class Prior(Told):
+class Prior(ReprMixin):
     """A rule ``(path, shape) -> Distribution`` over the parameters of a network."""
 
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:

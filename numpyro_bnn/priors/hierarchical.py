@@ -25,8 +25,8 @@ from numpyro_bnn._text import call_of
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.priors.base import Prior, parameter
 from numpyro_bnn.priors.coordinates import Parameterization, Standardized, _known
+from numpyro_bnn.priors.enclosing_handlers import enclosing_handlers
 from numpyro_bnn.priors.integrated_weights import GammaScaleMixture, drawn_back
-from numpyro_bnn.priors.outer_handlers import outside
 from numpyro_bnn.priors.paths import Shape, Shapes, fan_in, site_name, summed_axes, unit_axes
 from numpyro_bnn.priors.precision_conditionals import UNITS, Array, Child, Level
 
@@ -270,7 +270,7 @@ def _sample_level(
         parameterization == "collapsed"
         and level.conjugate
         # The integral is that of the density as it is, without given values.
-        and not any(any(outside(site)) for site in (level.site, *level.members))
+        and not any(any(enclosing_handlers(site)) for site in (level.site, *level.members))
     ):
         return _integrated(level, sizes, above)
     precision = _precisions(level, sizes, above, parameterization)
@@ -287,7 +287,7 @@ def _precisions(
     first = level.arrays[0] if level.arrays else None
     units = () if first is None else first.unit_shape(sizes[first.site])
     relative = level.parent is not None and parameterization == "noncentered"
-    if relative and not any(outside(level.site)):
+    if relative and not any(enclosing_handlers(level.site)):
         base = numpyro.sample(
             f"{level.site}.base",
             Gamma(k, k).expand(units).to_event(len(units)),
@@ -295,8 +295,8 @@ def _precisions(
         )
         return parameter(level.site, base * above)
     rate = level.rate if level.parent is None else k / above
-    law = Gamma(k, rate).expand(units).to_event(len(units))
-    return numpyro.sample(level.site, law, infer={"hierarchy": level})
+    distribution = Gamma(k, rate).expand(units).to_event(len(units))
+    return numpyro.sample(level.site, distribution, infer={"hierarchy": level})
 
 
 def _integrated(
@@ -310,10 +310,10 @@ def _integrated(
     weights = {}
     for i, array in enumerate(level.arrays):
         conditional = level._replace(arrays=level.arrays[:i]).conditional(values)
-        law = GammaScaleMixture(
+        distribution = GammaScaleMixture(
             conditional.concentration, conditional.rate, sizes[array.site], array
         )
-        values[array.site] = weights[array.site] = numpyro.sample(array.site, law)
+        values[array.site] = weights[array.site] = numpyro.sample(array.site, distribution)
     drawn = drawn_back(level.site, level.conditional(values), list(weights.values()))
     return weights, parameter(level.site, drawn)
 
@@ -322,11 +322,13 @@ def _weights(array: Array, shape: Shape, precision: Any, parameterization: str) 
     """Sample weights given their precisions, in some coordinates."""
     scale = 1 / jnp.sqrt(array.factor * array.spread(precision, len(shape)))
 
-    def law(scale: Any) -> dist.Distribution:
+    def distribution(scale: Any) -> dist.Distribution:
         each = dist.Normal(0.0, scale) if array.df is None else dist.StudentT(array.df, 0.0, scale)
         return each.expand(shape).to_event(len(shape))
 
-    if parameterization != "noncentered" or any(outside(array.site)):
-        return numpyro.sample(array.site, law(scale))
-    base = numpyro.sample(f"{array.site}.base", law(1.0), infer={"hierarchy": Standardized(scale)})
+    if parameterization != "noncentered" or any(enclosing_handlers(array.site)):
+        return numpyro.sample(array.site, distribution(scale))
+    base = numpyro.sample(
+        f"{array.site}.base", distribution(1.0), infer={"hierarchy": Standardized(scale)}
+    )
     return parameter(array.site, base * scale)

@@ -84,15 +84,15 @@ class GammaScaleMixture(dist.Distribution):
         return each.sum(tuple(range(-self.rate.ndim, 0)))
 
 
-def drawn_back(site: str, law: Gamma, weights: list[jax.Array]) -> jax.Array:
+def drawn_back(site: str, distribution: Gamma, weights: list[jax.Array]) -> jax.Array:
     """A draw of a precision from its conditional given the weights, with a key made from their bits.
 
     :param site: name of the precision; other sites use other random numbers.
-    :param law: conditional distribution of the precision.
+    :param distribution: conditional distribution of the precision.
     :param weights: arrays that differ from draw to draw.
     """
     key = key_of(site, weights)
-    return Gamma(*lax.stop_gradient((law.concentration, law.rate))).sample(key)
+    return Gamma(*lax.stop_gradient((distribution.concentration, distribution.rate))).sample(key)
 
 
 def key_of(site: str, values: list[jax.Array]) -> jax.Array:

@@ -146,7 +146,7 @@ class Level(NamedTuple):
 
     def conditional(self, values: Values) -> Gamma:
         """The conditional of the precision given weights and the level above, where it is Gamma."""
-        shape, up, _ = self.law(values, {})
+        shape, up, _ = self.distribution(values, {})
         return Gamma(shape, up)
 
     def shape_given(self, shapes: Mapping[str, tuple[int, ...]]) -> float:
@@ -157,7 +157,7 @@ class Level(NamedTuple):
         arrays = ((array, jax.ShapeDtypeStruct(shapes[array.site], float)) for array in self.arrays)
         return self.concentration + sum(array.count(shaped) / 2 for array, shaped in arrays)
 
-    def law(self, values: Values, own: Values) -> tuple[Number, jax.Array, jax.Array]:
+    def distribution(self, values: Values, own: Values) -> tuple[Number, jax.Array, jax.Array]:
         """Parameters (shape, up, down) of the generalised inverse Gaussian conditional of the precision.
 
         :param values: values of weights and of the precisions above and below.
@@ -179,34 +179,36 @@ class Level(NamedTuple):
             down = down + child.concentration * jnp.sum(precisions)
         return shape, up, down
 
-    def own_laws(self, values: Values) -> dict[str, Gamma]:
+    def own_distributions(self, values: Values) -> dict[str, Gamma]:
         """Conditionals of the auxiliary precisions of single entries of t-distributed arrays."""
-        laws = {}
+        distributions = {}
         for array in self.arrays:
             if array.df is not None:
                 weights = values[array.site]
                 above = array.df / array.spread(values[self.site], weights.ndim)
                 rate = (above + array.factor * weights**2) / 2
-                laws[array.site] = Gamma((array.df + 1) / 2, rate)
-        return laws
+                distributions[array.site] = Gamma((array.df + 1) / 2, rate)
+        return distributions
 
     def draw(self, key: jax.Array, values: Values) -> jax.Array:
         """An exact draw given all other sites (for t-distributed arrays also given the current value)."""
         key_own, key = jax.random.split(key)
-        laws = self.own_laws(values)
+        distributions = self.own_distributions(values)
         own = {
-            site: law.sample(jax.random.fold_in(key_own, i))
-            for i, (site, law) in enumerate(laws.items())
+            site: distribution.sample(jax.random.fold_in(key_own, i))
+            for i, (site, distribution) in enumerate(distributions.items())
         }
-        shape, up, down = self.law(values, own)
+        shape, up, down = self.distribution(values, own)
         if self.conjugate:
             return Gamma(shape, up).sample(key)
         return jnp.exp(sample_log(key, shape, up, down))
 
     def typical(self, values: Values) -> jax.Array:
         """A central value of its conditional distribution: the mean where that is Gamma."""
-        own = {site: law.mean for site, law in self.own_laws(values).items()}
-        return jnp.exp(mode_of_log(*self.law(values, own)))
+        own = {
+            site: distribution.mean for site, distribution in self.own_distributions(values).items()
+        }
+        return jnp.exp(mode_of_log(*self.distribution(values, own)))
 
     def renamed(self, rename: Callable[[str], str]) -> "Level":
         """This level with its sites renamed."""

@@ -1,7 +1,7 @@
 """Refuses a temperature other than 1 beside parts of a sampler that draw from the posterior itself.
 
-A kernel at temperature T has the law exp(−U/T). Exact draws of precisions, moves, and integrals over weights
-or precisions are those of T = 1: beside a kernel of another temperature the two together have neither law.
+A kernel at temperature T has the distribution exp(−U/T). Exact draws of precisions, moves, and integrals over weights
+or precisions are those of T = 1: beside a kernel of another temperature the two together have neither distribution.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ def refuse_unequal(blocks: Sequence[MCMCKernel]) -> None:
         refuse_temperature(
             strange[0],
             f"The other blocks of Gibbs ({names}) draw at their own temperature, 1 where they have none, and "
-            "blocks of several temperatures have no common law. Give all blocks one temperature; for "
+            "blocks of several temperatures have no common distribution. Give all blocks one temperature; for "
             "precisions at another one than 1 sample all sites by one kernel, on "
             '`bnn.parameterize(model, "noncentered")`.',
         )

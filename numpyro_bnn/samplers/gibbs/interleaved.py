@@ -15,7 +15,7 @@ from numpyro.infer.gibbs import CustomGibbs, DiscreteGibbs, Gibbs, with_conditio
 from numpyro.infer.hmc import HMCState
 from numpyro.infer.mcmc import MCMCKernel
 
-from numpyro_bnn._text import Told
+from numpyro_bnn._text import ReprMixin
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.flat_position import flat_like
@@ -30,7 +30,7 @@ from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
 from numpyro_bnn.samplers.temperature_of_kernels import refuse_temperature
 
 
-class Interleaved(Told, MCMCKernel):
+class Interleaved(ReprMixin, MCMCKernel):
     """A kernel over a model, and moves after each of its steps.
 
     :param kernel: HMC, NUTS or a kernel of this package over the model in centred or non-centred
@@ -101,8 +101,14 @@ class Interleaved(Told, MCMCKernel):
             sites = trace(seed(self.model, jax.random.key(0))).get_trace(
                 *bound.args, **bound.kwargs
             )
-            laws = {n: unwrapped(s["fn"]) for n, s in sites.items() if s["type"] == "sample"}
-            hidden = [n for n, law in laws.items() if isinstance(law, GammaScaleMixture)]
+            distributions = {
+                n: unwrapped(s["fn"]) for n, s in sites.items() if s["type"] == "sample"
+            }
+            hidden = [
+                n
+                for n, distribution in distributions.items()
+                if isinstance(distribution, GammaScaleMixture)
+            ]
         if hidden:
             raise ValueError(
                 f"Interleaved: moves need weights and precisions, and the kernel has none at {hidden}: it "
@@ -138,7 +144,7 @@ def _check_kernel(kernel: MCMCKernel, moves: Sequence[Move]) -> None:
     for part in parts:
         refuse_temperature(
             part,
-            "Moves leave the posterior itself as it is, the law at temperature 1. Leave the moves out, or "
+            "Moves leave the posterior itself as it is, the distribution at temperature 1. Leave the moves out, or "
             "sample at temperature 1.",
         )
         rows = part.gradient.batch_size if isinstance(part, SGMCMC) else None

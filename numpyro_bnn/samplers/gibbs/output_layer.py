@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
 
-from numpyro_bnn._text import Told
+from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.linear_gaussian import product, weights_given
 from numpyro_bnn.distributions.polya_gamma import PolyaGamma
@@ -44,19 +44,19 @@ from numpyro_bnn.samplers.gibbs.moves import Bound
 _LOGISTIC = Asked(
     "OutputLayerGibbs",
     families=(dist.BernoulliLogits, dist.BinomialLogits, dist.CategoricalLogits),
-    family_words="a Bernoulli, binomial or categorical law of logits",
+    family_words="a Bernoulli, binomial or categorical distribution of logits",
     part="logits",
     part_words="logit",
     priors=(dist.Normal, dist.StudentT),
     prior_words="Gaussian or Student's t",
-    for_other_laws="Give such a law its logits (`logits=`, not `probs=`); for Gaussian or t noise use "
-    "`bnn.integrate_output(model)`, for other laws a gradient kernel alone.",
+    for_other_distributions="Give such a distribution its logits (`logits=`, not `probs=`); for Gaussian or t noise use "
+    "`bnn.integrate_output(model)`, for other distributions a gradient kernel alone.",
     why_unscaled="a likelihood to a power has no Pólya-Gamma form of one variable a label",
     of_other_priors="weights with another prior are left to the kernel",
 )
 
 
-class OutputLayerGibbs(Told):
+class OutputLayerGibbs(ReprMixin):
     """Draw the weights and biases of a classifier's output layer given everything else; uses no gradient.
 
     A move for :class:`Interleaved`, after each step of a kernel that samples all weights. It works on the
@@ -83,7 +83,7 @@ class OutputLayerGibbs(Told):
 
     :param sites: names of the sites to draw; default: every latent site outside of plates that has a
         Gaussian or t prior, that the logits are linear in, and that enters no other density: neither by a
-        law nor by an observed value (a soft constraint, ``obs=w.sum()``).
+        distribution nor by an observed value (a soft constraint, ``obs=w.sum()``).
     :raises ValueError: when run, for a target that is not logistic or has no logits; for rows with weights
         or a model that takes minibatches of its own; for a power of the likelihood other than 1; where no
         such site is left, or a named one is not of this kind; for a softmax whose classes share weights.
@@ -93,7 +93,7 @@ class OutputLayerGibbs(Told):
     Analysis 1 (2006), §3, who use another augmentation.
     """
 
-    # A draw given a minibatch would be from another law; `Interleaved` looks for this.
+    # A draw given a minibatch would be from another distribution; `Interleaved` looks for this.
     needs_all_rows = True
 
     def __init__(self, sites: Sequence[str] | None = None) -> None:
@@ -111,10 +111,10 @@ class OutputLayerGibbs(Told):
         target = target_of(parts)
         names = chosen(parts, target, self.sites)
         site = bound.sites(values)[target]
-        law, shape = unwrapped(site["fn"]), site["fn"].shape()
+        distribution, shape = unwrapped(site["fn"]), site["fn"].shape()
         classes = None
-        if isinstance(law, dist.CategoricalLogits):
-            classes = law.logits.shape[-1]
+        if isinstance(distribution, dist.CategoricalLogits):
+            classes = distribution.logits.shape[-1]
             shape = (*shape, classes)
         axes = {name: _axis_of_classes(parts, target, name, classes) for name in names}
         key_prior, key_sweep = jax.random.split(key)
@@ -128,7 +128,7 @@ class OutputLayerGibbs(Told):
         layer = _Layer(
             _design(derivative, priors, axes),
             zero + derivative({name: prior.loc for name, prior in priors.items()}),
-            *_labels(law, site["value"], classes),
+            *_labels(distribution, site["value"], classes),
         )
         standard = [
             _by_class((values[name] - prior.loc) / prior.scale, axes[name])
@@ -195,13 +195,13 @@ def _gaussian_draw(
 
 
 def _labels(
-    law: dist.Distribution, value: jax.Array, classes: int | None
+    distribution: dist.Distribution, value: jax.Array, classes: int | None
 ) -> tuple[jax.Array, jax.Array]:
     """κ by row and class, and the trials of each row."""
     if classes is not None:
         own = jax.nn.one_hot(value.reshape(-1), classes)
         return own - 0.5, jnp.ones(own.shape[0], int)
-    count = jnp.broadcast_to(getattr(law, "total_count", 1), jnp.shape(value)).reshape(-1)
+    count = jnp.broadcast_to(getattr(distribution, "total_count", 1), jnp.shape(value)).reshape(-1)
     return (jnp.reshape(value, -1) - count / 2)[:, None], count
 
 
@@ -211,10 +211,10 @@ def _gaussian_priors(
     """The Gaussian prior of each site given its precisions; for t weights given also one precision each."""
     priors = {}
     for i, name in enumerate(names):
-        law = sites[name]["fn"]
-        loc, scale = prior_part(law, "loc"), prior_part(law, "scale")
-        if isinstance(unwrapped(law), dist.StudentT):
-            df = prior_part(law, "df")
+        distribution = sites[name]["fn"]
+        loc, scale = prior_part(distribution, "loc"), prior_part(distribution, "scale")
+        if isinstance(unwrapped(distribution), dist.StudentT):
+            df = prior_part(distribution, "df")
             rate = (df + ((values[name] - loc) / scale) ** 2) / 2
             own = Gamma((df + 1) / 2, rate).sample(jax.random.fold_in(key, i))
             scale = scale / jnp.sqrt(own)

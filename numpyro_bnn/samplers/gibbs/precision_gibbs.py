@@ -17,7 +17,7 @@ from numpyro.infer.gibbs import GIBBS_SITES_KWARG, CustomGibbsState, Gibbs
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity
 
-from numpyro_bnn._text import Told, call_of
+from numpyro_bnn._text import ReprMixin, call_of
 from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
@@ -55,7 +55,7 @@ def precision_sites(model_trace: Mapping[str, dict]) -> list[str]:
 
 
 def refuse_altered(owner: str, levels: Iterable[Level], model_trace: Mapping[str, dict]) -> None:
-    """Refuse precisions beside or above a density that a handler changes: their conditional law is another.
+    """Refuse precisions beside or above a density that a handler changes: their conditional distribution is another.
 
     :param owner: the caller, for the error.
     :param levels: precisions to draw.
@@ -77,8 +77,8 @@ def refuse_altered(owner: str, levels: Iterable[Level], model_trace: Mapping[str
         )
 
 
-class PrecisionGibbs(Told, MCMCKernel):
-    """Draws hierarchical precisions from their exact conditional laws, lowest level first.
+class PrecisionGibbs(ReprMixin, MCMCKernel):
+    """Draws hierarchical precisions from their exact conditional distributions, lowest level first.
 
     It draws the precisions of :class:`~numpyro_bnn.priors.hierarchical.Hierarchical` priors, and those of the
     noise if a likelihood of this package has a :class:`~numpyro_bnn.likelihoods.families.Precision`. Use it
@@ -211,14 +211,14 @@ class PrecisionGibbs(Told, MCMCKernel):
 
 
 def _standard_residual(name: str, site: dict[str, Any]) -> jax.Array:
-    law = unwrapped(site["fn"])
-    if site["scale"] is not None or not isinstance(law, (dist.Normal, dist.StudentT)):
+    distribution = unwrapped(site["fn"])
+    if site["scale"] is not None or not isinstance(distribution, (dist.Normal, dist.StudentT)):
         raise ValueError(
             f"PrecisionGibbs: the observed site '{name}' is scaled, masked or subsampled, so that the "
-            "law of its noise given the data is not known. Leave its precision to the block of the "
+            "distribution of its noise given the data is not known. Leave its precision to the block of the "
             "weights."
         )
-    return (site["value"] - law.loc) / law.scale
+    return (site["value"] - distribution.loc) / distribution.scale
 
 
 class NealGibbs(Gibbs):

@@ -296,8 +296,13 @@ def refuse_integrals(kernel: MCMCKernel, rows: Rows) -> None:
     :raises ValueError: naming kernel and temperature.
     """
     structure = getattr(rows.potential, "structure", None)
-    laws = [] if structure is None else [site.law for site in structure.sites.values()]
-    if any(issubclass(law, (LinearGaussian, GammaScaleMixture)) for law in laws):
+    distributions = (
+        [] if structure is None else [site.distribution for site in structure.sites.values()]
+    )
+    if any(
+        issubclass(distribution, (LinearGaussian, GammaScaleMixture))
+        for distribution in distributions
+    ):
         refuse_temperature(
             kernel,
             "The model has weights or precisions integrated out, an integral at temperature 1. Sample them "

@@ -208,7 +208,7 @@ class SGMCMC(MCMCKernel):
         # A step that ends with a kick has taken its gradient at its end.
         return self.dynamics.reuses_gradient and self.gradient.batch_size is None
 
-    def is_cold(self, num_steps: int) -> bool:
+    def is_zero_temperature(self, num_steps: int) -> bool:
         """Whether the temperature is 0 in all of `num_steps` steps, so that the kernel only optimises."""
         # Most kernels are told apart by the first step, without compiling a program.
         if self.temperature(0) > 0:

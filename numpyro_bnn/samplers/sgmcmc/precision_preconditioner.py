@@ -118,11 +118,11 @@ def _curvature(potential: Potential, key: jax.Array) -> tuple[Values, Values]:
     return prior, jax.grad(log_likelihood)(z)
 
 
-def _prior_curvature(law: dist.Distribution, z: jax.Array) -> jax.Array:
+def _prior_curvature(distribution: dist.Distribution, z: jax.Array) -> jax.Array:
     """1/scale² where the prior has a scale and is on the whole line; 1 in other coordinates."""
-    law = unwrapped(law)
-    scale = getattr(law, "scale", None)
-    if scale is None or law.support is not dist.constraints.real:
+    distribution = unwrapped(distribution)
+    scale = getattr(distribution, "scale", None)
+    if scale is None or distribution.support is not dist.constraints.real:
         return jnp.ones_like(z)
     return jnp.broadcast_to(1 / scale**2, z.shape)
 

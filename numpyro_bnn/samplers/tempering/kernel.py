@@ -25,7 +25,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
 from numpyro_bnn._checks import check_whole
-from numpyro_bnn._text import Told
+from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values, transforms_of
 from numpyro_bnn.samplers.gibbs.moves import Move
@@ -63,7 +63,7 @@ _FEWEST_RUNGS = 3
 _FIRST_STEP = 0.1
 
 
-class ParallelTempering(Told, MCMCKernel):
+class ParallelTempering(ReprMixin, MCMCKernel):
     r"""Non-reversible parallel tempering from the prior to the posterior.
 
     Rung k targets p(θ) p(y | θ)^b_k, 0 = b_0 < … < b_K = 1. What is tempered is every observed site

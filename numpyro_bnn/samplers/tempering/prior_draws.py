@@ -43,7 +43,11 @@ def prior_noise(
     shapes = {name: (*count, *site.shape) for name, site in sites.items()}
     noise: Values = normal_like(
         key_normals,
-        {n: jax.ShapeDtypeStruct(shapes[n], real) for n, s in sites.items() if s.law is Normal},
+        {
+            n: jax.ShapeDtypeStruct(shapes[n], real)
+            for n, s in sites.items()
+            if s.distribution is Normal
+        },
     )
     gammas = {n: site.concentration for n, site in sites.items() if site.concentration is not None}
     known = [np.full(prod(shapes[name]), number) for name, number in gammas.items()]

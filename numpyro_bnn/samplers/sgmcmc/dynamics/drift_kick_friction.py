@@ -1,6 +1,6 @@
 r"""The elementary movements of discretised Langevin dynamics (drift, kick, damping), as pure functions.
 
-The target density is proportional to :math:`\exp(-U(\theta)/T)`; momenta have the law
+The target density is proportional to :math:`\exp(-U(\theta)/T)`; momenta have the distribution
 :math:`N(0, T M)`, M diagonal. Each movement solves one part of the dynamics exactly for a time t:
 
 ====== ================================================================== ====================
@@ -38,7 +38,7 @@ class DynamicsState(NamedTuple):
     position: PyTree
     """Parameters, any pytree of floating-point arrays."""
     momentum: PyTree = None
-    """Like ``position``; stationary law N(0, temperature * mass)."""
+    """Like ``position``; stationary distribution N(0, temperature * mass)."""
     thermostat: PyTree = None
     """Damping rate in 1/time: a scalar, or like ``position`` when there is one a parameter."""
     gradient: PyTree = None

@@ -55,16 +55,16 @@ class SiteSources(NamedTuple):
     """What the sites of a model are computed from, by site.
 
     - **values** - values of observed sites; of a ``numpyro.factor`` its log density
-    - **laws** - distributions of all sites but factors
+    - **distributions** - distributions of all sites but factors
     """
 
     values: Mapping[str, Sources]
-    laws: Mapping[str, Sources]
+    distributions: Mapping[str, Sources]
 
 
-def is_factor(law: Any) -> bool:
+def is_factor(distribution: Any) -> bool:
     """Whether a distribution is that of a ``numpyro.factor``."""
-    return type(family_of(law)).__name__ == "Unit"
+    return type(family_of(distribution)).__name__ == "Unit"
 
 
 def sources_of(
@@ -96,20 +96,24 @@ def sources_of(
         found = trace(_Marked(shaped(blank), marks)).get_trace(*args, **kwargs)
         sites = {name: site for name, site in found.items() if site["type"] == "sample"}
         values: dict[str, PyTree] = {}
-        laws: dict[str, PyTree] = {}
+        distributions: dict[str, PyTree] = {}
         for name, site in sites.items():
             if is_factor(site["fn"]):
                 values[name] = site["fn"]
                 continue
-            laws[name] = site["fn"]
+            distributions[name] = site["fn"]
             if site["is_observed"]:
                 values[name] = site["value"]
-        return [{n: jax.tree.leaves(part) for n, part in one.items()} for one in (values, laws)]
+        return [
+            {n: jax.tree.leaves(part) for n, part in one.items()} for one in (values, distributions)
+        ]
 
     marks = dict.fromkeys(taken, 0.0)
     found = _sources_of_results(parts, (0.0, arguments.arrays, marks), own)
-    values, laws = ({n: Sources.joined(several) for n, several in one.items()} for one in found)
-    return SiteSources(values, laws)
+    values, distributions = (
+        {n: Sources.joined(several) for n, several in one.items()} for one in found
+    )
+    return SiteSources(values, distributions)
 
 
 def sites_taken(
@@ -204,7 +208,7 @@ class _Marked(Messenger):
 
 
 def given_sites(found: SiteSources, plates: Mapping[str, Collection[str]]) -> frozenset[str]:
-    """Observed sites that are no data: constants that the laws of others are computed from.
+    """Observed sites that are no data: constants that the distributions of others are computed from.
 
     A weight or a scale that ``numpyro.handlers.condition`` holds at a value is one, and so is a measured
     constant or the first value of a series, which are no rows of data either but tell of latent sites
@@ -216,10 +220,10 @@ def given_sites(found: SiteSources, plates: Mapping[str, Collection[str]]) -> fr
     """
     data = [name for name in plates if found.values[name].places]
     of_data = {plate for name in data for plate in plates[name]}
-    constant = [name for name in plates if name in found.laws and name not in data]
+    constant = [name for name in plates if name in found.distributions and name not in data]
 
     def is_taken(name: str) -> bool:
-        parts = [*found.laws.items(), *found.values.items()]
+        parts = [*found.distributions.items(), *found.values.items()]
         return any(name in sources.sites for other, sources in parts if other != name)
 
     return frozenset(
@@ -237,5 +241,5 @@ def informative_sites(found: SiteSources) -> frozenset[str]:
     return frozenset(
         name
         for name, value in found.values.items()
-        if value.latent or (name in found.laws and found.laws[name].latent)
+        if value.latent or (name in found.distributions and found.distributions[name].latent)
     )

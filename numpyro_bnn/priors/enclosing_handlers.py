@@ -14,7 +14,7 @@ from numpyro import primitives
 from numpyro.handlers import condition, do, scale, scope
 
 
-class Outside(NamedTuple):
+class EnclosingHandlers(NamedTuple):
     """What handlers around a model do to one of its sites.
 
     - **is_given** - whether one gives the site its value (``condition``, ``do``)
@@ -25,7 +25,7 @@ class Outside(NamedTuple):
     is_altered: bool
 
 
-def outside(site: str) -> Outside:
+def enclosing_handlers(site: str) -> EnclosingHandlers:
     """What the handlers around the code that calls do to a sample site of this name.
 
     It looks through handlers that hide sites (``block``), so that a model has the same coordinates when it is
@@ -52,4 +52,6 @@ def outside(site: str) -> Outside:
             handler.process_message(message)
     # NumPyro's `Predictive` masks every model with the constant False, and uses no density.
     is_masked = not isinstance(numpyro.get_mask(), (bool, NoneType))
-    return Outside(bool(message["is_observed"]), message["scale"] is not None or is_masked)
+    return EnclosingHandlers(
+        bool(message["is_observed"]), message["scale"] is not None or is_masked
+    )

@@ -10,10 +10,7 @@ _Made = TypeVar("_Made")
 
 
 def shows_call(call: str) -> Callable[[Callable[_Given, _Made]], Callable[_Given, _Made]]:
-    """A decorator for public functions: an error for arguments that do not fit ends with the right call.
-
-    :param call: the right call and what its arguments are, a sentence.
-    """
+    """A decorator that ends the error for arguments that do not fit with `call`, a sentence."""
 
     def decorate(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
         signature = inspect.signature(function)

@@ -57,14 +57,8 @@ def call_of(name: str, settings: Mapping[str, object], first: Sequence[object] =
 
 
 def constructor_of(value: object, leave_out: Sequence[str] = (), defaults: bool = True) -> str:
-    """The call of its class that makes an object like this one.
-
-    Arguments are read from the attributes of the same name, with or without an underscore before
-    it; one that has no default is written without its name.
-
-    :param leave_out: arguments that are not told.
-    :param defaults: whether those are told that have their default.
-    """
+    """The call of its class that makes an object like this one."""
+    # Arguments are read from attributes of the same name, with or without an underscore.
     first, settings = [], {}
     for name, parameter in inspect.signature(type(value)).parameters.items():
         attribute = name if hasattr(value, name) else f"_{name}"

@@ -36,10 +36,7 @@ _MANY = 1e4
 
 
 class _ByScipy(dist.Distribution):
-    """A distribution whose log density and distribution function come from SciPy.
-
-    :param base_dist: one of those above.
-    """
+    """A distribution whose log density and distribution function come from SciPy."""
 
     pytree_data_fields = ("base_dist",)
 
@@ -118,16 +115,7 @@ def in_double_precision(distribution: dist.Distribution) -> dist.Distribution:
 
 
 def distribution_function(distribution: dist.Distribution, y: jax.Array) -> jax.Array:
-    """F(y) of every entry of a target by itself, also of one whose entries are one event.
-
-    What SciPy or NumPyro has is taken. Distributions of whole numbers that have none there, such as the beta-binomial,
-    are summed from their first number up to y: the cost grows with y.
-
-    :param distribution: distribution of the target.
-    :param y: one value for each entry, of any size: below the support F is 0, above it 1.
-    :return: the shape of the target, between 0 and 1.
-    :raises NotImplementedError: for a distribution without one, naming it.
-    """
+    """F(y) of every entry of a target by itself, also where its entries are one event."""
     base = family_of(in_double_precision(distribution))
     if isinstance(base, (dist.MultivariateNormal, dist.LowRankMultivariateNormal)):
         # Of each output by itself.
@@ -162,10 +150,8 @@ def distribution_function(distribution: dist.Distribution, y: jax.Array) -> jax.
 
 
 def _of_components(distribution: dist.Distribution, y: jax.Array) -> jax.Array | None:
-    """Distribution functions of the components of a mixture of numbers, the last axis; None of other distributions.
-
-    NumPyro's own takes every component at numbers outside of its support too.
-    """
+    """Distribution functions of the components of a mixture, on the last axis; None if it is no mixture."""
+    # NumPyro's own also evaluates every component at values outside its support.
     if distribution.event_shape:
         return None
     if isinstance(distribution, dist.MixtureSameFamily):

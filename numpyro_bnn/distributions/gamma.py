@@ -23,18 +23,10 @@ _State: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def standard_gamma(key: jax.Array, concentration: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
-    """Exact draws from Gamma(concentration, 1).
-
-    All entries propose together until each has been accepted: a few rounds, of which the first
-    serves 95 %. Marsaglia and Tsang 2000, *A simple method for generating gamma variables*; below
-    a concentration of 1 with the boost of their section 6.
-
-    :param key: random key.
-    :param concentration: positive, broadcastable to `shape`.
-    :param shape: shape of the draws.
-    :return: positive draws, the smallest normal number for those that would underflow; NaN where
-        the concentration is not positive and finite.
-    """
+    """Exact draws from Gamma(concentration, 1); NaN where the concentration is not positive and finite."""
+    # Marsaglia and Tsang (2000), *A simple method for generating gamma variables*; below a
+    # concentration of 1 with the boost of section 6. The first round of proposals serves 95 %
+    # of the entries.
     dtype = jnp.result_type(float)
     given = jnp.broadcast_to(jnp.asarray(concentration, dtype), shape)
     d = jnp.where(given < 1, given + 1, given) - 1 / 3

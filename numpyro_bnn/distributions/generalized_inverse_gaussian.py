@@ -26,11 +26,9 @@ _HALVINGS = 16
 
 
 class _Centred(NamedTuple):
-    """log p around its mode: x = l - mode, and log p(0) = 0.
+    """log p around its mode: x = l - mode, and log p(0) = 0."""
 
-    - **up**, **down** - up e^mode and down e^(-mode)
-    """
-
+    # Up e^mode and down e^(-mode).
     up: jax.Array
     down: jax.Array
 
@@ -47,23 +45,16 @@ class _Centred(NamedTuple):
 
 
 def _both_expm1(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """e^x - 1 and e^(-x) - 1, without overflow.
-
-    The second is made from the first: XLA was seen to give expm1(x) for expm1(-x) where a program on
-    a CPU has both (jaxlib 0.12.0, a batch of 2000).
-    """
+    """e^x - 1 and e^(-x) - 1, without overflow."""
+    # The second is made from the first: on a CPU, XLA returned expm1(x) for expm1(-x) in
+    # programs with both (jaxlib 0.12.0, a batch of 2000).
     # Beyond e^80 a density is as good as zero.
     right = jnp.expm1(jnp.clip(x, -80.0, 80.0))
     return right, -right * jnp.exp(-jnp.clip(x, -80.0, 80.0))
 
 
 def mode_of_log(shape: Array | float, up: Array | float, down: Array | float) -> jax.Array:
-    """The most probable value of log τ.
-
-    :param shape: any real number, positive where `down` is 0.
-    :param up: coefficient of -τ, positive.
-    :param down: coefficient of -1/τ, not negative.
-    """
+    """The most probable value of log τ; arguments as in :func:`sample_log`."""
     root = jnp.sqrt(jnp.square(shape) + 4 * up * down)
     # Two forms of the root of up τ² - shape τ - down = 0, for shapes of either sign.
     positive = shape > 0
@@ -75,17 +66,10 @@ def mode_of_log(shape: Array | float, up: Array | float, down: Array | float) ->
 def sample_log(
     key: jax.Array, shape: Array | float, up: Array | float, down: Array | float
 ) -> jax.Array:
-    """Independent exact draws of log τ.
-
-    :param key: random key.
-    :param shape: any real number, positive where `down` is 0.
-    :param up: coefficient of -τ, positive.
-    :param down: coefficient of -1/τ, not negative.
-    :return: one draw for each entry of the three arguments, broadcast together.
-
-    Source: L. Devroye, *Random variate generation for the generalized inverse Gaussian
-    distribution*, Statistics and Computing 24 (2014), whose tangents this chooses by bisection.
-    """
+    """Exact draws of log τ, for `up` > 0 and `down` >= 0, and `shape` > 0 where `down` is 0."""
+    # Source: L. Devroye, *Random variate generation for the generalized inverse Gaussian
+    # distribution*, Statistics and Computing 24 (2014), whose tangents are chosen by
+    # bisection here.
     shape, up, down = jnp.broadcast_arrays(
         *(jnp.asarray(a, jnp.result_type(float)) for a in (shape, up, down))
     )

@@ -37,12 +37,9 @@ _State: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def _sum_over_first(x: jax.Array) -> jax.Array:
-    """The Jacobi density at `x` over the first term of its series.
-
-    Terms are (2n+1) e^(-2n(n+1)/x) below the meeting point and (2n+1) e^(-n(n+1) π² x/2) above. The term
-    n = 4, which is left out, is less than 1e-26 everywhere: far below the rounding of double precision, so
-    that no comparison with a random number would come out otherwise.
-    """
+    """The Jacobi density at `x` over the first term of its series."""
+    # Terms are (2n+1) e^(-2n(n+1)/x) below the meeting point and (2n+1) e^(-n(n+1) π² x/2)
+    # above. The term n = 4 is below 1e-26, the rounding error of double precision is larger.
     exponent = jnp.where(x <= _MEET, 2 / x, math.pi**2 / 2 * x)
     return 1 - sum(
         (-1) ** (n + 1) * (2 * n + 1) * jnp.exp(-n * (n + 1) * exponent) for n in (1, 2, 3)
@@ -50,17 +47,12 @@ def _sum_over_first(x: jax.Array) -> jax.Array:
 
 
 def _propose(numbers: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One proposal for J*(1, z) for each entry.
-
-    The density is e^(-z²x/2) Σ (-1)^n a_n(x) up to a constant, and a_0 bounds its series. Above t = _MEET the
-    bound is exponential. Below it is 2 e^(-z) times the inverse Gaussian density of mean 1/z; for z < 1/t,
-    where that distribution has much mass above t, it is twice the Lévy density below t, and the factor e^(-z²x/2) is
-    left to the test. The parts are chosen by the mass of their bound.
-
-    :param numbers: uniform on (0, 1], (4, …).
-    :param z: not negative, (…).
-    :return: the proposals, and whether each is accepted.
-    """
+    """One proposal for J*(1, z) an entry, and whether it is accepted, from uniform numbers (4, …)."""
+    # The density is e^(-z²x/2) Σ (-1)^n a_n(x) up to a constant, and a_0 bounds its series.
+    # Above t = _MEET the bound is exponential. Below it is 2 e^(-z) times the inverse
+    # Gaussian density of mean 1/z; for z < 1/t, where that density has much mass above t, it
+    # is twice the Lévy density, and the test of acceptance applies the factor e^(-z²x/2).
+    # Parts are chosen by the mass of their bound.
     for_part, for_value, for_root, for_test = numbers
     rate = math.pi**2 / 8 + z**2 / 2
     levy = z < 1 / _MEET
@@ -84,13 +76,7 @@ def _propose(numbers: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def jacobi(key: jax.Array, z: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
-    """Exact draws from the Jacobi distribution J*(1, z); all entries propose together until each has been accepted.
-
-    :param key: random key.
-    :param z: tilt, of either sign, broadcastable to `shape`.
-    :param shape: shape of the draws.
-    :return: positive draws; NaN where the tilt is not finite.
-    """
+    """Exact draws from the Jacobi distribution J*(1, z), by rejection; NaN where z is not finite."""
     dtype = jnp.result_type(float)
     given = jnp.broadcast_to(jnp.abs(jnp.asarray(z, dtype)), shape)
     proper = jnp.isfinite(given)
@@ -150,10 +136,7 @@ class PolyaGamma(dist.Distribution):
         return lax.fori_loop(0, self.count.max(), add, jnp.zeros(shape, self.tilt.dtype))
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Not known in closed form.
-
-        :raises NotImplementedError: always.
-        """
+        """Not known in closed form: raises NotImplementedError."""
         raise NotImplementedError(
             "PolyaGamma: its density has no closed form. Use `sample`, `mean` and `variance`."
         )

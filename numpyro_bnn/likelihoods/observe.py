@@ -225,10 +225,7 @@ def check_weights(owner: str, weights: Values | None, size: int) -> None:
 
 
 class _Weighted(Messenger):
-    """Multiplies log densities inside a plate by weights of its rows; NumPyro's `scale` refuses zeros.
-
-    :param weights: (N,), or None for no weights.
-    """
+    """Multiplies log densities in a plate by weights of its rows, (N,); NumPyro's `scale` refuses zeros."""
 
     def __init__(self, weights: Any) -> None:
         super().__init__()

@@ -60,10 +60,7 @@ class PiecewiseHazard(dist.Distribution):
         return jnp.concatenate([jnp.zeros(1, self.breaks.dtype), self.breaks])
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Log density of an event, or log probability of surviving a censored time, in nats.
-
-        :param value: (…, 2), time and whether the event was seen.
-        """
+        """Log density of an event, or log probability of surviving a censored time, in nats."""
         time, event = value[..., 0, None], value[..., 1]
         # A time on a break belongs to the piece that ends there.
         piece = jnp.sum(time > self.breaks, -1, keepdims=True)
@@ -82,10 +79,7 @@ class PiecewiseHazard(dist.Distribution):
         return jnp.sum(jnp.exp(self.log_hazard) * spent, -1)
 
     def cdf(self, value: jax.Array) -> jax.Array:
-        """Distribution functions of the time, and of whether it is an event, which predicted times are.
-
-        :param value: (…, 2).
-        """
+        """Distribution functions of the time, and of whether it is an event (always so for predicted times)."""
         reached = -jnp.expm1(-self._cumulative(value[..., 0, None]))
         event = jnp.broadcast_to(value[..., 1] >= 1, reached.shape)
         return jnp.stack([reached, event.astype(reached.dtype)], -1)

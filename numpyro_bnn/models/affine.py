@@ -24,12 +24,7 @@ _IN_LATER = {"select_n"}
 
 
 def dependence(program: Any, inputs: Sequence[int]) -> list[int]:
-    """How every output of a program depends on inputs that are not constant.
-
-    :param program: a jaxpr.
-    :param inputs: for each input, ``CONSTANT`` or ``AFFINE``.
-    :return: for each output ``CONSTANT``, ``AFFINE``, or ``OTHER`` where it may not be affine.
-    """
+    """Whether each output of a jaxpr is ``CONSTANT``, ``AFFINE`` or ``OTHER`` in inputs that are ``AFFINE``."""
     known: dict[Any, int] = dict(zip(program.invars, inputs))
 
     def kind(variable: Any) -> int:

@@ -22,60 +22,45 @@ Values = dict[str, Any]
 
 
 class Asked(NamedTuple):
-    """What a caller needs of a target and of the weights, and how its errors say so.
+    """What a caller needs of a target and of the weights, and how its errors say so."""
 
-    - **owner** - name of the caller
-    - **families**, **family_words** - distributions that the target may have, and their name
-    - **part**, **part_words** - the parameter that is to be affine in the weights, and its name
-    - **priors**, **prior_words** - distributions that the weights may have, and their name
-    - **for_other_distributions** - what to do with another target
-    - **why_unscaled** - why its density may not be scaled
-    - **of_other_priors** - which priors do not fit, or what becomes of their weights
-    """
-
-    owner: str
+    owner: str  # Name of the caller
+    # Distributions that the target may have, and their name.
     families: tuple[type[dist.Distribution], ...]
     family_words: str
+    # The parameter that is to be affine in the weights, and its name.
     part: str
     part_words: str
+    # Distributions that the weights may have, and their name.
     priors: tuple[type[dist.Distribution], ...]
     prior_words: str
-    for_other_distributions: str
-    why_unscaled: str
-    of_other_priors: str
+    for_other_distributions: str  # What to do with another target
+    why_unscaled: str  # Why its density may not be scaled
+    of_other_priors: str  # Which priors do not fit, or what becomes of their weights
 
 
 class SiteParts(NamedTuple):
-    """Sites of a model and the program that computes their parameters, from an abstract trace.
+    """Sites of a model and the program that computes their parameters, from an abstract trace."""
 
-    - **asked** - what the caller needs
-    - **shapes** - shapes of the latent sites
-    - **candidates** - latent sites with a prior that is asked for, outside of plates, whose value no outer
-      handler gives
-    - **observed** - distribution of each observed site
-    - **scaled** - observed sites whose log density a handler multiplies
-    - **program** - jaxpr from the latent values to all that log densities are made of: the parameters of the
-      distributions of all sites, the values of the observed ones, and factors of log densities
-    - **owners** - site and parameter (or ``"value"``, ``"scale"``) that each output of the program belongs to
-    """
-
-    asked: Asked
-    shapes: dict[str, tuple[int, ...]]
+    asked: Asked  # What the caller needs
+    shapes: dict[str, tuple[int, ...]]  # Shapes of the latent sites
+    # Latent sites with a prior that is asked for, outside of plates, whose value no outer
+    # handler gives.
     candidates: list[str]
-    observed: dict[str, dist.Distribution]
-    scaled: list[str]
+    observed: dict[str, dist.Distribution]  # Distribution of each observed site
+    scaled: list[str]  # Observed sites whose log density a handler multiplies
+    # Jaxpr from the latent values to all that log densities are made of: the parameters of
+    # the distributions of all sites, the values of the observed ones, and factors of log
+    # densities.
     program: Any
+    # Site and parameter (or `"value"`, `"scale"`) that each output of the program belongs to.
     owners: list[tuple[str, str]]
 
 
 def quiet_trace(
     model: Callable, values: Mapping[str, Any], others: Callable | None = None
 ) -> dict[str, Any]:
-    """A trace of the model that outer handlers do not see.
-
-    :param values: values of sites.
-    :param others: gives the values of the sites without one; default: they are drawn.
-    """
+    """A trace of the model that outer handlers do not see; `others` gives values of sites not in `values`."""
     # Values before draws: to trace a random draw of each site takes longer than to trace all else.
     known = substitute(seed(model, jax.random.key(0)), data=dict(values))
     with block(hide_fn=_is_record):
@@ -165,10 +150,7 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
 
 
 def target_of(parts: SiteParts) -> str:
-    """The one observed site that has a distribution of the families asked for.
-
-    :raises ValueError: if there is none or several, or if its log density is scaled.
-    """
+    """The one observed, unscaled site with a distribution of the families asked for."""
     asked = parts.asked
     targets = [
         name
@@ -198,10 +180,7 @@ def target_of(parts: SiteParts) -> str:
 
 
 def chosen(parts: SiteParts, target: str, sites: tuple[str, ...] | None) -> list[str]:
-    """Latent sites that the target is affine in: those named, or all that there are.
-
-    :raises ValueError: if there is none, or for names that do not fit.
-    """
+    """Latent sites that the target is affine in: those named, or all."""
     asked = parts.asked
     alone = {name: trouble(parts, target, [name]) for name in parts.candidates}
     if sites is None:

@@ -27,13 +27,7 @@ def call_order(
     args: tuple,
     kwargs: dict[str, PyTree],
 ) -> CallOrder:
-    """Layers with parameters, in the order of their first call.
-
-    :param apply: ``(values by path, *args, **kwargs) -> outputs``.
-    :param leaves: shapes and types of all parameters by path.
-    :param args: inputs of the network.
-    :param kwargs: its keyword arguments.
-    """
+    """Layers with parameters, in the order of their first call by ``apply(values by path, *args, **kwargs)``."""
     given, structure = jax.tree.flatten((args, kwargs))
     is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in given]
 
@@ -57,12 +51,7 @@ def call_order(
 
 
 def _visit(jaxpr: Any, inputs: Sequence[Sources], feeds: dict[str, Sources]) -> list[Sources]:
-    """Follow parameters and data through a program.
-
-    :param inputs: what each input is made of.
-    :param feeds: filled in: by layer, what the first value that it is applied to is made of.
-    :return: what each output is made of.
-    """
+    """What each output of a program is made of; fills `feeds` with the first input of every layer."""
     known: dict[Any, Sources] = dict(zip(jaxpr.invars, inputs))
 
     def of(atom: Any) -> Sources:

@@ -151,12 +151,7 @@ class integrate_output(Messenger):
 
 
 class _Others(Messenger):
-    """Handler that samples all other sites, and hides integrated weights and target from outer handlers.
-
-    - **values** - values of the sites that are sampled, or given by an outer handler
-    - **priors** - prior distributions of the integrated weights
-    - **distribution**, **observed** - distribution and values of the target
-    """
+    """Handler that samples all other sites, and hides integrated weights and target from outer handlers."""
 
     def __init__(self, weights: list[str], target: str) -> None:
         self.weights = set(weights)

@@ -15,37 +15,22 @@ from numpyro_bnn.priors.pytree_paths import UnitAxis
 
 
 class Summed(NamedTuple):
-    """What an output of a layer sums of its kernel.
+    """What an output of a layer sums of its kernel."""
 
-    - **axes** - the axes that it sums over, the one over units first
-    - **units** - the axes over the units that weights come from
-    """
-
-    axes: tuple[int, ...]
-    units: tuple[UnitAxis, ...]
+    axes: tuple[int, ...]  # The axes that it sums over, the one over units first
+    units: tuple[UnitAxis, ...]  # The axes over the units that weights come from
 
 
 class Single(NamedTuple):
-    """An array of one layer, as it is without a stack.
+    """An array of one layer, as it is without a stack."""
 
-    - **shape** - its shape
-    - **summed** - what an output sums of it; None: as name and shape say
-    - **problem** - why that is not known, for the error of priors that ask for it
-    """
-
-    shape: Shape
-    summed: Summed | None = None
-    problem: str | None = None
+    shape: Shape  # Its shape
+    summed: Summed | None = None  # What an output sums of it; None: as name and shape say
+    problem: str | None = None  # Why that is not known, for the error of priors that ask for it
 
 
 def single_array(layer: Any, name: str, shape: Shape, equation: str | None = None) -> Single:
-    """An array of an unstacked layer, with what the class of the layer says of it.
-
-    :param layer: the layer, of linen or NNX.
-    :param name: name of the array in it.
-    :param shape: its shape.
-    :param equation: the equation of an ``Einsum`` that gets it in its call.
-    """
+    """An array of an unstacked layer; `equation` is that of an ``Einsum`` which gets it in its call."""
     if (axes := declared_axes(layer, name, len(shape))) is not None:
         return Single(shape, Summed(axes, tuple(UnitAxis(axis) for axis in axes[:1])))
     if name != "kernel":
@@ -60,13 +45,7 @@ def single_array(layer: Any, name: str, shape: Shape, equation: str | None = Non
 
 
 def declared_axes(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
-    """The axes of an array that outputs sum over, as a class says in ``input_axes``; None where it does not.
-
-    :param owner: what holds the array.
-    :param name: its name there.
-    :param ndim: number of its axes.
-    :raises ValueError: for axes that there are not.
-    """
+    """The axes that outputs sum over, as a class says in ``input_axes``; None where it does not."""
     declared = getattr(type(owner), "input_axes", {})
     if name not in declared:
         return None

@@ -28,13 +28,9 @@ _AS_STORED = (
 
 
 class SeenLayers:
-    """The arrays of linen layers where a layer makes them, inside of ``nn.scan`` and ``nn.vmap``.
+    """An interceptor that notes the arrays of linen layers inside of ``nn.scan`` and ``nn.vmap``."""
 
-    An interceptor of ``linen.intercept_methods``. An array that several layers share is laid out as the
-    first of them has it.
-
-    - **found** - by path; layers under ``nn.jit`` whose program was made before have only their marks
-    """
+    # An array that several layers share has the layout of the first of them.
 
     def __init__(self) -> None:
         self.found: dict[str, Single] = {}
@@ -60,11 +56,7 @@ class SeenLayers:
         return output
 
     def laid_out(self, shapes: Shapes, followed: Mapping[str, Followed | None]) -> Shapes:
-        """Shapes of arrays by path, with their layouts where these are not the usual ones.
-
-        :param shapes: shapes of all arrays.
-        :param followed: the marked array that each holds.
-        """
+        """Shapes by path, with their layouts where these are unusual; `followed` has the marked arrays."""
         return {path: self._laid_out(path, s, followed.get(path)) for path, s in shapes.items()}
 
     def _laid_out(self, path: str, shape: Shape, followed: Followed | None) -> Shape:
@@ -107,12 +99,9 @@ def _noted(followed: Followed) -> Single:
 def _as_stored(
     path: str, shape: Shape, single: Single, embeddings: list[tuple[int, ...]], problem: str
 ) -> Shape:
-    """The shape of a stored array, which knows its layout where that is not the usual one.
-
-    :param single: the array of one layer.
-    :param embeddings: for each axis of the single array that of the stored one, in all ways that fit.
-    :param problem: what to say where none is left, or several that differ.
-    """
+    """The shape of a stored array, which knows its layout where that is unusual."""
+    # `embeddings`: for each axis of the single array that of the stored one, in all ways that
+    # fit.
     if single.problem is not None:
         return LaidOut(shape, None, "the layer", problem=single.problem)
     axes = summed_axes(path, single.shape)
@@ -140,13 +129,8 @@ def _as_stored(
 
 
 def layouts_of_nnx(module: nnx.Module, shapes: Shapes) -> Shapes:
-    """Shapes of the arrays of an NNX module, with their layouts where these are not the usual ones.
-
-    Its layers know their own sizes; other arrays are stacked as the layers beside them are.
-
-    :param module: the network.
-    :param shapes: shapes of its arrays by path.
-    """
+    """Shapes of the arrays of an NNX module, with their layouts where these are unusual."""
+    # Layers know their own sizes; other arrays are stacked as the layers beside them are.
     layers = [(path, node) for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Module)]
     found = {
         ".".join(map(str, (*path, name))): single_array(layer, name, shape)

@@ -58,10 +58,7 @@ class _Pickler(pickle.Pickler):
 
 
 def dumped(module: object) -> bytes:
-    """A module as bytes, which ``pickle.loads`` reads.
-
-    :raises pickle.PicklingError: for modules of classes that cannot be imported by name.
-    """
+    """A module as bytes for ``pickle.loads``; its classes must be importable by name."""
     to = io.BytesIO()
     _Pickler(to).dump(module)
     return to.getvalue()

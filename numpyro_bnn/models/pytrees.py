@@ -24,11 +24,7 @@ _NOT_SUMMED = ("bias", "scale", "embedding")
 
 
 class PyTreeNetwork(Network):
-    """A pytree with a call, whose arrays are its parameters.
-
-    :param module: the pytree; dropout of Equinox is switched off in it.
-    :raises ValueError: for a module with state, such as BatchNorm, or names that paths cannot hold.
-    """
+    """A pytree with a call, whose arrays are its parameters; dropout of Equinox is switched off."""
 
     def __init__(self, module: PyTree) -> None:
         self.module = _without_dropout(module)
@@ -121,10 +117,8 @@ def _summed(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
 
 
 def _of_equinox(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
-    """The axes of the arrays of Equinox's own layers, whose last ones are (outputs, inputs, …).
-
-    ``eqx.filter_vmap`` stacks layers along axes before these.
-    """
+    """The axes of the arrays of Equinox's own layers, the last being (outputs, inputs, …)."""
+    # ``eqx.filter_vmap`` stacks layers along axes before these.
     if "equinox" not in sys.modules:
         return None
     from equinox import nn

@@ -108,16 +108,7 @@ class ReadyModel:
     def learn(
         self, x: PyTree = None, y: Values | None = None, weights: Values | None = None
     ) -> bool:
-        """Compute means and scales from the training data; called when a fit begins.
-
-        :param x: inputs (N, D).
-        :param y: targets (N,), or (N, outputs) of regression.
-        :param weights: (N,), how often each row counts; None for once.
-        :return: whether the units are new.
-        :raises TypeError: for data that are no numbers.
-        :raises ValueError: if the model was already fitted to other data, for NaN, or for a
-            column whose values their dtype cannot tell apart.
-        """
+        """Compute means and scales from the training data when a fit begins; returns whether they are new."""
         if not (is_given(x) and is_given(y)):
             return False
         column, names = Column("x", x), column_names(x)
@@ -163,10 +154,7 @@ class ReadyModel:
         self.standardization = None
 
     def restore(self, units: dict[str, np.ndarray]) -> None:
-        """Set means and scales to those that were saved with a posterior.
-
-        :raises ValueError: if the model already keeps those of other data.
-        """
+        """Set means and scales to those that were saved with a posterior."""
         saved = Standardization(**units)
         known = self.standardization
         if known is not None and not is_same_checksum(saved.checksum, known.checksum):
@@ -177,14 +165,7 @@ class ReadyModel:
         self.standardization = saved
 
     def prepare(self, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """The arguments for the device: concrete inputs and target, standardised.
-
-        :param args: positional arguments of the model.
-        :param kwargs: its keyword arguments.
-        :raises TypeError: for data that are no numbers.
-        :raises ValueError: for NaN, other columns than those of the training data, or values that
-            their type does not tell apart.
-        """
+        """The arguments for the device: concrete inputs and target, standardised."""
         given = dict(zip(_ARGUMENTS, args)) | dict(kwargs)
         if self.standardization is None:
             self.learn(**given)

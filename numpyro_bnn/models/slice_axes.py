@@ -19,12 +19,9 @@ _ENTRYWISE = {
 
 
 def slice_axes(program: Any, inputs: Sequence[int | None]) -> list[int | None]:
-    """For every output of a program the axis whose slice k depends on slices k of the inputs alone.
-
-    :param program: a jaxpr.
-    :param inputs: for each input the axis of its slices, None for one that is constant.
-    :return: for each output None where it is constant, and ``MIXED`` where slices may not stay apart.
-    """
+    """For every output of a jaxpr the axis whose slice k depends on slices k of the inputs alone."""
+    # None for inputs and outputs that are constant; ``MIXED`` for outputs that may mix
+    # slices.
     known: dict[Any, int | None] = dict(zip(program.invars, inputs))
 
     def axis(variable: Any) -> int | None:

@@ -11,20 +11,16 @@ from numpyro_bnn.data.units import Prepared
 
 
 class Standardization(NamedTuple):
-    """Means and scales of the training data, in the user's units, in double precision.
+    """Means and scales of the training data, in the user's units, in double precision."""
 
-    - **x_mean**, **x_scale** - mean and scale by column of the inputs; a constant column has scale 1
-    - **y_mean**, **y_scale** - mean and scale of the target, of each where there are several; 0 and 1 for
-      classes
-    - **checksum** - checksum of the data that they come from
-    - **columns** - names of the columns of the inputs, where these were a table
-    """
-
+    # Mean and scale by column of the inputs; a constant column has scale 1.
     x_mean: np.ndarray
     x_scale: np.ndarray
+    # Mean and scale of the target, of each where there are several; 0 and 1 for classes.
     y_mean: np.ndarray
     y_scale: np.ndarray
-    checksum: np.ndarray
+    checksum: np.ndarray  # Checksum of the data that they come from
+    # Names of the columns of the inputs, where these were a table.
     columns: np.ndarray = np.empty(0, np.str_)
 
 

@@ -25,15 +25,11 @@ _IN_PLACE = {
 
 
 class Followed(NamedTuple):
-    """A value that holds a marked array.
+    """A value that holds a marked array."""
 
-    - **note** - what the mark says
-    - **shape** - shape of the array where it was marked
-    - **axes** - for each axis of the value that of the marked array; None for one of a stack
-    """
-
-    note: str
-    shape: Shape
+    note: str  # What the mark says
+    shape: Shape  # Shape of the array where it was marked
+    # For each axis of the value that of the marked array; None for one of a stack.
     axes: tuple[int | None, ...]
 
     def stored(self) -> tuple[int, ...] | None:
@@ -45,19 +41,14 @@ class Followed(NamedTuple):
 
 
 def marked(value: Array, note: str) -> Array:
-    """The same values, with a mark in the program that computes them.
-
-    The mark is on zeros, which ``vmap`` does not batch: so its own axes stay apart from those of stacks.
-    """
+    """The same values, with a mark in the program that computes them."""
+    # The mark is on zeros, which ``vmap`` does not batch: its axes stay apart from those of
+    # stacks.
     return value + checkpoint_name(jnp.zeros(jnp.shape(value), value.dtype), _MARK + note)
 
 
 def follow(program: Any, inputs: Sequence[Followed | None] = ()) -> list[Followed | None]:
-    """For every output of a program the marked array that it holds; None where there is none or it is lost.
-
-    :param program: a jaxpr.
-    :param inputs: what its inputs hold; nothing where they are left out.
-    """
+    """For every output of a jaxpr the marked array that it holds; None where there is none or it is lost."""
     known: dict[Any, Followed] = {v: f for v, f in zip(program.invars, inputs) if f is not None}
     for equation in program.eqns:
         # Literals cannot be looked up.
@@ -144,12 +135,10 @@ def _slice(one: Followed) -> Followed | None:
 
 
 def program_of(function: Any, *arguments: Any) -> tuple[Any, Any]:
-    """The program of a function of arrays, and the shapes of what it returns.
-
-    Modules under ``nn.jit`` keep their programs. These are made in a context of their own, so that programs
-    without marks are not taken for them, nor these where the network is called. A precision of products that
-    is not in use is that context: no value is computed here, and JAX keeps programs of each precision apart.
-    """
+    """The program of a function of arrays, and the shapes of what it returns."""
+    # Modules under ``nn.jit`` keep their programs. An unused precision of products gives
+    # these programs a context of their own, so that they are not confused with those without
+    # marks; no value is computed.
     in_use = jax.config.jax_default_matmul_precision
     with jax.default_matmul_precision("bfloat16" if in_use != "bfloat16" else "tensorfloat32"):
         program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)

@@ -21,12 +21,7 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 
 
 def fast_convolutions(function: Callable) -> Callable:
-    """`function`, with convolutions that stay fast inside of loops where JAX runs on a CPU.
-
-    Without convolutions, and on other devices, it is what it was.
-
-    :param function: from arrays, in any nesting, to arrays. It is traced once.
-    """
+    """`function`, with convolutions that stay fast inside of loops where JAX runs on a CPU."""
     if jax.default_backend() != "cpu":
         return function
 

@@ -33,16 +33,11 @@ _Marks = Mapping[str, jax.Array | float]
 
 
 class Sources(NamedTuple):
-    """What arrays of a model are computed from.
+    """What arrays of a model are computed from."""
 
-    - **places** - arguments of the model
-    - **sites** - observed sites, whose values are taken
-    - **latent** - whether values of continuous latent sites are taken
-    """
-
-    places: frozenset[Place] = frozenset()
-    sites: frozenset[str] = frozenset()
-    latent: bool = False
+    places: frozenset[Place] = frozenset()  # Arguments of the model
+    sites: frozenset[str] = frozenset()  # Observed sites, whose values are taken
+    latent: bool = False  # Whether values of continuous latent sites are taken
 
     @classmethod
     def joined(cls, several: Iterable["Sources"]) -> "Sources":
@@ -52,14 +47,10 @@ class Sources(NamedTuple):
 
 
 class SiteSources(NamedTuple):
-    """What the sites of a model are computed from, by site.
+    """What the sites of a model are computed from, by site."""
 
-    - **values** - values of observed sites; of a ``numpyro.factor`` its log density
-    - **distributions** - distributions of all sites but factors
-    """
-
-    values: Mapping[str, Sources]
-    distributions: Mapping[str, Sources]
+    values: Mapping[str, Sources]  # Values of observed sites; of a `numpyro.factor` its log density
+    distributions: Mapping[str, Sources]  # Distributions of all sites but factors
 
 
 def is_factor(distribution: Any) -> bool:
@@ -73,13 +64,9 @@ def sources_of(
     kwargs: dict[str, Any],
     taken: Sequence[str],
 ) -> SiteSources:
-    """Sources of the observed values and of the distributions of a model.
-
-    :param shaped: the model as a function of a blank number, which its latent values are.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    :param taken: observed sites of which it is also found who takes their values.
-    """
+    """Sources of the observed values and of the distributions of a model."""
+    # `shaped` is the model as a function of a blank number, which its latent values are;
+    # `taken` has observed sites of which it is also found who uses their values.
     args, kwargs = jax.tree.map(_in_memory, (args, kwargs))
     arguments = Arguments.split(args, kwargs)
     leaves = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
@@ -123,14 +110,9 @@ def sites_taken(
     name: str,
     values: Mapping[str, jax.Array],
 ) -> frozenset[str]:
-    """Sites whose values the distribution of a site takes, or the value of a deterministic one.
-
-    :param model: the model.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    :param name: the site.
-    :param values: stand-ins for values of other sites by name. Sites without are drawn, and may take them.
-    """
+    """Sites whose values the distribution of a site, or the value of a deterministic one, uses."""
+    # `values` are stand-ins for values of other sites; sites without one are drawn, and may
+    # be among them.
     arguments = Arguments.split(args, kwargs)
 
     def parts(values: Mapping[str, jax.Array], arrays: list[jax.Array]) -> list[Any]:
@@ -146,20 +128,13 @@ def sites_taken(
 
 
 def _sources_of_results(function: Callable, given: tuple, own: Sequence[Sources]) -> Any:
-    """Sources of all results of a function.
-
-    :param given: its arguments.
-    :param own: the sources of each of their leaves.
-    """
+    """Sources of all results of a function; `own` has the sources of each leaf of its arguments."""
     program, shapes = jax.make_jaxpr(function, return_shape=True)(*given)
     return jax.tree.unflatten(jax.tree.structure(shapes), _followed(program.jaxpr, own))
 
 
 def _followed(program: Any, own: Sequence[Sources]) -> list[Sources]:
-    """Sources of the results of a traced program.
-
-    :param own: the sources of each of its arguments.
-    """
+    """Sources of the results of a traced program; `own` has the sources of each of its arguments."""
     known: dict[Any, Sources] = dict(zip(program.invars, own))
 
     def of(variable: Any) -> Sources:
@@ -208,16 +183,10 @@ class _Marked(Messenger):
 
 
 def given_sites(found: SiteSources, plates: Mapping[str, Collection[str]]) -> frozenset[str]:
-    """Observed sites that are no data: constants that the distributions of others are computed from.
-
-    A weight or a scale that ``numpyro.handlers.condition`` holds at a value is one, and so is a measured
-    constant or the first value of a series, which are no rows of data either but tell of latent sites
-    (:func:`informative_sites`). Where no data come as arguments, constants and data cannot be told apart and
-    all are data; so are the sites inside a plate of data.
-
-    :param found: the sources of a model.
-    :param plates: plates around each observed site.
-    """
+    """Observed sites that are no data: constants that the distributions of others are computed from."""
+    # Such are a weight or scale that `condition` holds at a value, a measured constant, the
+    # first value of a series. Where no data come as arguments, constants and data cannot be
+    # told apart and all are data; so are the sites inside a plate of data.
     data = [name for name in plates if found.values[name].places]
     of_data = {plate for name in data for plate in plates[name]}
     constant = [name for name in plates if name in found.distributions and name not in data]
@@ -234,10 +203,7 @@ def given_sites(found: SiteSources, plates: Mapping[str, Collection[str]]) -> fr
 
 
 def informative_sites(found: SiteSources) -> frozenset[str]:
-    """Observed sites whose log density depends on a latent site, and so tells of it.
-
-    :param found: the sources of a model.
-    """
+    """Observed sites whose log density depends on a latent site."""
     return frozenset(
         name
         for name, value in found.values.items()

@@ -18,10 +18,7 @@ KINDS = ("param", "mutable")
 
 
 class Fixed(substitute):
-    """A model whose fixed parameters have values.
-
-    - **data** - values by site
-    """
+    """A model whose fixed parameters have values."""
 
 
 def fixed_in(model: Any) -> dict[str, Any]:

@@ -26,11 +26,10 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, repr=False)
 class FlatPosition(Mapping[str, jax.Array]):
-    """Values of several sites of one dtype in one vector; a mapping from names, and a pytree with one leaf.
+    """Values of several sites of one dtype in one vector; a mapping from names, and a pytree with one leaf."""
 
-    :param vector: (…, D), all entries of the first site, then of the second, …; leading axes are chains.
-    :param shapes: name and shape of each site.
-    """
+    # The vector is (…, D): all entries of the first site, then of the second, …; leading axes
+    # are chains.
 
     vector: jax.Array
     shapes: Shapes = field(metadata={"static": True})

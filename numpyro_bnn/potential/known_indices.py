@@ -27,10 +27,7 @@ _FOUND = re.compile(r"index (-?\d+) is out of bounds for axis \d+ with size (\d+
 def refuse_unknown_indices(
     owner: str, model: Callable, args: tuple, kwargs: Mapping[str, Any]
 ) -> None:
-    """Refuse concrete arguments of a model, prepared for the device, that index beyond a table of it.
-
-    :raises ValueError: naming value, column and row.
-    """
+    """Refuse concrete arguments of a model, prepared for the device, that index beyond a table of it."""
     named = [(n, v) for n, v in named_leaves(model, args, kwargs) if _is_array(v)]
     if sources_in((args, kwargs)) or not any(_whole(v).any() for _, v in named):
         return

@@ -29,20 +29,12 @@ def differing(first: tuple[int, ...], second: tuple[int, ...]) -> list[int]:
 def same_in_parts(
     at_rows: AtRows, shapes: Shapes, size: int, part: int, most: int, drawn: bool = False
 ) -> bool:
-    """Whether rows have the same results together and in parts, up to rounding.
-
-    The first and the last rows of some are computed alone. What follows from earlier or from later rows, from
-    all of them, from their number or from the place of a row among them is different then.
-
-    :param at_rows: what is computed.
-    :param shapes: its shapes. Results have their rows on the axis that changes with the number of rows; those
-        without such an axis are of all rows, and must not change at all.
-    :param size: number of all rows.
-    :param part: rows of a part.
-    :param most: rows that are computed together at most.
-    :param drawn: whether random numbers are among what is computed, which belong to places among the rows.
-        Then other rows take the place of one half of a part, and results of the other half must stay.
-    """
+    """Whether rows have the same results together and in parts, up to rounding."""
+    # The first and the last rows of some are computed alone: dependence on other rows, on
+    # their number or on the place of a row shows. Results have their rows on the axis that
+    # changes with their number; those without such an axis must not change at all. Random
+    # numbers belong to places (`drawn`): then other rows replace one half of a part, and
+    # results of the other half must stay.
     if size < 2:
         return True
     pairs = _replaced(size, part) if drawn else _parts(size, part, most)

@@ -24,13 +24,7 @@ _MOST = 100
 
 
 def refuse_dependent_rows(potential: Any, plate: str, size: int) -> None:
-    """Refuse to take some rows of a plate, where what they contribute depends on the others among them.
-
-    :param potential: a :class:`~numpyro_bnn.potential.potential.Potential`.
-    :param plate: the data plate, which the shapes of all sites follow.
-    :param size: number of its rows.
-    :raises ValueError: saying what to do.
-    """
+    """Refuse to take some rows of a plate, where what they contribute depends on the others among them."""
     if size < 4:
         return
     try:
@@ -53,10 +47,7 @@ def refuse_dependent_rows(potential: Any, plate: str, size: int) -> None:
 def _distributions(
     potential: Any, model: Callable, share: float, arguments: tuple
 ) -> list[jax.Array]:
-    """Parameters, values and weights of the observed sites, at some of the rows.
-
-    :param share: these rows as a share of all: they are counted as often as needed to stand for all.
-    """
+    """Parameters, values and weights of the observed sites at rows that are a `share` of all."""
     args, kwargs = arguments
     sites = trace(model).get_trace(*args, **kwargs)
     found: list[Any] = []

@@ -40,77 +40,58 @@ def counted(site: Mapping[str, Any]) -> jax.Array:
 
 
 class Plate(NamedTuple):
-    """A plate of a model.
+    """A plate of a model."""
 
-    - **size** - number of rows, N
-    - **subsample_size** - number of rows that the model itself takes; N unless it subsamples
-    """
-
-    size: int
-    subsample_size: int
+    size: int  # Number of rows, N
+    subsample_size: int  # Number of rows that the model itself takes; N unless it subsamples
 
 
 class Site(NamedTuple):
-    """A sample site of a model, without its values.
+    """A sample site of a model, without its values."""
 
-    - **shape** - shape of the value
-    - **distribution_shape** - batch and event shape of its distribution
-    - **event_dim** - number of event axes
-    - **observed** - whether it is part of the likelihood
-    - **discrete** - whether its support is discrete
-    - **plates** - enclosing plates: name to axis, counted from the right of the batch shape
-    - **factor** - whether it comes from ``numpyro.factor``
-    - **scale** - shape of the weights of its log density (``handlers.scale``); () without weights
-    - **unconstrained** - shape of its unconstrained value; None for a site without one
-    - **fan_in** - terms that an output sums through these weights, where that does not follow from the name
-    - **distribution** - class of its distribution, without what wraps it
-    - **directions** - whether values are angles, of which π and -π are the same
-    - **concentration** - of a Gamma distribution, its shape parameter; None where that depends on other sites
-    """
-
-    shape: tuple[int, ...]
-    distribution_shape: tuple[int, ...]
-    event_dim: int
-    observed: bool
-    discrete: bool
+    shape: tuple[int, ...]  # Shape of the value
+    distribution_shape: tuple[int, ...]  # Batch and event shape of its distribution
+    event_dim: int  # Number of event axes
+    observed: bool  # Whether it is part of the likelihood
+    discrete: bool  # Whether its support is discrete
+    # Enclosing plates: name to axis, counted from the right of the batch shape.
     plates: dict[str, int]
-    factor: bool
+    factor: bool  # Whether it comes from `numpyro.factor`
+    # Shape of the weights of its log density (`handlers.scale`); () without weights.
     scale: tuple[int, ...] = ()
+    # Shape of its unconstrained value; None for a site without one.
     unconstrained: tuple[int, ...] | None = None
+    # Terms that an output sums through these weights, where that does not follow from the
+    # name.
     fan_in: int | None = None
-    distribution: type = object
-    directions: bool = False
+    distribution: type = object  # Class of its distribution, without what wraps it
+    directions: bool = False  # Whether values are angles, of which π and -π are the same
+    # Of a Gamma distribution, its shape parameter; None where that depends on other sites.
     concentration: float | None = None
 
 
 class Structure(NamedTuple):
-    """Sites, plates and hierarchical precisions of a model for given arguments.
+    """Sites, plates and hierarchical precisions of a model for given arguments."""
 
-    - **sites** - its sample sites, in order
-    - **plates** - its plates
-    - **levels** - its hierarchical precisions of weights, the lowest first; without those beside a log
-      density that a handler scales or masks
-    - **deterministic** - shapes of its deterministic sites
-    - **parameters** - names of the deterministic sites that are parameters under this package's priors
-    - **takes_keys** - whether it asks for random keys itself, as dropout does
-    - **given** - observed sites that are no data, such as a weight that ``condition`` holds at a value:
-      constants of the model outside of plates of data. Minibatches count them once, and predictions are not
-      compared with them
-    - **informative** - those of them whose log density depends on a latent site, such as a constant that was
-      measured with an error, or the first value of a series: they are evidence, as data are
-    - **unfixed** - parameters without a prior (``numpyro.param``) that have no values yet
-    - **preset** - latent sites that a handler inside of the model sets, as ``substitute`` does
-    """
-
-    sites: dict[str, Site]
-    plates: dict[str, Plate]
+    sites: dict[str, Site]  # Its sample sites, in order
+    plates: dict[str, Plate]  # Its plates
+    # Its hierarchical precisions of weights, the lowest first; without those beside a log
+    # density that a handler scales or masks.
     levels: dict[str, Level]
-    deterministic: dict[str, tuple[int, ...]]
+    deterministic: dict[str, tuple[int, ...]]  # Shapes of its deterministic sites
+    # Names of the deterministic sites that are parameters under this package's priors.
     parameters: frozenset[str] = frozenset()
-    takes_keys: bool = False
+    takes_keys: bool = False  # Whether it asks for random keys itself, as dropout does
+    # Observed sites that are no data, such as a weight that `condition` holds at a value:
+    # constants of the model outside of plates of data. Minibatches count them once, and
+    # predictions are not compared with them.
     given: frozenset[str] = frozenset()
+    # Those of them whose log density depends on a latent site, such as a constant that was
+    # measured with an error, or the first value of a series: they are evidence, as data are.
     informative: frozenset[str] = frozenset()
+    # Latent sites that a handler inside of the model sets, as `substitute` does.
     preset: frozenset[str] = frozenset()
+    # Parameters without a prior (`numpyro.param`) that have no values yet.
     unfixed: frozenset[str] = frozenset()
 
     @property

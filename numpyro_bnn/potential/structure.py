@@ -92,16 +92,9 @@ def _explain_names() -> Iterator[None]:
 def structure_of(
     model: Callable, args: tuple, kwargs: dict, indices: Mapping[str, jax.Array] | None = None
 ) -> Structure:
-    """Trace a model abstractly: parameters have shapes only, the arguments keep their values.
-
-    Checks inside the model that look at concrete data therefore still happen, while nothing is
-    computed from random values.
-
-    :param model: a NumPyro model.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    :param indices: row numbers to take, by name of the plate.
-    """
+    """Trace a model abstractly: parameters have shapes only, the arguments keep their values."""
+    # Checks inside the model that look at concrete data still happen. `indices` are rows to
+    # take, by plate.
     found: list[Structure] = []
     preset: set[str] = set()
     args, kwargs = as_jax(prepared(model, args, kwargs))
@@ -167,13 +160,10 @@ class _Keys(Messenger):
 def blanks(
     blank: jax.Array, preset: set[str] | None = None
 ) -> Callable[[dict[str, Any]], jax.Array | None]:
-    """A substitution for abstract traces: values of continuous latent sites that have no more than a shape.
-
-    Tracing a random draw of each site takes longer than tracing the rest of a model.
-
-    :param blank: a number, traced, so that no model can branch on it.
-    :param preset: gets the names of latent sites that have a value already.
-    """
+    """A substitution for abstract traces: values of continuous latent sites that have no more than a shape."""
+    # Tracing a draw of each site takes longer than tracing the rest. `blank` is traced, so
+    # that no model can branch on it; `preset` gets the names of latent sites that have a
+    # value already.
 
     def value(site: dict[str, Any]) -> jax.Array | None:
         if site["type"] != "sample" or site["is_observed"]:
@@ -261,18 +251,7 @@ def with_structure(
 def trace_and_check(
     model: Callable, args: tuple, kwargs: dict
 ) -> tuple[Callable, tuple, dict, Structure]:
-    """The first step of every fit: trace the model with its training data, and check both.
-
-    :param model: a NumPyro model.
-    :param args: its positional arguments, as the user gave them.
-    :param kwargs: its keyword arguments.
-    :return: the model with values of its fixed parameters, the arguments as the device gets them
-        (:func:`~numpyro_bnn.data.arguments.prepared`), and the structure of the model.
-    :raises ValueError: if data have no rows, if the model keeps the units of other data, if values
-        of an observed site would be broadcast or counted several times, or if the target is
-        missing; and any error of the model itself.
-    :warns UserWarning: of random numbers that the model draws itself, which a fit cannot draw anew.
-    """
+    """The first step of every fit: trace the model with its training data, and check both."""
     check_arguments(args, kwargs)
     ready = innermost(model)
     learned = hasattr(ready, "learn") and ready.learn(*args, **kwargs)

@@ -15,24 +15,16 @@ from numpyro.handlers import condition, do, scale, scope
 
 
 class EnclosingHandlers(NamedTuple):
-    """What handlers around a model do to one of its sites.
+    """What handlers around a model do to one of its sites."""
 
-    - **is_given** - whether one gives the site its value (``condition``, ``do``)
-    - **is_altered** - whether one changes its log density (``scale``, or ``mask`` with an array)
-    """
-
-    is_given: bool
-    is_altered: bool
+    is_given: bool  # Whether one gives the site its value (`condition`, `do`)
+    is_altered: bool  # Whether one changes its log density (`scale`, or `mask` with an array)
 
 
 def enclosing_handlers(site: str) -> EnclosingHandlers:
-    """What the handlers around the code that calls do to a sample site of this name.
-
-    It looks through handlers that hide sites (``block``), so that a model has the same coordinates when it is
-    traced for its shapes alone.
-
-    :param site: name of the site, as the model gives it.
-    """
+    """What the handlers around the calling code do to a sample site of this name."""
+    # Handlers that hide sites (``block``) are ignored, so that a model has the same
+    # coordinates when it is traced for its shapes alone.
     message = {
         "type": "sample",
         "name": site,

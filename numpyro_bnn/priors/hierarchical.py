@@ -34,16 +34,11 @@ GroupRule = Literal["array", "layer"] | Callable[[str], str]
 
 
 class _TopPrecision(NamedTuple):
-    """The prior of the group's own precision, the top of the hierarchy; or its known value.
+    """The prior of the group's own precision, the top of the hierarchy; or its known value."""
 
-    - **concentration** - None where the precision is known
-    - **rate** - rate of its Gamma distribution
-    - **mean** - its mean, or the known precision
-    """
-
-    concentration: float | None
-    rate: float
-    mean: float
+    concentration: float | None  # None where the precision is known
+    rate: float  # Rate of its Gamma distribution
+    mean: float  # Its mean, or the known precision
 
     def divided(self, divisor: float) -> "_TopPrecision":
         """This top level for weights whose variance is divided by a number."""
@@ -258,14 +253,7 @@ def _units_of(array: Array) -> str:
 def _sample_level(
     level: Level, sizes: dict[str, Shape], above: Any, parameterization: str
 ) -> tuple[dict[str, jax.Array], Any]:
-    """Sample the precisions of a level and the weights that they govern.
-
-    :param level: the level.
-    :param sizes: shapes of its arrays.
-    :param above: precision of the level above.
-    :param parameterization: the coordinates.
-    :return: weights by site, and the precisions.
-    """
+    """Sample the precisions of a level and the weights, by site, that they govern."""
     if (
         parameterization == "collapsed"
         and level.conjugate
@@ -302,10 +290,9 @@ def _precisions(
 def _integrated(
     level: Level, sizes: dict[str, Shape], above: Any
 ) -> tuple[dict[str, jax.Array], Any]:
-    """Sample weights with their precision integrated out, and draw the precision back.
-
-    With several arrays, each is sampled conditionally on those before it: p(w₁) p(w₂ | w₁) ….
-    """
+    """Sample weights with their precision integrated out, and draw the precision back."""
+    # With several arrays, each is sampled conditionally on those before it: p(w₁) p(w₂ | w₁)
+    # ….
     values: dict[str, Any] = {} if level.parent is None else {level.parent: above}
     weights = {}
     for i, array in enumerate(level.arrays):

@@ -15,32 +15,24 @@ from numpyro_bnn._types import PyTree
 
 
 class UnitAxis(NamedTuple):
-    """An axis of a kernel that runs over the units that its weights come from.
+    """An axis of a kernel that runs over the units that its weights come from."""
 
-    - **axis** - its number
-    - **repeats** - how many entries that follow one another belong to one unit
-    """
-
-    axis: int
-    repeats: int = 1
+    axis: int  # Its number
+    repeats: int = 1  # How many entries that follow one another belong to one unit
 
 
 class LaidOut(tuple[int, ...]):
-    """A shape that knows over which of its axes one output of the layer sums.
+    """A shape that knows over which of its axes one output of the layer sums."""
 
-    - **summed** - these axes, one that runs over units first; () for a bias or an embedding; None where
-      nothing is known
-    - **owner** - name of the class that holds the array, for messages
-    - **units** - the axes over source units, None where they are not known; by default the first of `summed`
-    - **problem** - why something is not known and what to do, for messages
-    - **guessed** - whether `summed` is a guess, which priors warn of
-    """
-
+    # These axes, one that runs over units first; () for a bias or an embedding; None where
+    # nothing is known.
     summed: tuple[int, ...] | None
-    owner: str
+    owner: str  # Name of the class that holds the array, for messages
+    # The axes over source units, None where they are not known; by default the first of
+    # `summed`.
     units: tuple[UnitAxis, ...] | None
-    problem: str | None
-    guessed: bool
+    problem: str | None  # Why something is not known and what to do, for messages
+    guessed: bool  # Whether `summed` is a guess, which priors warn of
 
     def __new__(
         cls,
@@ -59,21 +51,13 @@ class LaidOut(tuple[int, ...]):
         return made
 
     def summed_axes(self, path: str) -> tuple[int, ...]:
-        """The axes over which one output sums, one over units first; () where it sums none.
-
-        :param path: path of the array, for the error.
-        :raises ValueError: where they are not known.
-        """
+        """The axes over which one output sums, one over units first; () where it sums none."""
         if self.summed is None:
             raise self._unknown(path)
         return self.summed
 
     def unit_axes(self, path: str) -> tuple[UnitAxis, ...]:
-        """The axes over the units that weights come from; () where they come from none.
-
-        :param path: path of the array, for the error.
-        :raises ValueError: where they are not known.
-        """
+        """The axes over the units that weights come from; () where they come from none."""
         if self.units is None:
             raise self._unknown(path)
         return self.units
@@ -103,11 +87,7 @@ def is_array(leaf: object) -> bool:
 
 
 def path_of(keys: tuple[Any, ...]) -> str:
-    """Dotted path of a leaf: ``"layers.0.weight"``.
-
-    :param keys: its key path, as JAX gives it.
-    :raises ValueError: for a name that could be read as several, or as a number.
-    """
+    """Dotted path (``"layers.0.weight"``) of a leaf with this key path; refuses ambiguous names."""
     return ".".join(map(_part, keys))
 
 

@@ -27,11 +27,8 @@ _TOO_COLD = (
 
 
 def temperature_of_momenta(stats: Mapping[str, ArrayLike]) -> tuple[float, float] | None:
-    """Mean temperature of the momenta of a minibatch run over what was asked for, and its error.
-
-    :param stats: statistics that a kernel recorded of each draw, (chain, draw).
-    :return: None for other runs, at temperature 0, and for runs too short to tell.
-    """
+    """Mean temperature of the momenta of a minibatch run over the one asked for, and its error."""
+    # None for other runs, at temperature 0, and for runs that are too short.
     # Only minibatch kernels with momenta, and without a Metropolis decision, record the latter.
     if not {"kinetic_temperature", "gradient_temperature", "temperature"} <= stats.keys():
         return None
@@ -46,10 +43,7 @@ def temperature_of_momenta(stats: Mapping[str, ArrayLike]) -> tuple[float, float
 
 
 def warn_of_momenta(stats: Mapping[str, ArrayLike]) -> None:
-    """Warn after a run whose momenta have not the temperature that was asked for.
-
-    :param stats: statistics that its kernel recorded of each draw, (chain, draw).
-    """
+    """Warn after a run whose momenta do not have the temperature that was asked for."""
     found = temperature_of_momenta(stats)
     if found is None:
         return

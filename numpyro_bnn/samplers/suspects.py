@@ -46,18 +46,14 @@ _QUIET: ContextVar[bool] = ContextVar("suspects_are_named_elsewhere", default=Fa
 
 
 class Part(NamedTuple):
-    """A kernel, or a block of Gibbs: the latent sites that it moves and what it accepted.
+    """A kernel, or a block of Gibbs: the latent sites that it moves and what it accepted."""
 
-    - **values** - draws (chain, draw, …) of its sites
-    - **names** - names of its sites, for messages; empty for a kernel that moves all sites
-    - **acceptance** - mean acceptance probability of each chain; None where nothing is rejected
-    - **steps** - number of steps that this mean is taken over
-    """
-
-    values: list[Array]
+    values: list[Array]  # Draws (chain, draw, …) of its sites
+    # Names of its sites, for messages; empty for a kernel that moves all sites.
     names: tuple[str, ...]
+    # Mean acceptance probability of each chain; None where nothing is rejected.
     acceptance: np.ndarray | None
-    steps: np.ndarray
+    steps: np.ndarray  # Number of steps that this mean is taken over
 
 
 def suspect_chains(
@@ -67,16 +63,9 @@ def suspect_chains(
     steps_a_draw: int = 1,
     exact_energy: bool = True,
 ) -> dict[int, str]:
-    """Suspect chains: those that never moved, hardly accept or mostly diverge, with the reason.
-
-    :param sites: draws (chain, draw, …) by site, in memory or on disk.
-    :param stats: statistics that the kernel recorded of each draw, (chain, draw).
-    :param state: state of the kernel after the last step, with an axis of chains where there are several;
-        None where it is not known.
-    :param steps_a_draw: steps between two draws that were kept.
-    :param exact_energy: whether the energies are of all rows: then they change when a chain moves.
-    :return: reason by chain, from 0.
-    """
+    """Chains that never moved, hardly accept or mostly diverge, with the reason, by chain from 0."""
+    # `sites` and `stats` are (chain, draw, …), in memory or on disk. Energies of all rows
+    # (`exact_energy`) change when a chain moves.
     leaves = jax.tree.leaves(sites)
     if not leaves or not all(leaves[0].shape[:2]):
         return {}
@@ -195,14 +184,9 @@ def _mean_acceptance(state: Any, chains: int) -> np.ndarray | None:
 
 
 def never_moved(leaves: list[Array]) -> np.ndarray:
-    """Which chains have the same value in all their draws, bit for bit.
-
-    Comparing the first and the last draw of one site nearly always settles it. Only where these are equal are
-    all draws compared, a block at a time.
-
-    :param leaves: arrays (chain, draw, …), in memory or on disk.
-    :return: a flag for each chain.
-    """
+    """Which chains have the same value in all their draws, bit for bit."""
+    # The first and the last draw of one site nearly always settle it. Only where these are
+    # equal are all draws compared, a block at a time.
     same = np.ones(leaves[0].shape[0], bool)
     leaves = sorted(leaves, key=lambda leaf: math.prod(leaf.shape))
     for leaf in map(_on_host, leaves):
@@ -220,14 +204,10 @@ def never_moved(leaves: list[Array]) -> np.ndarray:
 
 
 def _strange_stays(leaves: list[Array], hot: np.ndarray) -> np.ndarray:
-    """The longest stay of each chain at one place, in draws; 0 where it is short or may be an accident.
-
-    A chain that moves in a share a of its other draws stays L of n draws with a probability of at most
-    n (1 - a)^L.
-
-    :param leaves: arrays (chain, draw, …), in memory or on disk; the smallest is searched.
-    :param hot: draws at a temperature above 0, (chain, draw).
-    """
+    """The longest stay of each chain at one place, in draws; 0 where it may be an accident."""
+    # A chain that moves in a share a of its other draws stays L of n draws with a probability
+    # of at most n (1 - a)^L. The smallest array is searched; `hot` marks draws at a
+    # temperature above 0.
     chains, draws = hot.shape
     if draws < _LONG_STAY or not hot.all():
         return np.zeros(chains, int)

@@ -16,11 +16,7 @@ _STEPS = 10_000
 
 
 def temperatures_of(kernel: MCMCKernel) -> set[float]:
-    """The temperatures at which a kernel samples; those of 0, at which it only descends, are left out.
-
-    :param kernel: a kernel; one without a temperature samples at 1. Of Gibbs, and of a kernel with moves,
-        they are those of their kernels.
-    """
+    """The temperatures above 0 of a kernel, and of those inside of it; 1 for one without a temperature."""
     inner = [block for block, _ in getattr(kernel, "blocks", ())]
     inner += [kernel.kernel] if hasattr(kernel, "kernel") else []
     if inner:
@@ -35,23 +31,14 @@ def temperatures_of(kernel: MCMCKernel) -> set[float]:
 
 
 def refuse_temperature(kernel: MCMCKernel, reason: str) -> None:
-    """Refuse a kernel at another temperature than 1.
-
-    :param kernel: the kernel.
-    :param reason: what is beside it, and the way out; a sentence or two.
-    :raises ValueError: naming kernel and temperature.
-    """
+    """Refuse a kernel at another temperature than 1; `reason` also says what to do."""
     others = temperatures_of(kernel) - {1.0}
     if others:
         raise ValueError(f"{type(kernel).__name__}: temperature={min(others):.4g}. {reason}")
 
 
 def refuse_unequal(blocks: Sequence[MCMCKernel]) -> None:
-    """Refuse blocks of Gibbs of which some are at another temperature than others.
-
-    :param blocks: their kernels.
-    :raises ValueError: naming one of another temperature.
-    """
+    """Refuse blocks of Gibbs of which some are at another temperature than others."""
     found = [temperatures_of(kernel) for kernel in blocks]
     strange = [kernel for kernel, own in zip(blocks, found) if own - {1.0}]
     if strange and any(own != found[0] for own in found):

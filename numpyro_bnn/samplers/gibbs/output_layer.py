@@ -145,18 +145,14 @@ class OutputLayerGibbs(ReprMixin):
 
 
 class _Layer(NamedTuple):
-    """The rows of a logistic regression for each class, in weights u with a standard normal prior.
+    """The rows of a logistic regression for each class, in weights u with a standard normal prior."""
 
-    - **design** - derivative of the logit of row i and class k by weight j of that class, (q, rows, classes)
-    - **fixed** - logits at u = 0, (rows, classes)
-    - **kappa** - label, or its number of successes, less half the trials, (rows, classes)
-    - **trials** - trials of each row, (rows,)
-    """
-
+    # Derivative of the logit of row i and class k by weight j of that class, (q, rows,
+    # classes).
     design: jax.Array
-    fixed: jax.Array
-    kappa: jax.Array
-    trials: jax.Array
+    fixed: jax.Array  # Logits at u = 0, (rows, classes)
+    kappa: jax.Array  # Label, or its number of successes, less half the trials, (rows, classes)
+    trials: jax.Array  # Trials of each row, (rows,)
 
     def redrawn(self, key: jax.Array, u: jax.Array) -> jax.Array:
         """Weights (q, classes) drawn anew, one class after the other."""
@@ -184,10 +180,7 @@ class _Layer(NamedTuple):
 def _gaussian_draw(
     key: jax.Array, design: jax.Array, omega: jax.Array, kappa: jax.Array, fixed: jax.Array
 ) -> jax.Array:
-    """A draw of u ~ N(0, 1) given observations κ/ω of fixed + u·design with precisions ω.
-
-    :param design: X, (q, rows).
-    """
+    """A draw of u ~ N(0, 1) given observations κ/ω of fixed + u·design, (q, rows), with precisions ω."""
     root = jnp.sqrt(omega)
     # A row without trials has neither precision nor κ.
     observed = kappa / jnp.where(omega > 0, root, 1.0)
@@ -223,11 +216,7 @@ def _gaussian_priors(
 
 
 def _axis_of_classes(parts: SiteParts, target: str, name: str, classes: int | None) -> int | None:
-    """The axis of a site that counts the classes, each of whose slices leads to the logit of its class alone.
-
-    :return: None where there is one logit a row.
-    :raises ValueError: if there is none: the classes share weights.
-    """
+    """The axis of a site whose slices each lead to one class's logit; None where there is one logit a row."""
     if classes is None:
         return None
     shape = parts.shapes[name]

@@ -37,11 +37,7 @@ def centered_model(model: Callable) -> parameterize:
 
 
 def precision_sites(model_trace: Mapping[str, dict]) -> list[str]:
-    """Names of all hierarchical precisions in a trace that are sampled: sites of a block.
-
-    :param model_trace: trace of the model in centred coordinates.
-    :raises ValueError: if there are none.
-    """
+    """Names of the hierarchical precisions sampled in a trace of the model in centred coordinates."""
     names = list(levels_of(model_trace))
     if not names:
         raise ValueError(
@@ -55,13 +51,7 @@ def precision_sites(model_trace: Mapping[str, dict]) -> list[str]:
 
 
 def refuse_altered(owner: str, levels: Iterable[Level], model_trace: Mapping[str, dict]) -> None:
-    """Refuse precisions beside or above a density that a handler changes: their conditional distribution is another.
-
-    :param owner: the caller, for the error.
-    :param levels: precisions to draw.
-    :param model_trace: trace of the model in centred coordinates.
-    :raises ValueError: naming the sites with a density that is scaled or masked.
-    """
+    """Refuse precisions whose conditional distribution a handler changes (``scale``, ``mask``)."""
     faults: dict[str, str] = {}
     for level in levels:
         for name in (level.site, *level.beside):
@@ -222,11 +212,7 @@ def _standard_residual(name: str, site: dict[str, Any]) -> jax.Array:
 
 
 class NealGibbs(Gibbs):
-    """NumPyro's Gibbs of precisions and weights, with a `repr` that shows its parts.
-
-    :param model: the model in centred coordinates.
-    :param weights: the kernel of everything but the precisions.
-    """
+    """NumPyro's Gibbs of precisions and weights, with a `repr` that shows its parts."""
 
     def __init__(self, model: Callable, weights: MCMCKernel) -> None:
         self.weights = weights

@@ -284,11 +284,7 @@ class _ControlVariate:
 
 
 def _anchor_like(position: PyTree, anchor: PyTree) -> PyTree:
-    """A given anchor in the form of the position of one chain.
-
-    :raises TypeError: for anything but values by site.
-    :raises ValueError: for other sites or shapes than those of the position.
-    """
+    """A given anchor, values by site, in the form of the position of one chain."""
     owner = "gradients.control_variate"
     if not isinstance(anchor, Mapping):
         raise TypeError(

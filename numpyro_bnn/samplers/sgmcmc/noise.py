@@ -51,12 +51,7 @@ def normals_like(key: jax.Array, count: int, tree: PyTree) -> tuple[PyTree, ...]
 
 
 def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-    """An array of independent standard normals.
-
-    :param key: a key of JAX, not to be used again.
-    :param shape: shape of the array.
-    :param dtype: dtype of the array; single precision is fast.
-    """
+    """An array of independent standard normals; single precision is fast."""
     if dtype != jnp.float32:
         return jax.random.normal(key, shape, dtype)
     bits = hashed_bits(jax.random.bits(key, (2,), jnp.uint32), shape)
@@ -67,12 +62,10 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Arra
 
 
 def hashed_bits(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """32 random bits for every entry: an integer hash of its index and of two random words.
-
-    The mixing rounds and their constants are Wellons' ``triple32``, whose bias is the smallest
-    found for three multiplications (*Hash Function Prospector*, 2018); the two words
-    enter before the first and the second.
-    """
+    """32 random bits for every entry: an integer hash of its index and of two random words."""
+    # The mixing rounds and their constants are Wellons' ``triple32``, whose bias is the
+    # smallest found for three multiplications (*Hash Function Prospector*, 2018); the two
+    # words enter before the first and the second.
     first, second = words
     size = 1
     for axis in shape:

@@ -100,11 +100,7 @@ def as_schedule(value: float | Schedule, name: str = "step_size", owner: str = "
 
 
 def _check_traced(label: str, schedule: Schedule) -> None:
-    """Call a schedule as a compiled sampler will, without computing anything.
-
-    :param label: the schedule, for error messages.
-    :raises TypeError: if it cannot be called so, or gives no real number.
-    """
+    """Call a schedule as a compiled sampler will, without computing anything."""
     advice = (
         "A schedule takes the number of steps so far and gives one number, like those of Optax."
     )

@@ -43,12 +43,10 @@ class Tempering(NamedTuple):
 
     @property
     def round_trips_at_best(self) -> np.ndarray:
-        """Round trips a sweep if every move drew a new state of its rung: 1 / (2 + 2Λ), (chain,).
-
-        That is the limit of many rungs; a ladder whose swaps are often refused makes some fewer. Far fewer
-        are made where moves leave the log likelihood as it was, which `move_correlations` tells by rung.
-        Source: Syed et al. 2022, *JRSS B* 84(2).
-        """
+        """Round trips a sweep if every move drew a new state of its rung: 1 / (2 + 2Λ), (chain,)."""
+        # That is the limit of many rungs; refused swaps make some fewer, moves that leave
+        # the log likelihood as it was (`move_correlations`) far fewer. Source: Syed et
+        # al. 2022, *JRSS B* 84(2).
         return 1 / (2 + 2 * self.barrier)
 
     def facts(self) -> list[str]:
@@ -86,17 +84,11 @@ def _in_words(correlations: np.ndarray) -> str:
 
 
 def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple[float, float]:
-    r"""log p(y) and its Monte Carlo error, from the draws of every rung.
-
-    Stepping stones (Xie, Lewis, Fan, Kuo and Chen 2011, *Systematic Biology* 60(2), eq. 14):
-    log p(y) = Σ_k log E_k[p(y | θ)^(b_{k+1} - b_k)], the expectation over rung k. The error is
-    that of the linearised sum by batch means over time, which rungs that exchange their states
-    share.
-
-    :param log_likelihoods: log p(y | θ) (draw, rung), in nats.
-    :param likelihood_powers: b (rung,), from 0 to 1.
-    :return: both in nats; the error is NaN for fewer than 40 draws.
-    """
+    """log p(y) and its error, in nats, from log likelihoods (draw, rung); NaN for less than 40 draws."""
+    # Stepping stones (Xie, Lewis, Fan, Kuo and Chen 2011, *Systematic Biology* 60(2), eq.
+    # 14): log p(y) = Σ_k log E_k[p(y | θ)^(b_{k+1} - b_k)], the expectation over rung k. The
+    # error is that of the linearised sum by batch means over time, because rungs exchange
+    # their states.
     terms = np.asarray(log_likelihoods, np.float64)[:, :-1]
     terms = terms * np.diff(np.asarray(likelihood_powers, np.float64))
     highest = terms.max(0)
@@ -114,12 +106,7 @@ def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple
 
 
 def tempering_of(stats: Mapping[str, ArrayLike]) -> Tempering | None:
-    """The statistics of parallel tempering from the fields that the sampler recorded.
-
-    :param stats: arrays (chain, draw, …) by name, such as
-        ``mcmc.get_extra_fields(group_by_chain=True)``.
-    :return: None for samplers that have no ladder.
-    """
+    """Statistics of parallel tempering from fields (chain, draw, …); None for samplers without a ladder."""
     if not set(_FIELDS) <= set(stats):
         return None
     likelihoods, powers, swaps, trips = (np.asarray(stats[name]) for name in _FIELDS)
@@ -135,11 +122,7 @@ def tempering_of(stats: Mapping[str, ArrayLike]) -> Tempering | None:
 
 
 def doubts(found: Tempering, second: Tempering | None = None) -> list[str]:
-    """Reasons why a run of parallel tempering cannot be trusted yet, a sentence for each.
-
-    :param found: statistics of the run.
-    :param second: statistics of another run of the same model.
-    """
+    """Reasons why a run of parallel tempering cannot be trusted yet, a sentence for each."""
     said = []
     idle = np.flatnonzero(found.round_trips == 0)
     if idle.size:

@@ -25,18 +25,9 @@ _NONE = np.zeros(0)
 def prior_noise(
     structure: Structure, key: jax.Array, count: tuple[int, ...] = (), more: np.ndarray = _NONE
 ) -> tuple[Values, jax.Array]:
-    """What Gaussian and Gamma sites of draws from the prior are made of, and further Gamma draws.
-
-    One call draws all normals, another one all Gamma variates: a loop of proposals for each site would take
-    half a second to compile.
-
-    :param structure: structure of the model.
-    :param key: random key.
-    :param count: number of draws, () for one without an axis of draws.
-    :param more: shape parameters of further draws, of any shape.
-    :return: standard normals and draws from Gamma(concentration, 1) by site, leaves (*count, …), and draws
-        from Gamma(more, 1).
-    """
+    """What Gaussian and Gamma sites of `count` prior draws are made of, and draws from Gamma(`more`, 1)."""
+    # One call draws all normals, another one all Gamma variates: a loop of proposals for each
+    # site would take half a second to compile. Leaves are (*count, …).
     key_normals, key_gammas = jax.random.split(key)
     sites = {name: structure.sites[name] for name in structure.latent}
     real = jnp.result_type(float)
@@ -62,12 +53,7 @@ def prior_noise(
 
 
 def prior_draw(potential: Potential, key: jax.Array, noise: Values | None = None) -> Values:
-    """A draw from the prior, unconstrained.
-
-    :param potential: potential energy of the model.
-    :param key: random key.
-    :param noise: of :func:`prior_noise`; default: drawn here.
-    """
+    """A draw from the prior, unconstrained; `noise` is that of :func:`prior_noise`."""
     if noise is None:
         key_noise, key = jax.random.split(key)
         noise, _ = prior_noise(potential.structure, key_noise)
@@ -97,10 +83,7 @@ def best_draws(potential: Potential, key: jax.Array, num_rungs: int) -> Values:
 
 
 def refuse_improper(potential: Potential) -> None:
-    """Refuse latent sites whose prior density is not that of draws from their distribution.
-
-    :raises ValueError: naming the sites.
-    """
+    """Refuse latent sites whose prior density is not that of draws from their distribution."""
     faults: dict[str, str] = {}
 
     def value(site: dict[str, Any]) -> Any:

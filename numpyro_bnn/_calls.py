@@ -31,7 +31,7 @@ def shows_call(call: str) -> Callable[[Callable[_Given, _Made]], Callable[_Given
 def all_or_nothing(
     method: Callable[Concatenate[Any, _Given], _Made],
 ) -> Callable[Concatenate[Any, _Given], _Made]:
-    """A method whose object changes at its end alone, and not at all if it is refused or interrupted."""
+    """A method that changes its object only at its end: not at all if it raises or is interrupted."""
 
     @functools.wraps(method)
     def whole(self: Any, *args: _Given.args, **kwargs: _Given.kwargs) -> _Made:

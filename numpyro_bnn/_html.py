@@ -1,7 +1,4 @@
-"""Pages of HTML that stand by themselves: text, tables and pictures in one file, without network or script.
-
-A page follows the reader's choice of light or dark, and fits a telephone as well as a wide screen.
-"""
+"""Self-contained HTML pages: text, tables and pictures in one file, without network access or scripts."""
 
 import base64
 import io
@@ -64,12 +61,14 @@ def paragraph(text: str, kind: str = "") -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
     """A table that scrolls by itself on narrow screens; cells are plain text or :class:`Markup`."""
-    told = paragraph(caption, "faint") if caption else ""
+    above_table = paragraph(caption, "faint") if caption else ""
     above = "".join(f"<th>{_cell(text)}</th>" for text in head)
     lines = ("".join(f"<td>{_cell(text)}</td>" for text in row) for row in rows)
     body = "".join(f"<tr>{line}</tr>\n" for line in lines)
     lines_above = f"<thead><tr>{above}</tr></thead>"
-    return f'{told}<div class="wide"><table>{lines_above}\n<tbody>{body}</tbody></table></div>'
+    return (
+        f'{above_table}<div class="wide"><table>{lines_above}\n<tbody>{body}</tbody></table></div>'
+    )
 
 
 class Markup(str):

@@ -31,7 +31,7 @@ _SCIPY: dict[type[dist.Distribution], tuple[tuple[str, ...], Any]] = {
     dist.Beta: (("concentration1", "concentration0"), stats.beta),
 }
 
-# Rates from which Poisson quantiles are expanded: to a hundredth of a count.
+# Above this rate Poisson quantiles come from an expansion, accurate to a hundredth of a count.
 _MANY = 1e4
 
 
@@ -85,7 +85,7 @@ class _ByScipy(dist.Distribution):
 
 
 def _poisson(key: jax.Array, rate: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
-    """Counts; of large rates by the expansion of quantiles, as JAX rejects by rounded log densities there."""
+    """Poisson counts; at large rates from expanded quantiles, because JAX rounds log densities there."""
     few, many = jax.random.split(key)
     z, rate = jax.random.normal(many, shape), jnp.asarray(rate)
     far = jnp.floor(rate + jnp.sqrt(rate) * z + (z**2 - 1) / 6 + 0.5)
@@ -101,7 +101,7 @@ def _on_host(family: type, what: str, kind: Any, value: Any, *parameters: Any) -
 
 
 def in_double_precision(distribution: dist.Distribution) -> dist.Distribution:
-    """A distribution of the same values, whose parts that SciPy has are taken from there."""
+    """The same distribution, with SciPy's double precision for the parts that SciPy has."""
 
     def is_known(part: Any) -> bool:
         return isinstance(part, (_ByScipy, *_SCIPY))
@@ -109,7 +109,7 @@ def in_double_precision(distribution: dist.Distribution) -> dist.Distribution:
     def replaced(part: Any) -> Any:
         return _ByScipy(part) if isinstance(part, tuple(_SCIPY)) else part
 
-    # A class that is no pytree would come back without its attributes: it is left alone.
+    # `tree.map` would lose the attributes of a class that is no pytree, so it is left alone.
     has_known = any(map(is_known, jax.tree.leaves(distribution, is_leaf=is_known)))
     return jax.tree.map(replaced, distribution, is_leaf=is_known) if has_known else distribution
 
@@ -118,7 +118,7 @@ def distribution_function(distribution: dist.Distribution, y: jax.Array) -> jax.
     """F(y) of every entry of a target by itself, also where its entries are one event."""
     base = family_of(in_double_precision(distribution))
     if isinstance(base, (dist.MultivariateNormal, dist.LowRankMultivariateNormal)):
-        # Of each output by itself.
+        # The marginal distribution of each output.
         return dist.Normal(base.mean, jnp.sqrt(base.variance)).cdf(y)
     if isinstance(base, dist.Delta):
         return jnp.where(y >= base.v, 1.0, 0.0)
@@ -130,7 +130,7 @@ def distribution_function(distribution: dist.Distribution, y: jax.Array) -> jax.
         return base.gate * (y >= 0) + (1 - base.gate) * part
     if (parts := _of_components(base, y)) is not None:
         return jnp.sum(base.mixing_distribution.probs * parts, -1)
-    # Outside of the support, and between whole numbers, NumPyro's functions are NaN or something in between.
+    # NumPyro's functions may be NaN outside of the support, and wrong between whole numbers.
     low = getattr(base.support, "lower_bound", -jnp.inf)
     high = getattr(base.support, "upper_bound", jnp.inf)
     at = jnp.floor(y) if base.support.is_discrete else y
@@ -141,9 +141,9 @@ def distribution_function(distribution: dist.Distribution, y: jax.Array) -> jax.
         has_first = base.support.is_discrete and hasattr(base.support, "lower_bound")
         if not has_first or base.event_shape:
             raise NotImplementedError(
-                f"The distribution of the target, {type(base).__name__}, has no distribution function in NumPyro, so "
-                "that quantiles, and distances between distribution functions, cannot be computed. Draw "
-                "targets by `predictions.sample(key)`, or use a distribution that has one."
+                f"The distribution of the target, {type(base).__name__}, has no distribution function in "
+                "NumPyro, so quantiles, and distances between distribution functions, cannot be computed. "
+                "Draw targets by `predictions.sample(key)`, or use a distribution that has one."
             ) from None
         found = _summed(getattr(base, "base_dist", base), low, inside)
     return jnp.where(at < low, 0.0, jnp.where(at >= high, 1.0, found))
@@ -164,7 +164,7 @@ def _of_components(distribution: dist.Distribution, y: jax.Array) -> jax.Array |
 
 
 def _summed(distribution: dist.Distribution, low: ArrayLike, y: jax.Array) -> jax.Array:
-    """The probabilities of the whole numbers from `low` to y, added up."""
+    """The summed probabilities of the whole numbers from `low` to y."""
 
     def more(i: int, total: jax.Array) -> jax.Array:
         value = jnp.minimum(low + i, y)

@@ -28,13 +28,13 @@ _HALVINGS = 16
 class _Centred(NamedTuple):
     """log p around its mode: x = l - mode, and log p(0) = 0."""
 
-    # Up e^mode and down e^(-mode).
+    # up e^mode and down e^(-mode) of the uncentred density.
     up: jax.Array
     down: jax.Array
 
     def log_density(self, x: jax.Array) -> jax.Array:
         right, left = _both_expm1(x)
-        # A term with factor zero is zero, even where the other factor overflows.
+        # A term with a zero factor is 0, even if the other factor overflows.
         rise = jnp.where(self.up > 0, self.up * (right - x), 0.0)
         return -rise - jnp.where(self.down > 0, self.down * (left + x), 0.0)
 
@@ -46,9 +46,8 @@ class _Centred(NamedTuple):
 
 def _both_expm1(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """e^x - 1 and e^(-x) - 1, without overflow."""
-    # The second is made from the first: on a CPU, XLA returned expm1(x) for expm1(-x) in
-    # programs with both (jaxlib 0.12.0, a batch of 2000).
-    # Beyond e^80 a density is as good as zero.
+    # The second is made from the first: on a CPU, XLA returned expm1(x) for expm1(-x) in programs with both
+    # (jaxlib 0.12.0, a batch of 2000). Beyond e^80 the density is 0 in effect.
     right = jnp.expm1(jnp.clip(x, -80.0, 80.0))
     return right, -right * jnp.exp(-jnp.clip(x, -80.0, 80.0))
 
@@ -67,9 +66,8 @@ def sample_log(
     key: jax.Array, shape: Array | float, up: Array | float, down: Array | float
 ) -> jax.Array:
     """Exact draws of log τ, for `up` > 0 and `down` >= 0, and `shape` > 0 where `down` is 0."""
-    # Source: L. Devroye, *Random variate generation for the generalized inverse Gaussian
-    # distribution*, Statistics and Computing 24 (2014), whose tangents are chosen by
-    # bisection here.
+    # Source: L. Devroye, *Random variate generation for the generalized inverse Gaussian distribution*,
+    # Statistics and Computing 24 (2014), whose tangents are chosen by bisection here.
     shape, up, down = jnp.broadcast_arrays(
         *(jnp.asarray(a, jnp.result_type(float)) for a in (shape, up, down))
     )

@@ -84,10 +84,9 @@ class LinearGaussian(dist.Distribution):
 
     def tempered_log_prob(self, value: jax.Array, power: jax.Array | float) -> jax.Array:
         """log ∫ Normal(u | 0, I) p(y | u)^b du in nats, b the power: 0 at b = 0, the log density at b = 1."""
-        # p(y | u)^b is a Gaussian with standard deviations s / √b, times Π (2π
-        # s²)^((1-b)/2) b^(-1/2), where s is that of the noise. In units of s / √b the
-        # factors b^(-1/2) cancel, which leaves Π (2π s²)^(-b/2) times the integral of two
-        # squares.
+        # p(y | u)^b is a Gaussian with standard deviations s / √b, times Π (2π s²)^((1-b)/2) b^(-1/2),
+        # where s is that of the noise. In units of s / √b the factors b^(-1/2) cancel, which leaves Π (2π
+        # s²)^(-b/2) times the integral of two squares.
         residuals, features = (jnp.sqrt(power) * v for v in self._in_units_of_noise(value))
         log_scale = jnp.sum(jnp.log(self.scale)) + residuals.size / 2 * jnp.log(2 * jnp.pi)
         return -_solved(residuals, features).energy - power * log_scale
@@ -104,7 +103,7 @@ class LinearGaussian(dist.Distribution):
 
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The matrix product in full precision: GPUs round factors of single precision to three digits by default."""
+    """The matrix product in full precision; GPUs by default round single precision to three digits."""
     return jnp.matmul(a, b, precision="highest")
 
 
@@ -118,7 +117,7 @@ def weights_given(key: jax.Array, residuals: jax.Array, features: jax.Array) -> 
 class _Solution(NamedTuple):
     """What integrating u out of exp(-½ ‖r - B u‖² - ½ ‖u‖²) gives."""
 
-    energy: jax.Array  # Minus the log of the integral of that and of (2π)^(-p/2), in nats
+    energy: jax.Array  # Minus the log of (2π)^(-p/2) times that integral, in nats
     weights: jax.Array  # The most likely u, (p,)
     covariance: jax.Array  # Of u, (I + Bᵀ B)⁻¹, (p, p)
 
@@ -140,7 +139,7 @@ def _solved(residuals: jax.Array, features: jax.Array) -> _Solution:
 def _derivative(
     primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
 ) -> tuple[_Solution, _Solution]:
-    """Of the energy by its partial derivatives, since u minimises; of the rest from (I + Bᵀ B) u = Bᵀ r."""
+    """Partial derivatives of the energy, since u minimises it; the rest from (I + Bᵀ B) u = Bᵀ r."""
     (residuals, features), (by_residuals, by_features) = primals, tangents
     solution = _solved(residuals, features)
     _, weights, covariance = solution

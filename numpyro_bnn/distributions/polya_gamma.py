@@ -1,4 +1,4 @@
-"""The Pólya-Gamma distribution, drawn exactly: given such variables, a logistic likelihood is Gaussian in its logits.
+"""Exact Pólya-Gamma draws: given such variables, a logistic likelihood is Gaussian in its logits.
 
 PG(b, c) is the distribution of a weighted sum of Gamma variables g_k ~ Gamma(b, 1),
 
@@ -9,8 +9,8 @@ and for every logit ψ and κ = y - b/2
     e^(yψ) / (1 + e^ψ)^b = 2^(-b) e^(κψ) E exp(-ω ψ²/2),    ω ~ PG(b, 0),
 
 so that ω given ψ is PG(b, ψ), and given ω the likelihood is that of a Gaussian observation κ/ω of ψ with
-precision ω. NumPyro has a distribution of the same name: the sum cut off after its first terms, which is too small by
-what is left out. The draws here have no such error.
+precision ω. NumPyro's distribution of this name cuts the sum off after its first terms, so that its draws are
+too small. The draws here have no such error.
 
 Source: N. G. Polson, J. G. Scott and J. Windle, *Bayesian inference for logistic models using Pólya-Gamma
 latent variables*, JASA 108 (2013), §2 to 4 and the supplement; the series is Devroye's (2009) for the
@@ -48,11 +48,10 @@ def _sum_over_first(x: jax.Array) -> jax.Array:
 
 def _propose(numbers: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
     """One proposal for J*(1, z) an entry, and whether it is accepted, from uniform numbers (4, …)."""
-    # The density is e^(-z²x/2) Σ (-1)^n a_n(x) up to a constant, and a_0 bounds its series.
-    # Above t = _MEET the bound is exponential. Below it is 2 e^(-z) times the inverse
-    # Gaussian density of mean 1/z; for z < 1/t, where that density has much mass above t, it
-    # is twice the Lévy density, and the test of acceptance applies the factor e^(-z²x/2).
-    # Parts are chosen by the mass of their bound.
+    # The density is e^(-z²x/2) Σ (-1)^n a_n(x) up to a constant, and a_0 bounds its series. Above t = _MEET
+    # the bound is exponential. Below it is 2 e^(-z) times the inverse Gaussian density of mean 1/z; for z <
+    # 1/t, where that density has much mass above t, it is twice the Lévy density, and the test of
+    # acceptance applies the factor e^(-z²x/2). Parts are chosen by the mass of their bound.
     for_part, for_value, for_root, for_test = numbers
     rate = math.pi**2 / 8 + z**2 / 2
     levy = z < 1 / _MEET

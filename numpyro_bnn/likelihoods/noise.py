@@ -81,8 +81,7 @@ def noise_scale(
     owner: str, noise: Noise, name: str, residuals: Array | None, outputs: int | None = None
 ) -> Any:
     """A noise scale from a number, a prior on it, or Gamma precisions that govern `residuals`."""
-    # `outputs` is None for a target (N,). `residuals` is None if the noise's distribution is
-    # unknown.
+    # `outputs` is None for a target (N,). `residuals` is None if the noise's distribution is unknown.
     if isinstance(noise, Precision):
         return 1 / jnp.sqrt(_noise_precision(owner, noise, name, residuals, outputs))
     noise = positive(owner, "noise", noise, outputs)

@@ -80,7 +80,7 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
             "continuous target use `gaussian` or `regression`."
         )
     if not_jax_tracer(y) and np.size(y):
-        # Checked in NumPy: inside a trace JAX would not know the minimum of known values.
+        # In NumPy, because inside a trace JAX does not compute with known values.
         labels = np.asarray(y)
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= num_classes:
@@ -92,7 +92,7 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
 
 
 def check_classes(site: str, distribution: dist.Distribution, values: Array) -> None:
-    """Refuse an observed site of a user's model whose values cannot be classes of its distribution."""
+    """Refuse observed values that cannot be classes of the distribution of their site."""
     base = unwrapped(distribution)
     two = isinstance(base, (dist.BernoulliProbs, dist.BernoulliLogits))
     if not two and not isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
@@ -115,7 +115,7 @@ def check_classes(site: str, distribution: dist.Distribution, values: Array) -> 
         )
     if not (not_jax_tracer(values) and np.size(values)):
         return
-    # Checked in NumPy: inside a trace JAX would not know the minimum of known values.
+    # In NumPy, because inside a trace JAX does not compute with known values.
     labels = np.asarray(values)
     count = 2 if two else base.probs.shape[-1]
     low, high = labels.min(), labels.max()
@@ -129,7 +129,7 @@ def check_classes(site: str, distribution: dist.Distribution, values: Array) -> 
 
 
 def check_dtype(site: str, distribution: dist.Distribution, values: Array) -> None:
-    """Refuse an observed site whose log densities are in half precision, in which their sum is rounded."""
+    """Refuse an observed site with log densities in half precision, whose sum would be rounded."""
     # The value of a factor is an empty array.
     leaves = [leaf for leaf in (*jax.tree.leaves(distribution), values) if jnp.size(leaf)]
     kinds = [jnp.result_type(leaf) for leaf in leaves]

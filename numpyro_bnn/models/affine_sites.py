@@ -1,8 +1,8 @@
-"""Finds the latent sites that one parameter of the target's distribution is affine in: weights of the output layer.
+"""Finds the latent sites in which one parameter of the target is affine: weights of the output layer.
 
 The mean of a Gaussian target, or the logit of a class, is affine in the weights of the last layer, whatever
-the network; the operations of the model say in which sites (:mod:`~numpyro_bnn.models.affine`). What may be
-done with such sites is left to the caller, who says in an :class:`Asked` which distributions and priors it can use.
+the network; the operations of the model show in which sites (:mod:`~numpyro_bnn.models.affine`). An
+:class:`Asked` says which distributions and priors the caller can use.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ Values = dict[str, Any]
 class Asked(NamedTuple):
     """What a caller needs of a target and of the weights, and how its errors say so."""
 
-    owner: str  # Name of the caller
+    owner: str
     # Distributions that the target may have, and their name.
     families: tuple[type[dist.Distribution], ...]
     family_words: str
@@ -42,16 +42,14 @@ class Asked(NamedTuple):
 class SiteParts(NamedTuple):
     """Sites of a model and the program that computes their parameters, from an abstract trace."""
 
-    asked: Asked  # What the caller needs
+    asked: Asked
     shapes: dict[str, tuple[int, ...]]  # Shapes of the latent sites
-    # Latent sites with a prior that is asked for, outside of plates, whose value no outer
-    # handler gives.
+    # Latent sites outside of plates with one of those priors, whose value no outer handler gives.
     candidates: list[str]
     observed: dict[str, dist.Distribution]  # Distribution of each observed site
     scaled: list[str]  # Observed sites whose log density a handler multiplies
-    # Jaxpr from the latent values to all that log densities are made of: the parameters of
-    # the distributions of all sites, the values of the observed ones, and factors of log
-    # densities.
+    # Jaxpr from the latent values to the parts of log densities: the parameters of all distributions, the
+    # values of observed sites, and scales.
     program: Any
     # Site and parameter (or `"value"`, `"scale"`) that each output of the program belongs to.
     owners: list[tuple[str, str]]
@@ -60,8 +58,8 @@ class SiteParts(NamedTuple):
 def quiet_trace(
     model: Callable, values: Mapping[str, Any], others: Callable | None = None
 ) -> dict[str, Any]:
-    """A trace of the model that outer handlers do not see; `others` gives values of sites not in `values`."""
-    # Values before draws: to trace a random draw of each site takes longer than to trace all else.
+    """A trace that outer handlers do not see; `others` gives values of sites not in `values`."""
+    # Substitute values first: tracing random draws of all sites takes longer than the rest.
     known = substitute(seed(model, jax.random.key(0)), data=dict(values))
     with block(hide_fn=_is_record):
         return dict(trace(substitute(known, substitute_fn=others or _drawn)).get_trace())
@@ -74,7 +72,7 @@ def _drawn(message: dict[str, Any]) -> Any:
 
 
 def _shaped(number: jax.Array) -> Callable[[dict[str, Any]], jax.Array | None]:
-    """Values of continuous sites that have no more than their shape, for abstract traces."""
+    """Placeholder values of continuous sites, for abstract traces."""
 
     def value(message: dict[str, Any]) -> jax.Array | None:
         if message["type"] != "sample" or message["value"] is not None:

@@ -120,7 +120,7 @@ class integrate_output(Messenger):
         shape = jnp.shape(others.observed)
 
         def at(values: Values) -> dict[str, Any]:
-            """The sites of the model at values of the weights, seen by no handler outside."""
+            """The sites of the model at values of the weights, hidden from outer handlers."""
             return quiet_trace(model, others.values | values)
 
         def mean_at(values: Values) -> jax.Array:
@@ -156,8 +156,9 @@ class _Others(Messenger):
     def __init__(self, weights: list[str], target: str) -> None:
         self.weights = set(weights)
         self.target = target
-        self.values: Values = {}
-        self.priors: dict[str, dist.Distribution] = {}
+        self.values: Values = {}  # of the sites that are sampled, or given by an outer handler
+        self.priors: dict[str, dist.Distribution] = {}  # of the integrated weights
+        # Distribution and values of the target.
         self.distribution: Any = None
         self.observed: Any = None
         super().__init__(None)

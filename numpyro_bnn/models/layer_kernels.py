@@ -1,7 +1,7 @@
 """Over which axes of its kernel each layer of Flax sums, and which of them run over the units it reads.
 
-A name and a shape alone do not tell: a convolution of width one that is called ``query`` looks like a
-projection of attention. The class of a layer does, and where it is known it decides.
+A name and a shape are ambiguous: a convolution of width one called ``query`` looks like a projection of
+attention. Where the class of a layer is known, it decides.
 """
 
 from collections.abc import Iterator
@@ -17,15 +17,15 @@ from numpyro_bnn.priors.pytree_paths import UnitAxis
 class Summed(NamedTuple):
     """What an output of a layer sums of its kernel."""
 
-    axes: tuple[int, ...]  # The axes that it sums over, the one over units first
+    axes: tuple[int, ...]  # The summed axes, the one over units first
     units: tuple[UnitAxis, ...]  # The axes over the units that weights come from
 
 
 class Single(NamedTuple):
     """An array of one layer, as it is without a stack."""
 
-    shape: Shape  # Its shape
-    summed: Summed | None = None  # What an output sums of it; None: as name and shape say
+    shape: Shape
+    summed: Summed | None = None  # None: as its name and shape imply
     problem: str | None = None  # Why that is not known, for the error of priors that ask for it
 
 
@@ -68,7 +68,7 @@ def _summed(layer: Any, shape: Shape) -> Summed | None:
         return Summed((last - 1,), (UnitAxis(last - 1, prod(_sequence(layer.kernel_size))),))
     if isinstance(layer, (linen.Conv, nnx.Conv)):
         groups, channels = layer.feature_group_count, UnitAxis(last - 1)
-        # A group of outputs has a group of inputs of its own: an input is known by both axes.
+        # Each group of outputs has its own inputs, so both axes identify an input.
         grouped = (UnitAxis(last, shape[last] // groups), channels)
         return Summed((last - 1, *taps), grouped if groups > 1 else (channels,))
     if isinstance(layer, (linen.ConvTranspose, nnx.ConvTranspose)):
@@ -88,7 +88,7 @@ def _summed(layer: Any, shape: Shape) -> Summed | None:
 
 
 def _of_equation(equation: str | None, shape: Shape) -> Summed | None:
-    """What an output of an equation sums of its second operand; None where it does not say."""
+    """The axes of its second operand that an equation sums over; None where this is unclear."""
     terms, arrow, output = (equation or "").replace(" ", "").partition("->")
     inputs, _, kernel = terms.partition(",")
     if len(kernel) != len(shape) or "." in kernel:

@@ -50,7 +50,7 @@ class Network:
         }
 
     def shapes_for_prior(self, inputs: tuple[tuple, dict[str, PyTree]] | None) -> NetworkShapes:
-        """Shapes of the parameters that can be random; `inputs`, if given, are used to find the order of calls."""
+        """Shapes of the parameters that can be random; `inputs` are for the order of calls."""
         if inputs is None:
             return NetworkShapes(self.random_shapes)
         return NetworkShapes(
@@ -120,7 +120,7 @@ class Linen(Network):
     def _eval_shape(
         self, args: tuple, kwargs: PyTree, seen: SeenLayers
     ) -> tuple[dict[str, Any], dict[str, Followed | None]]:
-        """Shapes of the variables, and where in each parameter are the axes that its layer has."""
+        """Shapes of the variables, and the axes of each parameter that its layer has."""
         leaves, structure = jax.tree.flatten((args, kwargs))
         is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
 

@@ -1,8 +1,7 @@
 """Equinox modules, and any other pytree with a call, as networks.
 
-A module is taken apart into its leaves. Arrays of real numbers are parameters under their dotted path,
-``"layers.0.weight"``; whole numbers and everything that is no array stay as they are. The only file that
-imports Equinox, and only where it is imported already.
+Arrays of real numbers are parameters under their dotted path, ``"layers.0.weight"``; whole numbers and all
+other leaves are kept. The only file that imports Equinox, and only where it is imported already.
 """
 
 import copy
@@ -52,7 +51,7 @@ class PyTreeNetwork(Network):
 
 
 def _without_dropout(module: Any) -> Any:
-    """The module as it predicts; refused where it keeps a state from call to call."""
+    """The module in inference mode; refused if it keeps state between calls."""
     if "equinox" not in sys.modules:
         return module
     import equinox as eqx
@@ -79,7 +78,7 @@ def _layouts(module: Any) -> Iterator[tuple[str, LaidOut]]:
 
 
 def _grouped_units(owner: Any, summed: tuple[int, ...] | None, shape: Shape) -> Any:
-    """The source units of a convolution in groups of Equinox, each with inputs of its own; else None."""
+    """The source units of a grouped Equinox convolution, each with its own inputs; else None."""
     groups = getattr(owner, "groups", 1)
     if "equinox" not in sys.modules or not summed or groups == 1:
         return None
@@ -99,7 +98,7 @@ def _owner(module: Any, keys: tuple[Any, ...]) -> tuple[Any, str]:
             owner, name = node, key.name
             node = getattr(node, name)
         elif isinstance(key, FlattenedIndexKey):
-            # A class that was registered without names: what is inside of it cannot be reached by its keys.
+            # The keys of a class registered without names do not lead to its parts.
             return node, str(key.key)
         else:
             node = node[key.idx if isinstance(key, SequenceKey) else key.key]

@@ -60,7 +60,7 @@ class MLP(linen.Module):
 
 
 def _remade(kind: type[MLP], settings: dict[str, Any], activation: tuple[str, str] | None) -> MLP:
-    """A perceptron from what pickle keeps of it: an activation that JAX has compiled by its name."""
+    """A perceptron from its pickled parts; a compiled activation is kept by its name."""
     return (
         kind(**settings)
         if activation is None

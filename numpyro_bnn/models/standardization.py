@@ -30,13 +30,13 @@ def is_given(values: Any) -> bool:
 
 
 def prepared_rows(rows: np.ndarray, units: Standardization) -> Prepared:
-    """Rows that are in the units of the fit already, with the scale of the target beside them."""
+    """Standardised rows, with the scale of the target."""
     scale = np.asarray(units.y_scale, rows.dtype)
     return Prepared(rows, tuple(scale) if scale.ndim else scale)
 
 
 def number_or_array(values: Any) -> Any:
-    """A number for one target, an array for several, which may come one by one."""
+    """A number for one target, an array for several."""
     if isinstance(values, tuple):
         return jnp.stack(values)
     return float(values) if isinstance(values, np.ndarray) and values.ndim == 0 else values

@@ -82,14 +82,14 @@ def refuse_other_model(owner: str, draws: Draws, known: Known | None) -> None:
         found = _predicted(draws.model, first, made_up_inputs(noted))
     except Exception as error:  # another model may fail in any way there is
         raise ValueError(
-            _told(owner, f"with these draws it fails: {str(error).rstrip('.')}")
+            _message(owner, f"with these draws it fails: {str(error).rstrip('.')}")
         ) from error
     if set(found) != set(expected):
         named = f"its targets are {sorted(found)}, and were {sorted(expected)}"
-        raise ValueError(_told(owner, named))
+        raise ValueError(_message(owner, named))
     for target, values in expected.items():
         if differs := _difference(target, values, found[target]):
-            raise ValueError(_told(owner, differs))
+            raise ValueError(_message(owner, differs))
 
 
 def _difference(
@@ -115,7 +115,7 @@ def _difference(
     return None
 
 
-def _told(owner: str, differs: str) -> str:
+def _message(owner: str, differs: str) -> str:
     return (
         f"{owner}: this model is not the one that the draws are of: {differs}. Give the model that was run: "
         "the same network with the same activation, the same likelihood and the same constants. If another "

@@ -1,7 +1,4 @@
-"""Finds what arrays of a model are computed from: arguments, values of observed sites, and latent sites.
-
-Read off the traced program: nothing is computed.
-"""
+"""Finds what arrays of a model depend on (arguments, observed values, latent sites) from its jaxpr."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +13,7 @@ from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.distributions.unwrap import family_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
 
-# Where an argument stands in a call: its number, or its name where it was given by name.
+# The place of an argument in a call: its number, or its name for a keyword argument.
 Place = int | str
 # Primitives that call another program, by name.
 _CALLS = (
@@ -28,7 +25,7 @@ _CALLS = (
     "checkpoint",
     "remat2",
 )
-# A number for each of some observed sites, which whatever is computed from their values is computed from.
+# A number for each of some observed sites, on which all that is computed from their values depends.
 _Marks = Mapping[str, jax.Array | float]
 
 
@@ -36,8 +33,8 @@ class Sources(NamedTuple):
     """What arrays of a model are computed from."""
 
     places: frozenset[Place] = frozenset()  # Arguments of the model
-    sites: frozenset[str] = frozenset()  # Observed sites, whose values are taken
-    latent: bool = False  # Whether values of continuous latent sites are taken
+    sites: frozenset[str] = frozenset()  # Observed sites
+    latent: bool = False  # Whether continuous latent sites are among the sources
 
     @classmethod
     def joined(cls, several: Iterable["Sources"]) -> "Sources":
@@ -111,8 +108,7 @@ def sites_taken(
     values: Mapping[str, jax.Array],
 ) -> frozenset[str]:
     """Sites whose values the distribution of a site, or the value of a deterministic one, uses."""
-    # `values` are stand-ins for values of other sites; sites without one are drawn, and may
-    # be among them.
+    # `values` are stand-ins for values of other sites; sites without one are drawn, and may be among them.
     arguments = Arguments.split(args, kwargs)
 
     def parts(values: Mapping[str, jax.Array], arrays: list[jax.Array]) -> list[Any]:
@@ -138,7 +134,7 @@ def _followed(program: Any, own: Sequence[Sources]) -> list[Sources]:
     known: dict[Any, Sources] = dict(zip(program.invars, own))
 
     def of(variable: Any) -> Sources:
-        # Literals have a value, and cannot be looked up.
+        # Literals are not variables, and cannot be looked up.
         return Sources() if hasattr(variable, "val") else known.get(variable, Sources())
 
     for equation in program.eqns:
@@ -163,7 +159,7 @@ def called(equation: Any) -> Any:
 
 
 def _in_memory(leaf: Any) -> Any:
-    """Data on the host as an array of their shape and type, which takes no memory."""
+    """Host data as an array of their shape and type that takes no memory."""
     if not isinstance(leaf, OnHost):
         return leaf
     return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)

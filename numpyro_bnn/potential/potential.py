@@ -66,14 +66,14 @@ class _Taken(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "subsample":
             return
-        # Another plate may have as many rows, all of which it needs.
+        # Another plate of the same size needs all of its rows.
         dim = axis_of_plate(self.plate, self)
         if dim is None:
             return
         axis = dim - msg["kwargs"]["event_dim"]
         shape = jnp.shape(msg["value"])
         if len(shape) >= -axis and shape[axis] == self.size:
-            # With another type of message the plate does not take a subsample of the rows again.
+            # With another type the plate does not subsample the rows again.
             msg["type"] = "taken"
             msg["value"] = self.take(jnp.asarray(msg["value"]), axis)
 
@@ -195,7 +195,7 @@ class Potential:
         return sorted({plate for site in data for plate in site.plates})
 
     def data_plate(self, plate: str | None = None) -> tuple[str, int]:
-        """The plate that minibatches are taken from, and its size N; refuses models that do not follow them."""
+        """The plate of minibatches and its size N; refuses models that do not follow minibatches."""
         candidates = self._plates
         if plate is None and len(candidates) == 1:
             (plate,) = candidates
@@ -287,8 +287,7 @@ class Potential:
 
 def _drawn(noise: Values, site: dict[str, Any]) -> jax.Array | None:
     """A value of a latent site from its distribution; around 0, unconstrained, where that has no draws."""
-    # NumPyro's ``init_to_sample`` compiles a median of one draw, which takes several times as
-    # long.
+    # NumPyro's ``init_to_sample`` compiles a median of one draw, which takes several times as long.
     if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
         return None
     if site["fn"].support.is_discrete:

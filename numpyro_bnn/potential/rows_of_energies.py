@@ -16,9 +16,9 @@ from numpyro_bnn._types import Array
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.rows_in_parts import same_in_parts
 
-# Rows that are computed together; an odd number of them, less than half, is a part.
+# Rows that are computed together; a part is an odd number of them, less than half.
 _TOGETHER = 64
-# What was found for a program, by its text, and how many are kept.
+# Results by the text of the program, and how many are kept.
 _known: dict[str, bool] = {}
 _MOST = 100
 
@@ -29,9 +29,7 @@ def refuse_dependent_rows(potential: Any, plate: str, size: int) -> None:
         return
     try:
         separate = _are_separate(potential, plate, size)
-    except (
-        Exception
-    ):  # a model of made-up numbers may fail in any way there is: nothing is known then
+    except Exception:  # the model may raise on made-up numbers; treat as unknown
         return
     if not separate:
         raise ValueError(
@@ -100,7 +98,7 @@ def _compared(
 
 
 def _made_up(array: Array) -> Array:
-    """The array, or numbers of its kind where it is traced."""
+    """The array, or random numbers of its type where it is traced."""
     if not isinstance(array, jax.core.Tracer):
         return array
     rng = np.random.default_rng(0)

@@ -29,7 +29,7 @@ def counted(site: Mapping[str, Any]) -> jax.Array:
     distribution = site["fn"]
     while distribution is not None:
         if isinstance(distribution, MaskedDistribution):
-            # A mask has the batch axes of what it hides; inside of `to_event` these are more than outside.
+            # Inside of `to_event` a mask has more batch axes than outside.
             mask = jnp.reshape(
                 distribution._mask,
                 (*jnp.shape(distribution._mask), *(1,) * len(distribution.event_shape)),
@@ -61,8 +61,7 @@ class Site(NamedTuple):
     scale: tuple[int, ...] = ()
     # Shape of its unconstrained value; None for a site without one.
     unconstrained: tuple[int, ...] | None = None
-    # Terms that an output sums through these weights, where that does not follow from the
-    # name.
+    # Terms that an output sums through these weights, where that does not follow from the name.
     fan_in: int | None = None
     distribution: type = object  # Class of its distribution, without what wraps it
     directions: bool = False  # Whether values are angles, of which π and -π are the same
@@ -73,21 +72,20 @@ class Site(NamedTuple):
 class Structure(NamedTuple):
     """Sites, plates and hierarchical precisions of a model for given arguments."""
 
-    sites: dict[str, Site]  # Its sample sites, in order
-    plates: dict[str, Plate]  # Its plates
-    # Its hierarchical precisions of weights, the lowest first; without those beside a log
-    # density that a handler scales or masks.
+    sites: dict[str, Site]  # Sample sites, in order
+    plates: dict[str, Plate]
+    # Hierarchical precisions of weights, the lowest first; without those next to a log density that a
+    # handler scales or masks.
     levels: dict[str, Level]
-    deterministic: dict[str, tuple[int, ...]]  # Shapes of its deterministic sites
+    deterministic: dict[str, tuple[int, ...]]  # Shapes of deterministic sites
     # Names of the deterministic sites that are parameters under this package's priors.
     parameters: frozenset[str] = frozenset()
-    takes_keys: bool = False  # Whether it asks for random keys itself, as dropout does
-    # Observed sites that are no data, such as a weight that `condition` holds at a value:
-    # constants of the model outside of plates of data. Minibatches count them once, and
-    # predictions are not compared with them.
+    takes_keys: bool = False  # Whether the model asks for random keys itself, as dropout does
+    # Observed sites that are no data, such as a weight that `condition` holds at a value: constants outside
+    # of plates of data. Minibatches count them once, and predictions are not compared with them.
     given: frozenset[str] = frozenset()
-    # Those of them whose log density depends on a latent site, such as a constant that was
-    # measured with an error, or the first value of a series: they are evidence, as data are.
+    # Given sites whose log density depends on a latent site, such as a constant measured with an error, or
+    # the first value of a series: they count as evidence.
     informative: frozenset[str] = frozenset()
     # Latent sites that a handler inside of the model sets, as `substitute` does.
     preset: frozenset[str] = frozenset()
@@ -117,7 +115,7 @@ class Structure(NamedTuple):
 
     @property
     def evidence(self) -> list[str]:
-        """Names of the observed sites that tell of latent ones: data, and informative given values."""
+        """Names of the observed sites with information on latent ones: data and informative given values."""
         return [n for n in self.observed if n not in self.given or n in self.informative]
 
     @property
@@ -132,7 +130,7 @@ class Structure(NamedTuple):
 
     @property
     def largest_precisions(self) -> dict[str, float]:
-        """Values that precisions hardly exceed by their priors: their 99.9 % quantiles."""
+        """The 99.9 % quantiles of precisions under their priors."""
         return largest_likely(self.levels)
 
     @property

@@ -104,9 +104,8 @@ def check_shapes(given: Mapping[str, Any], structure: Structure, chains: tuple[i
 
 
 def complete(potential: Potential, given: Values, chains: tuple[int, ...]) -> Values:
-    """Unconstrained start of all latent sites from the values of weights (and unconstrained other sites)."""
-    # Precisions start at their conditional means. Every array has the leading axis `chains`,
-    # () for none.
+    """Unconstrained start of all latent sites from values of weights (and unconstrained other sites)."""
+    # Precisions start at their conditional means. Every array has the leading axis `chains`, () for none.
     in_centered_coordinates = centered(potential.model, potential.args, potential.kwargs)
     levels = in_centered_coordinates.structure.levels
     needed = [n for n in in_centered_coordinates.structure.latent if n not in levels]
@@ -129,7 +128,7 @@ def shrink(name: str, value: jax.Array, known: int | None = None) -> jax.Array:
     if "/" not in name or jnp.ndim(value) < 2:
         return value
     if (count := known) is None:
-        # No `fan_in`, which warns of guesses: here the size only has to be about right.
+        # Not `fan_in`, which warns of guesses: a rough size is enough.
         shape = jnp.shape(value)
         count = prod(shape[axis] for axis in summed_axes(name.rsplit("/", 1)[1], shape))
     limit = 1 / jnp.sqrt(count)
@@ -156,11 +155,10 @@ def gentle_start(potential: Potential, key: jax.Array) -> Values:
 class BoundModel(NamedTuple):
     """A model together with its training data."""
 
-    model: Callable  # The model
-    # Its arguments.
+    model: Callable
     args: tuple
     kwargs: dict[str, object]
-    structure: Structure  # Its sites and plates for these arguments
+    structure: Structure
 
     @property
     def potential(self) -> Potential:

@@ -1,8 +1,4 @@
-"""Finds sites, plates and hierarchical precisions of a NumPyro model for given arguments.
-
-An abstract trace finds them, so that nothing is computed. The checks at the beginning of every fit are here
-too.
-"""
+"""Finds and checks sites, plates and hierarchical precisions of a model by an abstract trace."""
 
 import re
 import warnings
@@ -93,8 +89,7 @@ def structure_of(
     model: Callable, args: tuple, kwargs: dict, indices: Mapping[str, jax.Array] | None = None
 ) -> Structure:
     """Trace a model abstractly: parameters have shapes only, the arguments keep their values."""
-    # Checks inside the model that look at concrete data still happen. `indices` are rows to
-    # take, by plate.
+    # Checks inside the model that look at concrete data still happen. `indices` are rows to take, by plate.
     found: list[Structure] = []
     preset: set[str] = set()
     args, kwargs = as_jax(prepared(model, args, kwargs))
@@ -160,10 +155,9 @@ class _Keys(Messenger):
 def blanks(
     blank: jax.Array, preset: set[str] | None = None
 ) -> Callable[[dict[str, Any]], jax.Array | None]:
-    """A substitution for abstract traces: values of continuous latent sites that have no more than a shape."""
-    # Tracing a draw of each site takes longer than tracing the rest. `blank` is traced, so
-    # that no model can branch on it; `preset` gets the names of latent sites that have a
-    # value already.
+    """A substitution for abstract traces: placeholder values of continuous latent sites."""
+    # Tracing a draw of each site takes longer than tracing the rest. `blank` is traced, so that no model
+    # can branch on it; `preset` gets the names of latent sites that have a value already.
 
     def value(site: dict[str, Any]) -> jax.Array | None:
         if site["type"] != "sample" or site["is_observed"]:

@@ -3,8 +3,8 @@
 NumPyro broadcasts whatever can be broadcast. A target (N, 1) against predictions (N,) is an N×N
 table of log densities; a single value, or a likelihood that was summed, counts once for every row
 of the plate around it; a target that was not passed is sampled. All of these run, and sample another
-posterior than the intended one. One rule finds the first three: the values of an observed
-site have the shape of their log densities, so that each of them counts once.
+posterior than intended. One rule finds the first three: the values of an observed site must have the shape of
+their log densities, so that each counts once.
 """
 
 import inspect
@@ -66,7 +66,7 @@ def _plates(site: Site, structure: Structure) -> str:
 
 
 def _together(*shapes: Shape) -> Shape | None:
-    """The shape to which several shapes broadcast; None where they do not fit."""
+    """The shape to which several shapes broadcast, or None."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:

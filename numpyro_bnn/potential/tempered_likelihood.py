@@ -1,9 +1,8 @@
 """The likelihood of a model at any power between 0, the prior, and 1, the posterior.
 
-Most observed sites are tempered as p(y | θ)^b. A site whose distribution has integrated weights w out
-(:class:`~numpyro_bnn.distributions.linear_gaussian.LinearGaussian`) is tempered before they are:
-∫ p(w) p(y | w, θ)^b dw. So the path from prior to posterior is that of the model as it was written, with the
-weights left out of the state; the power of the integral itself would be another path.
+Most observed sites are tempered as p(y | θ)^b. A site with integrated weights w
+(:class:`~numpyro_bnn.distributions.linear_gaussian.LinearGaussian`) is tempered before the integral:
+∫ p(w) p(y | w, θ)^b dw, so that the path from prior to posterior is that of the model with its weights.
 """
 
 from collections.abc import Callable
@@ -27,9 +26,8 @@ class TemperedLikelihood(NamedTuple):
 
     def between(self, low: jax.Array, high: jax.Array) -> jax.Array:
         """The rise of the energy from one power to another, over the rise of the power."""
-        # Without integrated weights this is the energy of the likelihood, whatever the
-        # powers. With them it is its mean over their conditional distribution, averaged
-        # over the powers between the two.
+        # Without integrated weights this is the energy of the likelihood, whatever the powers. With them it
+        # is its mean over their conditional distribution, averaged over the powers between the two.
         ends = jnp.stack([low, high])
         # One call for all powers, so that the integral is compiled once.
         energies = (jax.vmap(one)(ends.reshape(-1)).reshape(ends.shape) for one in self.integrals)

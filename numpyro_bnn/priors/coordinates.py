@@ -67,7 +67,7 @@ class parameterize(Messenger):
         return hash((self.parameterization, self._model()))
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Answer a prior that asks for its coordinates."""
+        """Set the coordinates for a prior that asks for them."""
         if msg["type"] == "parameterization":
             # Inner handlers process a message first, so that the outermost one decides.
             msg["value"] = self.parameterization

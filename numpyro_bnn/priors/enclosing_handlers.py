@@ -1,8 +1,8 @@
 """What the handlers around a model will do to a site that it has not sampled yet.
 
 NumPyro's ``condition``, ``do``, ``scale`` and ``mask`` act on sample sites alone. Weights that are computed
-from other sites (non-centred ones) or integrated out are not such sites, and these handlers would pass them
-by in silence. Code that decides which sites to sample therefore asks here first.
+from other sites (non-centred ones) or integrated out are not such sites, and would silently escape these
+handlers. Code that decides which sites to sample therefore asks here first.
 """
 
 from types import NoneType

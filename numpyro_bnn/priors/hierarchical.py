@@ -257,7 +257,7 @@ def _sample_level(
     if (
         parameterization == "collapsed"
         and level.conjugate
-        # The integral is that of the density as it is, without given values.
+        # The integral holds for the unaltered density only, without given values.
         and not any(any(enclosing_handlers(site)) for site in (level.site, *level.members))
     ):
         return _integrated(level, sizes, above)
@@ -291,8 +291,7 @@ def _integrated(
     level: Level, sizes: dict[str, Shape], above: Any
 ) -> tuple[dict[str, jax.Array], Any]:
     """Sample weights with their precision integrated out, and draw the precision back."""
-    # With several arrays, each is sampled conditionally on those before it: p(w₁) p(w₂ | w₁)
-    # ….
+    # With several arrays, each is sampled conditionally on those before it: p(w₁) p(w₂ | w₁) ….
     values: dict[str, Any] = {} if level.parent is None else {level.parent: above}
     weights = {}
     for i, array in enumerate(level.arrays):

@@ -10,8 +10,8 @@ from numpyro.util import find_stack_level
 from numpyro_bnn.priors.paths import CallOrder, NetworkShapes, Shapes, layer_of, source_axis
 
 _LAYER = re.compile(r"layer\[(-?\d+)\]\.(.+)")
-# Layers that a warning has named already: every trace of a model calls its prior again.
-_TOLD: set[tuple[str, ...]] = set()
+# Layers that were warned of: every trace of a model calls its prior again.
+_WARNED: set[tuple[str, ...]] = set()
 
 
 def matches(path: str, pattern: str, shapes: Shapes) -> bool:
@@ -57,9 +57,9 @@ def warn_of_hidden_units(name: str, by_unit: Mapping[str, Shapes], shapes: Shape
     if not layers or getattr(shapes, "find", None) is None or len(patterns) < len(by_unit):
         return
     order = _order_of(shapes, patterns[0])
-    if order.from_data & set(layers) or (name, *layers) in _TOLD:
+    if order.from_data & set(layers) or (name, *layers) in _WARNED:
         return
-    _TOLD.add((name, *layers))
+    _WARNED.add((name, *layers))
     places = " and ".join(
         f"{layer!r} is layer[{order.layers.index(layer)}]" if layer in order.layers else repr(layer)
         for layer in layers

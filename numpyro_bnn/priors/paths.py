@@ -20,12 +20,11 @@ Shapes = dict[str, Shape]
 class CallOrder(NamedTuple):
     """The layers of a network in the order in which they are called."""
 
-    # Paths of the modules that own parameters, by their first call; the network itself is
-    # `""`.
+    # Paths of the modules that own parameters, by their first call; the network itself is `""`.
     layers: tuple[str, ...]
-    # Those whose inputs are made of no other parameter: their input is the data.
+    # Those whose input depends on no other parameter: it is the data.
     from_data: frozenset[str]
-    not_called: tuple[str, ...]  # Modules with parameters that the network did not use
+    not_called: tuple[str, ...]  # Modules whose parameters the network did not use
 
 
 class NetworkShapes(dict[str, Shape]):
@@ -56,14 +55,14 @@ AUXILIARY = (
 _SPLIT_PROJECTIONS = ("query", "key", "value")
 
 
-# Ends of the names of arrays that enter an output once, without a sum.
+# Arrays whose names end so enter an output once, without a sum.
 _ENTER_ONCE = ("bias", "embedding", "scale")
-# Guesses that a warning has named already: every trace of a model calls its prior again.
-_TOLD: set[tuple[str, Shape]] = set()
+# Guesses that were warned of: every trace of a model calls its prior again.
+_WARNED: set[tuple[str, Shape]] = set()
 
 
 def is_auxiliary(site: str) -> bool:
-    """Whether a site belongs to a parameter (its precision, its standardised value, …) and is none itself."""
+    """Whether a site belongs to a parameter (its precision, its standardised value, …)."""
     owner, _, leaf = site.rpartition(".")
     return bool(owner) and leaf in AUXILIARY
 
@@ -91,10 +90,9 @@ def source_axis(path: str, shape: Shape) -> int | None:
 
 def unit_axes(path: str, shape: Shape) -> tuple[UnitAxis, ...]:
     """The axes of a kernel that run over the units that its weights come from."""
-    # Rows of a dense kernel, all input axes of a layer with several, input channels of a
-    # convolution (and of the query, key and value projections of attention), groups and their
-    # input channels of one in groups; () for biases, scales and embeddings. Where no layer is
-    # known it is one axis.
+    # Rows of a dense kernel, all input axes of a layer with several, input channels of a convolution (and
+    # of the query, key and value projections of attention), groups and their input channels of one in
+    # groups; () for biases, scales and embeddings. Where no layer is known it is one axis.
     _warn_of_guess(path, shape)
     if isinstance(shape, LaidOut):
         return shape.unit_axes(path)
@@ -119,9 +117,8 @@ def summed_axes(path: str, shape: Shape) -> tuple[int, ...]:
 
 
 def is_guessed(path: str, shape: Shape) -> bool:
-    """Whether nothing tells over which axes an output sums: three or more, under any name."""
-    # Two axes are taken as (inputs, outputs), and a ``kernel`` of more as that of a
-    # convolution.
+    """Whether the axes that an output sums over are a guess: three or more axes, under any name."""
+    # Two axes are taken as (inputs, outputs), and a ``kernel`` of more as that of a convolution.
     if isinstance(shape, LaidOut):
         return shape.guessed
     leaf = path.rpartition(".")[2]
@@ -129,9 +126,9 @@ def is_guessed(path: str, shape: Shape) -> bool:
 
 
 def _warn_of_guess(path: str, shape: Shape) -> None:
-    if not is_guessed(path, shape) or (path, tuple(shape)) in _TOLD:
+    if not is_guessed(path, shape) or (path, tuple(shape)) in _WARNED:
         return
-    _TOLD.add((path, tuple(shape)))
+    _WARNED.add((path, tuple(shape)))
     axes, name = tuple(sorted(summed_axes(path, shape))), path.rpartition(".")[2]
     warnings.warn(
         f"The prior of '{path}' goes by fan-in or source units. That an output sums over the axes {axes} of "
@@ -160,7 +157,7 @@ def flatten_params(params: Any) -> dict[str, Any]:
             for key, child in node.items():
                 visit(child, (*path, str(key)))
             return
-        arrays = jax.tree.leaves(node)  # one: of an nnx.Variable its value, of an array itself
+        arrays = jax.tree.leaves(node)  # one leaf: the array, or the value of an nnx.Variable
         if len(arrays) != 1:
             raise TypeError(
                 f"Parameters must be nested dicts of arrays, but '{'.'.join(path)}' holds {node!r}."

@@ -35,9 +35,9 @@ UNITS = ".unit_precision"
 class Array(NamedTuple):
     """An array that a precision governs: w ~ Normal(0, 1 / (factor precision))."""
 
-    site: str  # Name of its site
-    # Axes along which each slice has its own precision (-1 is the last), and how many entries
-    # that follow one another on each of them share it; () for one precision in all.
+    site: str
+    # Axes along which each slice has its own precision (-1 is the last), and how many consecutive entries
+    # on each axis share it; () for one precision in all.
     units: tuple[tuple[int, int], ...] = ()
     factor: float = 1.0  # Precision of the array divided by the precision of the level
     df: float | None = None  # Degrees of freedom where it is t-distributed; None where Gaussian
@@ -196,10 +196,9 @@ class Level(NamedTuple):
 
 def levels_of(model_trace: Mapping[str, dict], held: Container[str] = ()) -> dict[str, Level]:
     """The hierarchical precisions sampled in a trace, the lowest levels first."""
-    # Where one of a group of weights and precisions has a given value (`condition`) or is
-    # computed from sites of other names (`reparam`), all precisions of the group are left
-    # out, and are sampled as ordinary sites. Sites in `held` are observed only because
-    # NumPyro's `Gibbs` holds them.
+    # Where one of a group of weights and precisions has a given value (`condition`) or is computed from
+    # sites of other names (`reparam`), all precisions of the group are left out, and are sampled as
+    # ordinary sites. Sites in `held` are observed only because NumPyro's `Gibbs` holds them.
     levels = {}
     for name, site in model_trace.items():
         if site["type"] == "sample" and isinstance(site["infer"].get("hierarchy"), Level):

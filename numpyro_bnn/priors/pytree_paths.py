@@ -1,8 +1,8 @@
 """Dotted paths of the arrays in a callable pytree, such as an Equinox module, and what its shapes mean.
 
-Flax ends a kernel in its output axis. Other libraries do not, and Equinox begins with it: (out, in). So a
-shape of such a module says itself over which axes an output sums (:class:`LaidOut`); nothing is guessed.
-Flax layers that are laid out in another way, such as stacked ones, have such shapes too.
+The last axis of a Flax kernel counts the outputs; in Equinox the first does: (out, in). So shapes of such
+modules say over which axes an output sums (:class:`LaidOut`); nothing is guessed. Flax layers of another
+layout, such as stacked ones, have such shapes too.
 """
 
 from typing import Any, NamedTuple
@@ -17,19 +17,17 @@ from numpyro_bnn._types import PyTree
 class UnitAxis(NamedTuple):
     """An axis of a kernel that runs over the units that its weights come from."""
 
-    axis: int  # Its number
-    repeats: int = 1  # How many entries that follow one another belong to one unit
+    axis: int
+    repeats: int = 1  # How many consecutive entries belong to one unit
 
 
 class LaidOut(tuple[int, ...]):
     """A shape that knows over which of its axes one output of the layer sums."""
 
-    # These axes, one that runs over units first; () for a bias or an embedding; None where
-    # nothing is known.
+    # The summed axes, the one over units first; () for a bias or an embedding; None where unknown.
     summed: tuple[int, ...] | None
     owner: str  # Name of the class that holds the array, for messages
-    # The axes over source units, None where they are not known; by default the first of
-    # `summed`.
+    # The axes over source units, None where they are not known; by default the first of `summed`.
     units: tuple[UnitAxis, ...] | None
     problem: str | None  # Why something is not known and what to do, for messages
     guessed: bool  # Whether `summed` is a guess, which priors warn of
@@ -73,10 +71,10 @@ class LaidOut(tuple[int, ...]):
 
 
 def is_module(value: object) -> bool:
-    """Whether a value is a pytree with a call: an Equinox module, or a registered class of arrays."""
+    """Whether a value is a callable pytree: an Equinox module, or a registered class of arrays."""
     if not callable(value) or isinstance(value, type):
         return False
-    # Modules of NNX are pytrees too, with parameters that Flax itself takes out.
+    # Modules of NNX are pytrees too, but Flax itself takes their parameters out.
     of_flax = any(base.__module__.split(".")[0] == "flax" for base in type(value).__mro__)
     return not of_flax and not jax.tree_util.all_leaves([value])
 

@@ -14,7 +14,7 @@ _BY_SCHEDULE = "its schedule"
 
 
 def failed_chains(state: PyTree, bad: dict[int, int]) -> dict[int, str]:
-    """The reason of failure by number of the chain; `bad` is the first draw that is not finite, by chain."""
+    """The reason of failure by chain; `bad` is the first draw that is not finite, by chain."""
     return exploded_chains(state) | not_finite(bad)
 
 
@@ -42,7 +42,7 @@ def warn_of_failed(failed: dict[int, str], num_chains: int, about_data: str = ""
 
 
 def exploded_chains(state: PyTree, before: float = float("inf")) -> dict[int, str]:
-    """Chains frozen by a kernel or a block of Gibbs at a step before `before`, as they became non-finite."""
+    """Chains frozen before step `before`, by a kernel or a block of Gibbs, because they became non-finite."""
     left_out = {}
     for part in (state, *getattr(state, "block_states", ())):
         steps = np.atleast_1d(np.asarray(getattr(part, "exploded_at", -1)))
@@ -77,7 +77,7 @@ def _finite(values: Any) -> Any:
     if isinstance(values, jax.Array):
         if any(device.platform != "cpu" for device in values.devices()):
             return _finite_on_device(values)
-        # In host memory already, where no program for each shape has to be compiled.
+        # On the host, where nothing is compiled for each shape.
         values = np.asarray(values)
     # A sum needs one pass and no memory; it is finite only if all values are.
     with np.errstate(all="ignore"):

@@ -21,7 +21,7 @@ def has_exact_energy(kernel: MCMCKernel) -> bool:
 
 
 def uncorrected_block(kernel: MCMCKernel) -> int | None:
-    """Number of the only block of a Gibbs sampler without Metropolis correction; None if not exactly one."""
+    """Number of the only block of Gibbs without Metropolis correction; None if not exactly one."""
     gibbs = getattr(kernel, "kernel", kernel)
     if not isinstance(gibbs, Gibbs):
         return None

@@ -3,7 +3,7 @@
 A chain is *suspect* where, after warm-up,
 
 - all its latent sites (of a block of Gibbs: all of the block) keep one value, bit for bit, in all draws or in
-  a tenth of them in a row, where that is no accident;
+  a tenth of them in a row, where that is not by chance;
 - hardly any of its proposals would have been accepted; or
 - more than half of its transitions diverged.
 
@@ -37,7 +37,7 @@ _FEWEST = 5
 _FEW_DIVERGENCES = 4
 # A chain that never moved is suspect if a healthy one would do so with less than this probability.
 _CHANCE = 1e-3
-# A chain that stood still for so many draws in a row, and for such a share of all, is looked at.
+# A stay of at least so many draws, and of such a share of all, is examined.
 _LONG_STAY, _STAY_SHARE = 100, 0.1
 # Numbers of draws on disk that are read at a time.
 _BLOCK = 2**24
@@ -118,8 +118,8 @@ def _parts(
     kernel = getattr(state, "hmc_state", state)
     values, names = _of_sites(sites, _position(kernel))
     if not names:
-        # Other names than those of the position: `record=` kept other values, which may be constant although
-        # the position moves. The energy is compared too.
+        # `record=` kept other values than the position, which may be constant although it moves. So the
+        # energy is compared too.
         values = [leaf for leaf in jax.tree.leaves(sites) if _is_real(leaf)]
         values += [] if energy is None else [energy]
     if "accept_prob" in stats:
@@ -147,7 +147,7 @@ def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[t
     # acceptance that is NaN gives no probability, and the chain is doubted.
     doubted = (hot.sum(1) > 1) & (failing | ~(chance * len(hot) >= _CHANCE))
     still = never_moved(part.values) & doubted if part.values and doubted.any() else zeros
-    stays = np.where(still, 0, _strange_stays(part.values, hot) if part.values else 0)
+    stays = np.where(still, 0, _stuck_stretches(part.values, hot) if part.values else 0)
     for chain in np.flatnonzero(still | failing | (stays > 0)).tolist():
         reasons = []
         if stays[chain]:
@@ -203,11 +203,10 @@ def never_moved(leaves: list[Array]) -> np.ndarray:
     return same
 
 
-def _strange_stays(leaves: list[Array], hot: np.ndarray) -> np.ndarray:
+def _stuck_stretches(leaves: list[Array], hot: np.ndarray) -> np.ndarray:
     """The longest stay of each chain at one place, in draws; 0 where it may be an accident."""
-    # A chain that moves in a share a of its other draws stays L of n draws with a probability
-    # of at most n (1 - a)^L. The smallest array is searched; `hot` marks draws at a
-    # temperature above 0.
+    # A chain that moves in a share a of its other draws stays L of n draws with a probability of at most n
+    # (1 - a)^L. The smallest array is searched; `hot` marks draws at a temperature above 0.
     chains, draws = hot.shape
     if draws < _LONG_STAY or not hot.all():
         return np.zeros(chains, int)

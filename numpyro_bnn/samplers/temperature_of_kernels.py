@@ -1,7 +1,7 @@
 """Refuses a temperature other than 1 beside parts of a sampler that draw from the posterior itself.
 
-A kernel at temperature T has the distribution exp(−U/T). Exact draws of precisions, moves, and integrals over weights
-or precisions are those of T = 1: beside a kernel of another temperature the two together have neither distribution.
+A kernel at temperature T samples exp(−U/T). Exact draws of precisions, moves, and integrals over weights or
+precisions are for T = 1: combined with another temperature they sample neither distribution.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 
-# A schedule is asked at so many steps.
+# A schedule is evaluated at so many steps.
 _STEPS = 10_000
 
 
@@ -46,7 +46,7 @@ def refuse_unequal(blocks: Sequence[MCMCKernel]) -> None:
         refuse_temperature(
             strange[0],
             f"The other blocks of Gibbs ({names}) draw at their own temperature, 1 where they have none, and "
-            "blocks of several temperatures have no common distribution. Give all blocks one temperature; for "
-            "precisions at another one than 1 sample all sites by one kernel, on "
+            "blocks of several temperatures have no common distribution. Give all blocks one temperature; "
+            "for precisions at another one than 1 sample all sites by one kernel, on "
             '`bnn.parameterize(model, "noncentered")`.',
         )

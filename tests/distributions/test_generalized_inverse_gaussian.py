@@ -30,7 +30,7 @@ DISTRIBUTIONS = [
 ]
 # Without a part in the inverse it is a Gamma distribution.
 GAMMAS = [(0.5, 2.0, 0.0), (3.0, 0.1, 0.0), (200.0, 50.0, 0.0)]
-# The first distribution twice more, for correlations between its draws, and one whose mirror image is compared.
+# The first distribution twice more, for correlations between draws, and one to compare with its mirror image.
 EQUAL = [DISTRIBUTIONS[0]] * 2
 MIRRORED = (1.5, 0.7, 2.0)
 EXTREME = [(0.5, 1e-12, 1e-12), (-2.0, 1e-8, 1e6), (2.0, 1e8, 1e-8)]

@@ -1,4 +1,4 @@
-"""The hierarchy of precisions: its prior distributions, its coordinates, and the distributions of precisions given weights."""
+"""The hierarchy of precisions: priors, coordinates, and distributions of precisions given weights."""
 
 import json
 import math

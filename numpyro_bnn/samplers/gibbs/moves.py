@@ -93,7 +93,7 @@ def _levels_of_weights(sites: dict[str, dict]) -> dict[str, Level]:
 
 
 def _unaltered(sites: dict[str, dict]) -> dict[str, dict]:
-    """A trace, refused where a hierarchical prior has other posteriors in other coordinates."""
+    """The trace; refused if a handler scales or masks a hierarchical prior."""
     refuse_altered("Interleaved", _levels_of_weights(sites).values(), sites)
     return sites
 
@@ -174,11 +174,11 @@ class UnitRescaling(ReprMixin):
     """Rescale each hidden unit of a layer: in-weights times s, out-weights over s.
 
     With relu units (or others with φ(s a) = s φ(a)) no prediction changes: s depends on the prior alone.
-    Where it is Gaussian given its precisions, log p(s²) is that of a generalised inverse Gaussian distribution
-    with shape (n_in - n_out)/2, up Σ τ w_in²/2 and down Σ τ w_out²/2, from which s² is drawn
-    exactly, for all units at once. That is the proposal of a Metropolis step, which is then always
-    accepted; with other activations, or priors with a scale (Student t), fewer proposals are accepted and the
-    step is still exact. Costs two energies.
+    Where it is Gaussian given its precisions, s² has a generalised inverse Gaussian distribution with shape
+    (n_in - n_out)/2, up Σ τ w_in²/2 and down Σ τ w_out²/2, and is drawn exactly, for all units at once.
+    That is the proposal of a Metropolis step, which is then always accepted; with other activations, or
+    priors with a scale (Student t), fewer proposals are accepted and the step is still exact. Costs two
+    energies.
 
     :param incoming: site of the kernel whose last axis counts the units.
     :param outgoing: site of the kernel whose first axis but the last counts them.

@@ -49,8 +49,8 @@ _LOGISTIC = Asked(
     part_words="logit",
     priors=(dist.Normal, dist.StudentT),
     prior_words="Gaussian or Student's t",
-    for_other_distributions="Give such a distribution its logits (`logits=`, not `probs=`); for Gaussian or t noise use "
-    "`bnn.integrate_output(model)`, for other distributions a gradient kernel alone.",
+    for_other_distributions="Give such a distribution its logits (`logits=`, not `probs=`); for Gaussian or "
+    "t noise use `bnn.integrate_output(model)`, for other distributions a gradient kernel alone.",
     why_unscaled="a likelihood to a power has no Pólya-Gamma form of one variable a label",
     of_other_priors="weights with another prior are left to the kernel",
 )
@@ -93,7 +93,7 @@ class OutputLayerGibbs(ReprMixin):
     Analysis 1 (2006), §3, who use another augmentation.
     """
 
-    # A draw given a minibatch would be from another distribution; `Interleaved` looks for this.
+    # A draw given a minibatch would have another distribution; `Interleaved` checks this flag.
     needs_all_rows = True
 
     def __init__(self, sites: Sequence[str] | None = None) -> None:
@@ -147,8 +147,7 @@ class OutputLayerGibbs(ReprMixin):
 class _Layer(NamedTuple):
     """The rows of a logistic regression for each class, in weights u with a standard normal prior."""
 
-    # Derivative of the logit of row i and class k by weight j of that class, (q, rows,
-    # classes).
+    # Derivatives of the logit of row i and class k by the weights of that class, (q, rows, classes).
     design: jax.Array
     fixed: jax.Array  # Logits at u = 0, (rows, classes)
     kappa: jax.Array  # Label, or its number of successes, less half the trials, (rows, classes)
@@ -216,7 +215,7 @@ def _gaussian_priors(
 
 
 def _axis_of_classes(parts: SiteParts, target: str, name: str, classes: int | None) -> int | None:
-    """The axis of a site whose slices each lead to one class's logit; None where there is one logit a row."""
+    """The axis of a site with one slice a class; None where there is one logit a row."""
     if classes is None:
         return None
     shape = parts.shapes[name]
@@ -262,7 +261,7 @@ def _design(
         axis, shape = axes[name], prior.loc.shape
         scales = _by_class(prior.scale, axis)
 
-        # Weight j of every class at once: classes do not share weights, so each logit sees its own.
+        # Weight j of all classes at once: classes do not share weights.
         def by_weight(unit: jax.Array, name: str = name, args: Any = (scales, shape, axis)) -> Any:
             scales, shape, axis = args
             return derivative(zeros | {name: _from_classes(unit[:, None] * scales, shape, axis)})

@@ -175,7 +175,7 @@ class PrecisionGibbs(ReprMixin, MCMCKernel):
         observed = {site for level in levels for site in level.members}
         if not observed:
             return {}
-        # With precision 1 the scale of the noise is 1 in its own unit.
+        # With precision 1 the noise has scale 1.
         own = {name: values[name] for name in self._levels}
         own |= {level.site: jnp.ones_like(own[level.site]) for level in levels}
         bound = substitute(seed(self._model, jax.random.key(0)), data=own)

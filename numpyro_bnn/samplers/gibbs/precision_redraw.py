@@ -23,9 +23,8 @@ def redrawn(
     key: jax.Array, levels: dict[str, Level], values: Values, gammas: jax.Array | None = None
 ) -> Values:
     """Constrained values with every precision of `levels` drawn from its conditional."""
-    # Gamma distributed conditionals depend on weights alone, and are independent given all
-    # else. One call draws them together: a loop of proposals for each takes half a second to
-    # compile.
+    # Gamma distributed conditionals depend on weights alone, and are independent given all else. One call
+    # draws them together: a loop of proposals for each takes half a second to compile.
     values = dict(values)
     key_gammas, key = jax.random.split(key)
     shapes = {name: jnp.shape(value) for name, value in values.items()}
@@ -55,8 +54,7 @@ def conjugate(levels: dict[str, Level]) -> dict[str, Level]:
 
 def concentrations(levels: dict[str, Level], shapes: dict[str, tuple[int, ...]]) -> np.ndarray:
     """Shape parameters of the Gamma distributed conditionals, one for each precision in order."""
-    # They depend on no value, so the draws of a whole ladder can be made before its states
-    # are known.
+    # They depend on no value, so the draws of a whole ladder can be made before its states are known.
     each = [
         np.full(prod(shapes[name]), level.shape_given(shapes))
         for name, level in conjugate(levels).items()
@@ -77,10 +75,10 @@ class LadderRedraw:
         return concentrations(self.structure.levels, self.structure.shapes)
 
     def __call__(self, key: jax.Array, z: Values, gammas: jax.Array | None = None) -> Values:
-        """Unconstrained values with new precisions, from draws of Gamma(:attr:`concentrations`, 1) if given."""
+        """Unconstrained values with new precisions; `gammas` ~ Gamma(:attr:`concentrations`, 1)."""
         values = self.potential.constrain(z, deterministic=True)
         values = redrawn(key, self.structure.levels, values, gammas)
-        # The weights keep their values; standardised weights in the model's own coordinates follow from them.
+        # Weights are kept; standardised weights in the model's own coordinates follow from them.
         return own_coordinates(
             self.potential, {name: values[name] for name in self.structure.latent}
         )

@@ -139,7 +139,7 @@ def trajectory(rule: Metropolis, begin: ProposalInputs) -> Decision:
     like = jax.tree.map(jnp.zeros_like, state.position)
     carry = (state, estimator, jnp.zeros((), real), like)
     end, estimator, value, last = lax.fori_loop(0, count, step, carry)
-    # A splitting that ends with a kick has computed gradient and energy at the end of the trajectory.
+    # A splitting that ends with a kick already has gradient and energy at the end of the trajectory.
     known = method.reuses_gradient and gradient.batch_size is None
     end_energy = value if known else jnp.asarray(rows.energy(end.position), real)
     change = end_energy - energy + end.work

@@ -15,7 +15,7 @@ from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 _MEMORY = 149 / 151
 # Width, in log step size, of the weight of an energy error by its distance from the target.
 _TRUST = 1.5
-# Energy errors below so many rounding errors of U are ignored.
+# Energy errors below this number of rounding errors of U are ignored.
 _ROUNDINGS = 4
 # The step size may at most double, or halve, from one step to the next.
 _LARGEST_CHANGE = 2.0
@@ -100,7 +100,7 @@ class Decoherence:
         chosen = jnp.where((at == -1) & seen, 1 / scale, tuned.friction)
         steps = _autocorrelation_time(learned, length)
         found = 1 / (_SHARE * tuned.step_size * steps)
-        # The autocorrelation time of a chain that is slower than its blocks comes out as about one block.
+        # A chain slower than its blocks gets an estimate of about one block.
         found = jnp.where(steps > _RESOLVED * length, jnp.minimum(found, chosen), found)
         chosen = jnp.where(at + 1 == third, found, chosen)
         friction = chosen.astype(tuned.friction.dtype)

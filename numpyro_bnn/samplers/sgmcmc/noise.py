@@ -30,8 +30,8 @@ def normal_like(key: jax.Array, tree: PyTree) -> PyTree:
     small = [k for k, x in enumerate(leaves) if x.dtype == jnp.float32 and x.size <= _SMALL]
     noise = {}
     if len(small) > 1:
-        # One vector for all leaves, so that its code is compiled once; the barrier keeps the compiler from
-        # repeating it wherever a part is used.
+        # One vector for all leaves compiles once; the barrier keeps the compiler from repeating it for each
+        # part.
         key, key_small = jax.random.split(key)
         sizes = [leaves[k].size for k in small]
         joint = lax.optimization_barrier(normal(key_small, (sum(sizes),), jnp.float32))
@@ -55,8 +55,7 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Arra
     if dtype != jnp.float32:
         return jax.random.normal(key, shape, dtype)
     bits = hashed_bits(jax.random.bits(key, (2,), jnp.uint32), shape)
-    # 23 bits give numbers in the middle of their cells, never ±1, where the inverse error function is
-    # infinite.
+    # 23 bits give midpoints of cells, never ±1, where the inverse error function is infinite.
     uniform = (bits >> 9).astype(jnp.float32) * 2.0**-22 + (2.0**-23 - 1)
     return jnp.float32(2**0.5) * lax.erf_inv(uniform)
 

@@ -20,7 +20,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, RandomWalkPro
 from numpyro_bnn.samplers.sgmcmc.gradient_noise import NoiseEstimate
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 
-# Share of the largest stable leapfrog step, 2/√λ, that a first guess takes.
+# The first step size as a share of the largest stable leapfrog step, 2/√λ.
 _STABLE = 0.25
 _POWER_STEPS = 20
 # Weight of the past curvature after one step with a smaller curvature.
@@ -49,7 +49,7 @@ def _norm(vector: PyTree) -> jax.Array:
 def _power_step(
     product: Callable[[PyTree], PyTree], inverse_mass_matrix: PyTree, vector: PyTree
 ) -> tuple[PyTree, jax.Array]:
-    """One step of power iteration with √M⁻¹ ∇²U √M⁻¹: a unit vector, and the factor by which it grew."""
+    """One power iteration with √M⁻¹ ∇²U √M⁻¹: the unit vector, and its growth factor."""
     root = jax.tree.map(jnp.sqrt, spread(inverse_mass_matrix, vector, "inverse_mass_matrix"))
     scaled = map_like(jnp.multiply, vector, root)
     image = map_like(jnp.multiply, product(scaled), root)
@@ -93,7 +93,7 @@ class ChainStart(NamedTuple):
     position: PyTree  # Unconstrained
     inverse_mass_matrix: PyTree  # Diagonal, a scalar or like the position
     key: jax.Array  # For the first vector of a power iteration
-    step_size: Number | None  # The one that was given; None for "auto"
+    step_size: Number | None  # As given; None for "auto"
     dynamics: Dynamics  # The method
 
 
@@ -101,8 +101,7 @@ def begin_tuning(
     start: ChainStart, friction: float | None, follow: bool = False, lasting: bool = False
 ) -> StepTuning:
     """The first step size and friction of a chain; no friction given is 0.1 / step_size."""
-    # That keeps nine tenths of a momentum in each step; with `lasting` at least a unit of
-    # time.
+    # That keeps nine tenths of a momentum in each step; with `lasting` at least a unit of time.
     step_size = start.step_size
     real = jnp.result_type(float)
     curvature, direction = jnp.full((), jnp.nan, real), None
@@ -146,7 +145,7 @@ def follow_curvature(
         curvature=curvature,
         direction=direction,
     )
-    # A curvature at a position whose energy is not finite is not used.
+    # A curvature that is not finite is not used.
     known = jnp.isfinite(curvature) & (curvature > 0)
     return jax.tree.map(lambda a, b: jnp.where(known, a, b), new, tuned)
 

@@ -43,7 +43,6 @@ _OF_THE_GRADIENT = ("grad_norm", "configurational_temperature", "configurational
 class Ingredients(NamedTuple):
     """The ingredients of a kernel, as a step uses them."""
 
-    # See their modules.
     dynamics: Dynamics
     gradient: Estimator
     preconditioner: Preconditioner
@@ -54,7 +53,7 @@ class Ingredients(NamedTuple):
     # Schedules of the step count.
     step_size: Schedule
     temperature: Schedule
-    auto: bool  # Whether the step size is that of the tuning and not of the schedule
+    auto: bool  # Whether the step size is tuned, not scheduled
     friction: float | None  # Per unit time, as given, or None
     gradient_noise: GradientNoise  # Known variance of the gradient, or "auto"
     num_warmup: int  # Steps of warm-up
@@ -63,7 +62,7 @@ class Ingredients(NamedTuple):
 
     @property
     def completes_kicks(self) -> bool:
-        """Whether a step ends with the half kick that it could leave to the next, at a second gradient."""
+        """Whether a step ends with its pending half kick, at the cost of a second gradient."""
         return self.is_changed and self.dynamics.pending_kick > 0
 
     @property
@@ -110,7 +109,7 @@ class Ingredients(NamedTuple):
         step_size = jnp.minimum(settings.step_size, most)
         friction = settings.friction
         if self.friction is None:
-            # It stays 0.1 / step_size.
+            # The friction stays 0.1 / step_size.
             friction = friction * settings.step_size / step_size
         return settings._replace(step_size=step_size, friction=friction)
 

@@ -40,7 +40,6 @@ class TuningContext(NamedTuple):
     friction: float | None  # Friction per unit time as given; None where it is tuned
     all_rows: bool  # Whether gradients are computed on all rows
     num_warmup: int  # Steps of warm-up
-    # These ingredients of the kernel.
     dynamics: Dynamics
     preconditioner: Preconditioner
 

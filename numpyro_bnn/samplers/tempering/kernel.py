@@ -53,8 +53,7 @@ from numpyro_bnn.samplers.tempering.warmup import (
     round_ends,
 )
 
-# The pilot run: sweeps on a ladder of so many rungs, which are doubled while its pairs reject too often to
-# estimate the barrier.
+# The pilot run: sweeps and rungs; rungs are doubled while pairs reject too often to estimate the barrier.
 _PILOT_SWEEPS = 200
 _PILOT_RUNGS = 8
 _MOST_PILOT_RUNGS = 128
@@ -72,8 +71,8 @@ class ParallelTempering(ReprMixin, MCMCKernel):
     and odd pairs in turn (Syed et al. 2022, *JRSS B* 84(2)). Warm-up adapts the ladder to equal
     rejection, and a step size and a diagonal metric for every rung; all are frozen after it. The log
     evidence log p(y) comes from stepping stones (Xie et al. 2011): ``mcmc.log_evidence``,
-    ``mcmc.log_evidence_error``, and all else that the ladder tells in ``mcmc.tempering``. It is that of all
-    values that are given, of sites that ``handlers.condition`` holds too.
+    ``mcmc.log_evidence_error``, and further statistics of the ladder in ``mcmc.tempering``. It is that of all
+    given values, including sites that ``handlers.condition`` holds.
 
     For posteriors of several modes, and to compare models by their evidence. A sweep costs rungs ×
     steps gradients: where NUTS mixes, it is cheaper. Trajectories must be long enough for the cold
@@ -203,7 +202,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         return kernel
 
     def take_num_warmup(self, num_warmup: int) -> None:
-        """Learn the length of warm-up, which is all that sweeps need of :meth:`init`."""
+        """Set the length of warm-up, the only setting of :meth:`init` that sweeps need."""
         self._num_warmup = num_warmup
 
     def init(

@@ -52,5 +52,5 @@ class MoveMoments(NamedTuple):
 
     @property
     def correlation(self) -> jax.Array:
-        """The correlation of the numbers of a pair (rung - 1,); NaN where one of them never differed."""
+        """The correlation of the numbers of a pair (rung - 1,); NaN where one of them is constant."""
         return self.products / jnp.sqrt(self.squares_before * self.squares_after)

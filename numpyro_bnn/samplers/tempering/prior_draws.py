@@ -17,7 +17,7 @@ from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Structure, altered
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 
-# Starts come from the best of so many prior draws a rung.
+# Number of prior draws for each rung, the best of which are starts.
 _DRAWS_A_RUNG = 16
 _NONE = np.zeros(0)
 
@@ -25,7 +25,7 @@ _NONE = np.zeros(0)
 def prior_noise(
     structure: Structure, key: jax.Array, count: tuple[int, ...] = (), more: np.ndarray = _NONE
 ) -> tuple[Values, jax.Array]:
-    """What Gaussian and Gamma sites of `count` prior draws are made of, and draws from Gamma(`more`, 1)."""
+    """Standard noise for Gaussian and Gamma sites of `count` prior draws, and draws of Gamma(`more`, 1)."""
     # One call draws all normals, another one all Gamma variates: a loop of proposals for each
     # site would take half a second to compile. Leaves are (*count, …).
     key_normals, key_gammas = jax.random.split(key)
@@ -45,7 +45,7 @@ def prior_noise(
     flat = np.concatenate([*known, more.reshape(-1)])
     if not flat.size:
         return noise, jnp.zeros(more.shape, real)
-    # The barrier keeps the compiler from repeating the work wherever a part is used.
+    # The barrier keeps the compiler from repeating the work for each part.
     drawn = lax.optimization_barrier(standard_gamma(key_gammas, flat, flat.shape))
     *parts, rest = jnp.split(drawn, np.cumsum([len(one) for one in known]))
     by_site = {name: part.reshape(shapes[name]) for name, part in zip(gammas, parts)}

@@ -11,8 +11,7 @@ from numpyro_bnn.potential.potential import Potential, Values
 class RungEnergies(NamedTuple):
     """Energies of the state of each rung, in nats, (rung,)."""
 
-    # `up` and `down` are -log p(y | θ), for integrated weights see
-    # `TemperedLikelihood.between`.
+    # `up` and `down` are -log p(y | θ), for integrated weights see `TemperedLikelihood.between`.
 
     posterior: jax.Array  # U on the posterior's rung
     # The energy of the likelihood between a rung and the next; of the last rung, as `down`.

@@ -25,18 +25,18 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS
 from numpyro_bnn.samplers.sgmcmc.noise import normal
 
-# The step size of each trajectory is jittered between these factors, so that trajectories do not return to
-# their start periodically, and some steps are small enough where the curvature is large.
+# Range of the jitter of step sizes: trajectories are not periodic, and some steps are small enough for large
+# curvatures.
 _LOW, _HIGH = 0.3, 1.2
 # A high acceptance, for steps that suit regions of high curvature too.
 _TARGET = 0.9
 _LARGEST_ERROR = 1000.0
-# Trajectory length in units of the adapted metric, where a quarter of a period is 1.6; longer ones are worth
-# less than more sweeps.
+# Trajectory length in units of the adapted metric, where a quarter of a period is 1.6; more sweeps are worth
+# more than longer trajectories.
 _LENGTH = 1.0
 _MOST_STEPS = 512
-# Rungs whose trajectories take few steps run up to so many of them in a sweep: near the prior, where states
-# forget their modes, this costs little beside the longest trajectory.
+# The most trajectories of a rung in a sweep, where they take few steps: near the prior, where states forget
+# their modes, this is cheap compared with the longest trajectory.
 _MOST_TRAJECTORIES = 8
 _SHARE = 4
 
@@ -128,8 +128,7 @@ class RungKernel(NamedTuple):
         inverse_mass_matrix: jax.Array,
     ) -> Moved:
         """One trajectory on every rung, or several (:meth:`trajectories_per_sweep`)."""
-        # `potential_of` gives U of a rung by its power; positions and metrics are (rung,
-        # parameter).
+        # `potential_of` gives U of a rung by its power; positions and metrics are (rung, parameter).
         repeats = self.trajectories_per_sweep(step_size)
 
         def one(power: jax.Array, repeats: jax.Array, *own: jax.Array) -> Moved:

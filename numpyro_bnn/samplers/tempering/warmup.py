@@ -9,7 +9,7 @@ from numpyro.infer.hmc_util import dual_averaging, welford_covariance
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.tempering.ladder import carried_over, equalized
 
-# The metric of the round before counts as much as so many positions of the new round.
+# Weight of the metric of the last round, in positions of the new one.
 _METRIC_WEIGHT = 10
 
 _begin_averaging, _average = dual_averaging()
@@ -69,7 +69,7 @@ def next_round(powers: jax.Array, seen: RungTuning) -> tuple[jax.Array, RungTuni
     variance = squares / jnp.maximum(count - 1, 1)[:, None]
     metric = share * variance + (1 - share) * seen.inverse_mass_matrix
     metric = jnp.where(jnp.isfinite(metric) & (metric > 0), metric, seen.inverse_mass_matrix)
-    # Metric and step size as columns of one array, because interpolation takes long to compile.
+    # One array for metric and step size, because interpolation is slow to compile.
     columns = jnp.column_stack([metric, seen.averaging[1]])
     columns = carried_over(columns, powers[1:], new[1:])
     metric, log_step = columns[:, :-1], columns[:, -1]

@@ -290,8 +290,7 @@ def log_acceptance(energy_error: Number, temperature: Number) -> jax.Array:
 
 def accept_or_reject(accept: jax.Array, end: DynamicsState, start: DynamicsState) -> DynamicsState:
     """``end`` if accepted, else ``start`` with its momentum reversed; in both ``work`` is set to 0."""
-    # Without the reversal the target would not be invariant if momenta are only partly
-    # refreshed.
+    # Without the reversal the target would not be invariant if momenta are only partly refreshed.
     if start.momentum is not None:
         start = start._replace(momentum=jax.tree.map(jnp.negative, start.momentum))
     state: DynamicsState = jax.tree.map(lambda x, y: jnp.where(accept, x, y), end, start)

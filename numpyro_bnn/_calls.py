@@ -10,10 +10,7 @@ _Made = TypeVar("_Made")
 
 
 def shows_call(call: str) -> Callable[[Callable[_Given, _Made]], Callable[_Given, _Made]]:
-    """A decorator for public functions: an error for arguments that do not fit ends with the right call.
-
-    :param call: the right call and what its arguments are, a sentence.
-    """
+    """A decorator that ends the error for arguments that do not fit with `call`, a sentence."""
 
     def decorate(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
         signature = inspect.signature(function)
@@ -34,7 +31,7 @@ def shows_call(call: str) -> Callable[[Callable[_Given, _Made]], Callable[_Given
 def all_or_nothing(
     method: Callable[Concatenate[Any, _Given], _Made],
 ) -> Callable[Concatenate[Any, _Given], _Made]:
-    """A method whose object changes at its end alone, and not at all if it is refused or interrupted."""
+    """A method that changes its object only at its end: not at all if it raises or is interrupted."""
 
     @functools.wraps(method)
     def whole(self: Any, *args: _Given.args, **kwargs: _Given.kwargs) -> _Made:

@@ -10,11 +10,7 @@ import numpy as np
 
 
 def check_positive(owner: str, **numbers: object) -> None:
-    """Refuse values that are not positive finite numbers.
-
-    :raises TypeError: for values that are not numbers.
-    :raises ValueError: for numbers that are not positive and finite.
-    """
+    """Refuse values that are not positive finite numbers."""
     for label, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
             raise TypeError(f"{owner}: {label} must be a number, got {label}={value!r}.")
@@ -44,10 +40,7 @@ def check_whole(owner: str, label: str, value: Any, least: int = 1) -> int:
 
 
 def check_share(owner: str, label: str, value: Any) -> None:
-    """Refuse anything but a number strictly between 0 and 1.
-
-    :raises ValueError: naming the value.
-    """
+    """Refuse anything but a number strictly between 0 and 1."""
     number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
     if not number or not 0 < value < 1:
         raise ValueError(
@@ -62,10 +55,7 @@ def is_typed_key(value: Any) -> bool:
 
 
 def check_key(owner: str, key: object, batch: int = 1) -> None:
-    """Refuse values that are neither a random key nor one key a chain.
-
-    :raises TypeError: naming the value.
-    """
+    """Refuse values that are neither a random key nor one key a chain."""
     if isinstance(key, (jax.Array, np.ndarray)):
         typed = is_typed_key(key)
         shape = key.shape if typed else key.shape[:-1]
@@ -80,11 +70,7 @@ def check_key(owner: str, key: object, batch: int = 1) -> None:
 
 
 def refuse_equal_keys(owner: str, keys: jax.Array) -> None:
-    """Refuse random keys that are equal: their chains would be one and the same chain.
-
-    :param keys: one random key a chain.
-    :raises ValueError: naming two chains.
-    """
+    """Refuse equal keys, one a chain: their chains would be identical."""
     typed = is_typed_key(keys)
     rows = [bytes(row) for row in np.asarray(jax.random.key_data(keys) if typed else keys)]
     for chain, row in enumerate(rows):

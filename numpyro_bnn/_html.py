@@ -1,7 +1,4 @@
-"""Pages of HTML that stand by themselves: text, tables and pictures in one file, without network or script.
-
-A page follows the reader's choice of light or dark, and fits a telephone as well as a wide screen.
-"""
+"""Self-contained HTML pages: text, tables and pictures in one file, without network access or scripts."""
 
 import base64
 import io
@@ -42,11 +39,7 @@ img { max-width: 100%; height: auto; }
 
 
 def page(title: str, sections: Iterable[str]) -> str:
-    """A whole page.
-
-    :param title: the title of the window, as plain text.
-    :param sections: parts of the body, in HTML; empty ones are left out.
-    """
+    """A whole page: its title as plain text, and the parts of its body in HTML."""
     body = "\n".join(section for section in sections if section)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -56,37 +49,26 @@ def page(title: str, sections: Iterable[str]) -> str:
 
 
 def section(heading: str, *parts: str) -> str:
-    """A heading and what stands below it; nothing where there is nothing to stand there.
-
-    :param heading: plain text.
-    :param parts: HTML.
-    """
+    """A heading (plain text) and the HTML below it; nothing if there is no HTML."""
     inside = "\n".join(part for part in parts if part)
     return f"<section>\n<h2>{escape(heading)}</h2>\n{inside}\n</section>" if inside else ""
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """A paragraph of plain text.
-
-    :param text: plain text.
-    :param kind: class of the style sheet: ``"faint"`` or ``"warning"``.
-    """
+    """A paragraph of plain text; `kind` is a class of the style sheet, ``"faint"`` or ``"warning"``."""
     return f"<p{_class(kind)}>{escape(text)}</p>"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
-    """A table that scrolls by itself where the screen is narrow.
-
-    :param head: names of the columns.
-    :param rows: cells, plain text or :class:`Markup`; the first column stands to the left.
-    :param caption: a sentence above the table.
-    """
-    told = paragraph(caption, "faint") if caption else ""
+    """A table that scrolls by itself on narrow screens; cells are plain text or :class:`Markup`."""
+    above_table = paragraph(caption, "faint") if caption else ""
     above = "".join(f"<th>{_cell(text)}</th>" for text in head)
     lines = ("".join(f"<td>{_cell(text)}</td>" for text in row) for row in rows)
     body = "".join(f"<tr>{line}</tr>\n" for line in lines)
     lines_above = f"<thead><tr>{above}</tr></thead>"
-    return f'{told}<div class="wide"><table>{lines_above}\n<tbody>{body}</tbody></table></div>'
+    return (
+        f'{above_table}<div class="wide"><table>{lines_above}\n<tbody>{body}</tbody></table></div>'
+    )
 
 
 class Markup(str):
@@ -94,10 +76,7 @@ class Markup(str):
 
 
 def bar(share: float) -> Markup:
-    """A bar for a cell of a table.
-
-    :param share: its length, from 0 to 1.
-    """
+    """A bar for a cell of a table; `share`, its length, is from 0 to 1."""
     width = 7 * min(max(share, 0.0), 1.0)
     return Markup(f'<span class="bar" style="width:{width:.2f}em"></span>')
 
@@ -110,13 +89,7 @@ def strong(text: str) -> Markup:
 def picture(
     draw: Callable[[Any], Any], alt: str, caption: str, size: tuple[float, float] = (6.4, 3.8)
 ) -> str:
-    """A figure, drawn once for light pages and once for dark ones.
-
-    :param draw: draws on an empty Matplotlib figure.
-    :param alt: what it shows, for those who do not see it.
-    :param caption: a sentence below it.
-    :param size: width and height in inches.
-    """
+    """A figure that `draw` draws, once for light pages and once for dark ones; `size` is in inches."""
     import matplotlib.style
     from matplotlib.figure import Figure
 

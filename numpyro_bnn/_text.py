@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpyro.distributions import Distribution
 
-# Entries up to which an array is written out.
+# An array of more entries is shown by its shape.
 _FEW = 4
 
 
@@ -35,9 +35,9 @@ def text_of(value: object) -> str:
         return " ".join(str(np.asarray(value).tolist()).split())
     if dataclasses.is_dataclass(value) and "\n" in repr(value):
         return call_of(type(value).__name__, _of_module(value))
-    told = repr(value)
-    # Modules of NNX write out all of their arrays.
-    return f"{type(value).__name__}(…)" if "\n" in told else " ".join(told.split())
+    text = repr(value)
+    # The `repr` of an NNX module writes out all of its arrays.
+    return f"{type(value).__name__}(…)" if "\n" in text else " ".join(text.split())
 
 
 def _of_module(module: Any) -> dict[str, Any]:
@@ -47,24 +47,15 @@ def _of_module(module: Any) -> dict[str, Any]:
 
 
 def call_of(name: str, settings: Mapping[str, object], first: Sequence[object] = ()) -> str:
-    """``name(first, …, setting=value, …)``.
-
-    :param first: arguments given without a name.
-    """
+    """``name(first, …, setting=value, …)``."""
     parts = [text_of(value) for value in first]
     parts += [f"{key}={text_of(value)}" for key, value in settings.items()]
     return f"{name}({', '.join(parts)})"
 
 
 def constructor_of(value: object, leave_out: Sequence[str] = (), defaults: bool = True) -> str:
-    """The call of its class that makes an object like this one.
-
-    Arguments are read from the attributes of the same name, with or without an underscore before
-    it; one that has no default is written without its name.
-
-    :param leave_out: arguments that are not told.
-    :param defaults: whether those are told that have their default.
-    """
+    """The call of its class that makes an object like this one."""
+    # Arguments are read from attributes of the same name, with or without an underscore.
     first, settings = [], {}
     for name, parameter in inspect.signature(type(value)).parameters.items():
         attribute = name if hasattr(value, name) else f"_{name}"
@@ -83,7 +74,7 @@ def _same(value: Any, default: Any) -> bool:
     return value is default or (isinstance(value, plain) and bool(value == default))
 
 
-class Told:
+class ReprMixin:
     """An object whose ``repr`` is the call that makes one like it."""
 
     def __repr__(self) -> str:

@@ -133,7 +133,7 @@ ROWS = {
     """,
     "potential": """
         compiled_arguments flat_position shared_rows sites tempered_likelihood
-        convolutions rows value_sources
+        convolutions rows data_dependencies
         rows_in_parts targets without_subsampling
         fixed_parameters known_indices
         structure
@@ -142,7 +142,7 @@ ROWS = {
         chunked_likelihood starts
     """,
     "priors": """
-        coordinates outer_handlers pytree_paths
+        coordinates enclosing_handlers pytree_paths
         paths
         base layer_patterns
         precision_conditionals

@@ -28,9 +28,9 @@ from numpyro_bnn.approximations.marginal_energy import Marginal, marginal_of
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.distributions.unwrap import family_of
 from numpyro_bnn.models.affine import AFFINE, CONSTANT, dependence
+from numpyro_bnn.potential.data_dependencies import is_factor
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.sites import counted
-from numpyro_bnn.potential.value_sources import is_factor
 
 Curvature = Literal["hessian", "gauss_newton"]
 # Laws that depend on their location and value by the difference of the two.
@@ -161,7 +161,9 @@ def _check_values(
 ) -> None:
     """Refuse observed values that depend on the position where only parameters of their law are used."""
     structure = marginal.centered.structure
-    if all(issubclass(structure.sites[name].law, _LOCATION) for name in structure.observed):
+    if all(
+        issubclass(structure.sites[name].distribution, _LOCATION) for name in structure.observed
+    ):
         return
     found: dict[str, Any] = {}
 

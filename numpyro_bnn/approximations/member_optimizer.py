@@ -49,7 +49,7 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.starts import check_mapping
-from numpyro_bnn.potential.structure import begin_fit, explain_tracing
+from numpyro_bnn.potential.structure import explain_tracing, trace_and_check
 from numpyro_bnn.potential.targets import check_arguments
 from numpyro_bnn.potential.without_subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
@@ -147,7 +147,7 @@ class MemberOptimizer:
     ) -> None:
         # As they were given, with the names of columns.
         self.given = args, kwargs
-        model, args, kwargs, structure = begin_fit(model, args, kwargs)
+        model, args, kwargs, structure = trace_and_check(model, args, kwargs)
         if batch_size is None:
             batch_size = own_batch_size(owner, structure)
         self.owner = owner

@@ -117,12 +117,12 @@ def refuse_row_shape(
 ) -> NoReturn:
     """Raise ValueError: an array does not have rows of the shape that the training inputs had."""
     raise ValueError(
-        f"{owner}: {label} has {_told(shape)}, and the fit had {_told((None, *row))}. "
+        f"{owner}: {label} has {_message(shape)}, and the fit had {_message((None, *row))}. "
         f"{_advice(label, shape, row)}"
     )
 
 
-def _told(shape: tuple[int | None, ...]) -> str:
+def _message(shape: tuple[int | None, ...]) -> str:
     """A shape in words: the columns where there is an axis of them."""
     if len(shape) == 2:
         return f"{shape[1]} column{'s' * (shape[1] != 1)}"

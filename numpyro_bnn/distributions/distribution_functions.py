@@ -31,15 +31,12 @@ _SCIPY: dict[type[dist.Distribution], tuple[tuple[str, ...], Any]] = {
     dist.Beta: (("concentration1", "concentration0"), stats.beta),
 }
 
-# Rates from which Poisson quantiles are expanded: to a hundredth of a count.
+# Above this rate Poisson quantiles come from an expansion, accurate to a hundredth of a count.
 _MANY = 1e4
 
 
 class _ByScipy(dist.Distribution):
-    """A distribution whose log density and distribution function come from SciPy.
-
-    :param base_dist: one of those above.
-    """
+    """A distribution whose log density and distribution function come from SciPy."""
 
     pytree_data_fields = ("base_dist",)
 
@@ -69,14 +66,14 @@ class _ByScipy(dist.Distribution):
         return self._found("cdf", value)
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> Any:
-        law = self.base_dist
-        if isinstance(law, dist.GammaPoisson):
+        distribution = self.base_dist
+        if isinstance(distribution, dist.GammaPoisson):
             key, other = jax.random.split(key)
-            rate = law._gamma.sample(other, sample_shape)
+            rate = distribution._gamma.sample(other, sample_shape)
             return _poisson(key, rate, jnp.shape(rate))
-        if isinstance(law, dist.Poisson):
-            return _poisson(key, law.rate, sample_shape + law.batch_shape)
-        return law.sample(key, sample_shape)
+        if isinstance(distribution, dist.Poisson):
+            return _poisson(key, distribution.rate, sample_shape + distribution.batch_shape)
+        return distribution.sample(key, sample_shape)
 
     def _found(self, what: str, value: ArrayLike) -> jax.Array:
         family = next(kind for kind in _SCIPY if isinstance(self.base_dist, kind))
@@ -88,7 +85,7 @@ class _ByScipy(dist.Distribution):
 
 
 def _poisson(key: jax.Array, rate: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
-    """Counts; of large rates by the expansion of quantiles, as JAX rejects by rounded log densities there."""
+    """Poisson counts; at large rates from expanded quantiles, because JAX rounds log densities there."""
     few, many = jax.random.split(key)
     z, rate = jax.random.normal(many, shape), jnp.asarray(rate)
     far = jnp.floor(rate + jnp.sqrt(rate) * z + (z**2 - 1) / 6 + 0.5)
@@ -103,8 +100,8 @@ def _on_host(family: type, what: str, kind: Any, value: Any, *parameters: Any) -
         return np.asarray(getattr(_SCIPY[family][1](*given), what)(y)).astype(kind)
 
 
-def in_double_precision(law: dist.Distribution) -> dist.Distribution:
-    """A distribution of the same values, whose parts that SciPy has are taken from there."""
+def in_double_precision(distribution: dist.Distribution) -> dist.Distribution:
+    """The same distribution, with SciPy's double precision for the parts that SciPy has."""
 
     def is_known(part: Any) -> bool:
         return isinstance(part, (_ByScipy, *_SCIPY))
@@ -112,25 +109,16 @@ def in_double_precision(law: dist.Distribution) -> dist.Distribution:
     def replaced(part: Any) -> Any:
         return _ByScipy(part) if isinstance(part, tuple(_SCIPY)) else part
 
-    # A class that is no pytree would come back without its attributes: it is left alone.
-    has_known = any(map(is_known, jax.tree.leaves(law, is_leaf=is_known)))
-    return jax.tree.map(replaced, law, is_leaf=is_known) if has_known else law
+    # `tree.map` would lose the attributes of a class that is no pytree, so it is left alone.
+    has_known = any(map(is_known, jax.tree.leaves(distribution, is_leaf=is_known)))
+    return jax.tree.map(replaced, distribution, is_leaf=is_known) if has_known else distribution
 
 
-def distribution_function(law: dist.Distribution, y: jax.Array) -> jax.Array:
-    """F(y) of every entry of a target by itself, also of one whose entries are one event.
-
-    What SciPy or NumPyro has is taken. Laws of whole numbers that have none there, such as the beta-binomial,
-    are summed from their first number up to y: the cost grows with y.
-
-    :param law: distribution of the target.
-    :param y: one value for each entry, of any size: below the support F is 0, above it 1.
-    :return: the shape of the target, between 0 and 1.
-    :raises NotImplementedError: for a law without one, naming it.
-    """
-    base = family_of(in_double_precision(law))
+def distribution_function(distribution: dist.Distribution, y: jax.Array) -> jax.Array:
+    """F(y) of every entry of a target by itself, also where its entries are one event."""
+    base = family_of(in_double_precision(distribution))
     if isinstance(base, (dist.MultivariateNormal, dist.LowRankMultivariateNormal)):
-        # Of each output by itself.
+        # The marginal distribution of each output.
         return dist.Normal(base.mean, jnp.sqrt(base.variance)).cdf(y)
     if isinstance(base, dist.Delta):
         return jnp.where(y >= base.v, 1.0, 0.0)
@@ -142,7 +130,7 @@ def distribution_function(law: dist.Distribution, y: jax.Array) -> jax.Array:
         return base.gate * (y >= 0) + (1 - base.gate) * part
     if (parts := _of_components(base, y)) is not None:
         return jnp.sum(base.mixing_distribution.probs * parts, -1)
-    # Outside of the support, and between whole numbers, NumPyro's functions are NaN or something in between.
+    # NumPyro's functions may be NaN outside of the support, and wrong between whole numbers.
     low = getattr(base.support, "lower_bound", -jnp.inf)
     high = getattr(base.support, "upper_bound", jnp.inf)
     at = jnp.floor(y) if base.support.is_discrete else y
@@ -153,35 +141,35 @@ def distribution_function(law: dist.Distribution, y: jax.Array) -> jax.Array:
         has_first = base.support.is_discrete and hasattr(base.support, "lower_bound")
         if not has_first or base.event_shape:
             raise NotImplementedError(
-                f"The law of the target, {type(base).__name__}, has no distribution function in NumPyro, so "
-                "that quantiles, and distances between distribution functions, cannot be computed. Draw "
-                "targets by `predictions.sample(key)`, or use a law that has one."
+                f"The distribution of the target, {type(base).__name__}, has no distribution function in "
+                "NumPyro, so quantiles, and distances between distribution functions, cannot be computed. "
+                "Draw targets by `predictions.sample(key)`, or use a distribution that has one."
             ) from None
         found = _summed(getattr(base, "base_dist", base), low, inside)
     return jnp.where(at < low, 0.0, jnp.where(at >= high, 1.0, found))
 
 
-def _of_components(law: dist.Distribution, y: jax.Array) -> jax.Array | None:
-    """Distribution functions of the components of a mixture of numbers, the last axis; None of other laws.
-
-    NumPyro's own takes every component at numbers outside of its support too.
-    """
-    if law.event_shape:
+def _of_components(distribution: dist.Distribution, y: jax.Array) -> jax.Array | None:
+    """Distribution functions of the components of a mixture, on the last axis; None if it is no mixture."""
+    # NumPyro's own also evaluates every component at values outside its support.
+    if distribution.event_shape:
         return None
-    if isinstance(law, dist.MixtureSameFamily):
-        return distribution_function(law.component_distribution, jnp.expand_dims(y, -1))
-    if isinstance(law, dist.MixtureGeneral):
-        return jnp.stack([distribution_function(c, y) for c in law.component_distributions], -1)
+    if isinstance(distribution, dist.MixtureSameFamily):
+        return distribution_function(distribution.component_distribution, jnp.expand_dims(y, -1))
+    if isinstance(distribution, dist.MixtureGeneral):
+        return jnp.stack(
+            [distribution_function(c, y) for c in distribution.component_distributions], -1
+        )
     return None
 
 
-def _summed(law: dist.Distribution, low: ArrayLike, y: jax.Array) -> jax.Array:
-    """The probabilities of the whole numbers from `low` to y, added up."""
+def _summed(distribution: dist.Distribution, low: ArrayLike, y: jax.Array) -> jax.Array:
+    """The summed probabilities of the whole numbers from `low` to y."""
 
     def more(i: int, total: jax.Array) -> jax.Array:
         value = jnp.minimum(low + i, y)
-        return total + jnp.where(low + i <= y, jnp.exp(law.log_prob(value)), 0.0)
+        return total + jnp.where(low + i <= y, jnp.exp(distribution.log_prob(value)), 0.0)
 
-    shape = jnp.broadcast_shapes(jnp.shape(y), law.batch_shape)
+    shape = jnp.broadcast_shapes(jnp.shape(y), distribution.batch_shape)
     count = jnp.max(y - low).astype(int) + 1
     return jnp.minimum(lax.fori_loop(0, count, more, jnp.zeros(shape)), 1.0)

@@ -23,18 +23,9 @@ _State: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def standard_gamma(key: jax.Array, concentration: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
-    """Exact draws from Gamma(concentration, 1).
-
-    All entries propose together until each has been accepted: a few rounds, of which the first
-    serves 95 %. Marsaglia and Tsang 2000, *A simple method for generating gamma variables*; below
-    a concentration of 1 with the boost of their section 6.
-
-    :param key: random key.
-    :param concentration: positive, broadcastable to `shape`.
-    :param shape: shape of the draws.
-    :return: positive draws, the smallest normal number for those that would underflow; NaN where
-        the concentration is not positive and finite.
-    """
+    """Exact draws from Gamma(concentration, 1); NaN where the concentration is not positive and finite."""
+    # Marsaglia and Tsang (2000), *A simple method for generating gamma variables*; below a concentration of
+    # 1 with the boost of section 6. The first round of proposals serves 95 % of the entries.
     dtype = jnp.result_type(float)
     given = jnp.broadcast_to(jnp.asarray(concentration, dtype), shape)
     d = jnp.where(given < 1, given + 1, given) - 1 / 3
@@ -42,12 +33,12 @@ def standard_gamma(key: jax.Array, concentration: ArrayLike, shape: tuple[int, .
     def propose(state: _State) -> _State:
         key, found, waiting = state
         key, key_now = jax.random.split(key)
-        # One flat call for all: what costs time to compile is the generator.
+        # One flat call for all, because the generator is slow to compile.
         numbers = 1 - jax.random.uniform(key_now, (3 * math.prod(shape),), dtype)
         for_normal, for_test, for_boost = numbers.reshape(3, *shape)
         x = -math.sqrt(2) * erfinv(2 * for_normal - 1)
         t = x / jnp.sqrt(9 * d)
-        # x²/2 + d - dv + d log v of v = (1 + t)³. As d t² = x²/9, only a series is left of small t.
+        # x²/2 + d - dv + d log v with v = (1 + t)³, where d t² = x²/9.
         exact = x**2 / 2 + d * (3 * (jnp.log1p(t) - t - t**2) - t**3)
         series = -3 * d * t**4 * (1 / 4 - t / 5 + t**2 / 6)
         bound = jnp.where(jnp.abs(t) < _SMALL, series, exact)
@@ -64,7 +55,7 @@ def standard_gamma(key: jax.Array, concentration: ArrayLike, shape: tuple[int, .
 def scaled(standard: jax.Array, rate: ArrayLike) -> jax.Array:
     """Draws from Gamma(concentration, rate) made of draws from Gamma(concentration, 1)."""
     draws = standard / rate
-    # A rate above 1 takes the smallest numbers below what the type can hold.
+    # A rate above 1 could underflow the smallest draws.
     return jnp.maximum(draws, jnp.finfo(draws.dtype).tiny)
 
 
@@ -75,8 +66,8 @@ class Gamma(dist.Gamma):
     def log_prob(self, value: ArrayLike) -> jax.Array:
         """Log density, in nats."""
         k, rate = self.concentration, self.rate
-        # JAX would compile some hundred operations for the log Gamma function of a known number, and then
-        # compute them for good: half a second for seven precisions, wherever the density is used.
+        # JAX would compile the log Gamma function of a constant: half a second for seven precisions, wherever
+        # the density is used.
         known = isinstance(k, (int, float))
         normalizer = math.lgamma(k) if known and k > 0 else gammaln(k)
         return (k - 1) * jnp.log(value) - rate * value + k * jnp.log(rate) - normalizer

@@ -26,17 +26,15 @@ _HALVINGS = 16
 
 
 class _Centred(NamedTuple):
-    """log p around its mode: x = l - mode, and log p(0) = 0.
+    """log p around its mode: x = l - mode, and log p(0) = 0."""
 
-    - **up**, **down** - up e^mode and down e^(-mode)
-    """
-
+    # up e^mode and down e^(-mode) of the uncentred density.
     up: jax.Array
     down: jax.Array
 
     def log_density(self, x: jax.Array) -> jax.Array:
         right, left = _both_expm1(x)
-        # A term with factor zero is zero, even where the other factor overflows.
+        # A term with a zero factor is 0, even if the other factor overflows.
         rise = jnp.where(self.up > 0, self.up * (right - x), 0.0)
         return -rise - jnp.where(self.down > 0, self.down * (left + x), 0.0)
 
@@ -47,23 +45,15 @@ class _Centred(NamedTuple):
 
 
 def _both_expm1(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """e^x - 1 and e^(-x) - 1, without overflow.
-
-    The second is made from the first: XLA was seen to give expm1(x) for expm1(-x) where a program on
-    a CPU has both (jaxlib 0.12.0, a batch of 2000).
-    """
-    # Beyond e^80 a density is as good as zero.
+    """e^x - 1 and e^(-x) - 1, without overflow."""
+    # The second is made from the first: on a CPU, XLA returned expm1(x) for expm1(-x) in programs with both
+    # (jaxlib 0.12.0, a batch of 2000). Beyond e^80 the density is 0 in effect.
     right = jnp.expm1(jnp.clip(x, -80.0, 80.0))
     return right, -right * jnp.exp(-jnp.clip(x, -80.0, 80.0))
 
 
 def mode_of_log(shape: Array | float, up: Array | float, down: Array | float) -> jax.Array:
-    """The most probable value of log τ.
-
-    :param shape: any real number, positive where `down` is 0.
-    :param up: coefficient of -τ, positive.
-    :param down: coefficient of -1/τ, not negative.
-    """
+    """The most probable value of log τ; arguments as in :func:`sample_log`."""
     root = jnp.sqrt(jnp.square(shape) + 4 * up * down)
     # Two forms of the root of up τ² - shape τ - down = 0, for shapes of either sign.
     positive = shape > 0
@@ -75,27 +65,19 @@ def mode_of_log(shape: Array | float, up: Array | float, down: Array | float) ->
 def sample_log(
     key: jax.Array, shape: Array | float, up: Array | float, down: Array | float
 ) -> jax.Array:
-    """Independent exact draws of log τ.
-
-    :param key: random key.
-    :param shape: any real number, positive where `down` is 0.
-    :param up: coefficient of -τ, positive.
-    :param down: coefficient of -1/τ, not negative.
-    :return: one draw for each entry of the three arguments, broadcast together.
-
-    Source: L. Devroye, *Random variate generation for the generalized inverse Gaussian
-    distribution*, Statistics and Computing 24 (2014), whose tangents this chooses by bisection.
-    """
+    """Exact draws of log τ, for `up` > 0 and `down` >= 0, and `shape` > 0 where `down` is 0."""
+    # Source: L. Devroye, *Random variate generation for the generalized inverse Gaussian distribution*,
+    # Statistics and Computing 24 (2014), whose tangents are chosen by bisection here.
     shape, up, down = jnp.broadcast_arrays(
         *(jnp.asarray(a, jnp.result_type(float)) for a in (shape, up, down))
     )
     mode = mode_of_log(shape, up, down)
-    law = _Centred(up * jnp.exp(mode), down * jnp.exp(-mode))
-    right = _tangent_point(law, law.up, law.down, 1.0)
-    left = -_tangent_point(law, law.down, law.up, -1.0)
-    high, low = law.slope(right), law.slope(left)  # negative, positive
-    end = right - law.log_density(right) / high
-    begin = left - law.log_density(left) / low
+    distribution = _Centred(up * jnp.exp(mode), down * jnp.exp(-mode))
+    right = _tangent_point(distribution, distribution.up, distribution.down, 1.0)
+    left = -_tangent_point(distribution, distribution.down, distribution.up, -1.0)
+    high, low = distribution.slope(right), distribution.slope(left)  # negative, positive
+    end = right - distribution.log_density(right) / high
+    begin = left - distribution.log_density(left) / low
     areas = jnp.stack([end - begin, -1 / high, 1 / low])
 
     def propose(carry: tuple) -> tuple:
@@ -111,7 +93,7 @@ def sample_log(
         )
         envelope = jnp.where(in_middle, 0.0, -tail)
         accepted = -jax.random.exponential(key_accept, shape.shape) <= (
-            law.log_density(new) - envelope
+            distribution.log_density(new) - envelope
         )
         return key, jnp.where(accepted & ~done, new, x), done | accepted
 
@@ -120,7 +102,9 @@ def sample_log(
     return mode + x
 
 
-def _tangent_point(law: _Centred, near: jax.Array, far: jax.Array, side: float) -> jax.Array:
+def _tangent_point(
+    distribution: _Centred, near: jax.Array, far: jax.Array, side: float
+) -> jax.Array:
     """Distance from the mode to where log p has fallen by about 1."""
     # near (e^x - 1 - x) >= near x²/2, and far (e^(-x) - 1 + x) >= far (x - 1).
     by_near = jnp.where(near > 0, jnp.sqrt(2 / jnp.where(near > 0, near, 1.0)), jnp.inf)
@@ -129,6 +113,6 @@ def _tangent_point(law: _Centred, near: jax.Array, far: jax.Array, side: float) 
     below, above = jnp.zeros_like(highest), highest
     for _ in range(_HALVINGS):
         middle = (below + above) / 2
-        too_far = law.log_density(side * middle) < -1.0
+        too_far = distribution.log_density(side * middle) < -1.0
         below, above = jnp.where(too_far, below, middle), jnp.where(too_far, middle, above)
     return above

@@ -83,15 +83,10 @@ class LinearGaussian(dist.Distribution):
         return self.tempered_log_prob(value, 1.0)
 
     def tempered_log_prob(self, value: jax.Array, power: jax.Array | float) -> jax.Array:
-        """log ∫ Normal(u | 0, I) p(y | u)^b du, in nats: the likelihood is tempered, u is integrated out.
-
-        With s the noise's standard deviations p(y | u)^b is a Gaussian of standard deviations s / √b times
-        Π (2π s²)^((1-b)/2) b^(-1/2). In units of s / √b the factors b^(-1/2) cancel, which leaves
-        Π (2π s²)^(-b/2) times the integral of two squares: 0 at b = 0, without a special case.
-
-        :param value: y.
-        :param power: b, from 0 to 1; at 1 this is the log density.
-        """
+        """log ∫ Normal(u | 0, I) p(y | u)^b du in nats, b the power: 0 at b = 0, the log density at b = 1."""
+        # p(y | u)^b is a Gaussian with standard deviations s / √b, times Π (2π s²)^((1-b)/2) b^(-1/2),
+        # where s is that of the noise. In units of s / √b the factors b^(-1/2) cancel, which leaves Π (2π
+        # s²)^(-b/2) times the integral of two squares.
         residuals, features = (jnp.sqrt(power) * v for v in self._in_units_of_noise(value))
         log_scale = jnp.sum(jnp.log(self.scale)) + residuals.size / 2 * jnp.log(2 * jnp.pi)
         return -_solved(residuals, features).energy - power * log_scale
@@ -108,44 +103,30 @@ class LinearGaussian(dist.Distribution):
 
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """The matrix product of two arrays in their own precision.
-
-    GPUs round the factors of single precision to three digits unless they are told.
-    """
+    """The matrix product in full precision; GPUs by default round single precision to three digits."""
     return jnp.matmul(a, b, precision="highest")
 
 
 def weights_given(key: jax.Array, residuals: jax.Array, features: jax.Array) -> jax.Array:
-    """An exact draw of u ~ Normal(0, I), (p,), given r = B u + e with e ~ Normal(0, I).
-
-    :param residuals: r, (n,).
-    :param features: B, (n, p).
-    """
+    """An exact draw of u ~ Normal(0, I), (p,), given r = B u + e with e ~ Normal(0, I)."""
     factor = _factor(features)
     noise = jax.random.normal(key, features.shape[1:], features.dtype)
     return _most_likely(factor, features, residuals) + solve_triangular(factor, noise)
 
 
 class _Solution(NamedTuple):
-    """What integrating u out of exp(-½ ‖r - B u‖² - ½ ‖u‖²) gives.
+    """What integrating u out of exp(-½ ‖r - B u‖² - ½ ‖u‖²) gives."""
 
-    - **energy** - minus the log of the integral of that and of (2π)^(-p/2), in nats
-    - **weights** - the most likely u, (p,)
-    - **covariance** - of u, (I + Bᵀ B)⁻¹, (p, p)
-    """
-
-    energy: jax.Array
-    weights: jax.Array
-    covariance: jax.Array
+    energy: jax.Array  # Minus the log of (2π)^(-p/2) times that integral, in nats
+    weights: jax.Array  # The most likely u, (p,)
+    covariance: jax.Array  # Of u, (I + Bᵀ B)⁻¹, (p, p)
 
 
 @jax.custom_jvp
 def _solved(residuals: jax.Array, features: jax.Array) -> _Solution:
-    """The solution for r, (n,), and B, (n, p), by one orthogonal factorisation.
-
-    Its derivatives are given explicitly, in terms of itself and so to any order, because differentiating the
-    factorisation costs several times the factorisation.
-    """
+    """The solution for r, (n,), and B, (n, p), by one orthogonal factorisation."""
+    # Its derivatives are given in terms of itself: differentiating the factorisation costs
+    # several times as much.
     factor = _factor(features)
     weights = _most_likely(factor, features, residuals)
     squares = jnp.sum((residuals - product(features, weights)) ** 2) + jnp.sum(weights**2)
@@ -158,7 +139,7 @@ def _solved(residuals: jax.Array, features: jax.Array) -> _Solution:
 def _derivative(
     primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
 ) -> tuple[_Solution, _Solution]:
-    """Of the energy by its partial derivatives, since u minimises; of the rest from (I + Bᵀ B) u = Bᵀ r."""
+    """Partial derivatives of the energy, since u minimises it; the rest from (I + Bᵀ B) u = Bᵀ r."""
     (residuals, features), (by_residuals, by_features) = primals, tangents
     solution = _solved(residuals, features)
     _, weights, covariance = solution

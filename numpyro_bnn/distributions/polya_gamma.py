@@ -1,6 +1,6 @@
-"""The Pólya-Gamma law, drawn exactly: given such variables, a logistic likelihood is Gaussian in its logits.
+"""Exact Pólya-Gamma draws: given such variables, a logistic likelihood is Gaussian in its logits.
 
-PG(b, c) is the law of a weighted sum of Gamma variables g_k ~ Gamma(b, 1),
+PG(b, c) is the distribution of a weighted sum of Gamma variables g_k ~ Gamma(b, 1),
 
     ω = 1/(2π²) Σ_k g_k / ((k - 1/2)² + c²/(4π²)),      k = 1, 2, …
 
@@ -9,12 +9,12 @@ and for every logit ψ and κ = y - b/2
     e^(yψ) / (1 + e^ψ)^b = 2^(-b) e^(κψ) E exp(-ω ψ²/2),    ω ~ PG(b, 0),
 
 so that ω given ψ is PG(b, ψ), and given ω the likelihood is that of a Gaussian observation κ/ω of ψ with
-precision ω. NumPyro has a law of the same name: the sum cut off after its first terms, which is too small by
-what is left out. The draws here have no such error.
+precision ω. NumPyro's distribution of this name cuts the sum off after its first terms, so that its draws are
+too small. The draws here have no such error.
 
 Source: N. G. Polson, J. G. Scott and J. Windle, *Bayesian inference for logistic models using Pólya-Gamma
 latent variables*, JASA 108 (2013), §2 to 4 and the supplement; the series is Devroye's (2009) for the
-Jacobi law J*(1, z), with ω = J*(1, c/2) / 4.
+Jacobi distribution J*(1, z), with ω = J*(1, c/2) / 4.
 """
 
 import math
@@ -30,19 +30,16 @@ from numpyro.distributions import constraints
 
 # Where the two series of the Jacobi density meet: each alternates, with falling terms, on its side of it.
 _MEET = 0.64
-# P(Z < -1/√t) of a standard normal Z: half the mass that the Lévy law 1/Z² has below t = _MEET.
+# P(Z < -1/√t) of a standard normal Z: half the mass that the Lévy distribution 1/Z² has below t = _MEET.
 _TAIL = 0.5 * math.erfc(1 / math.sqrt(2 * _MEET))
 # A key, the draws accepted so far, and which entries have none yet.
 _State: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def _sum_over_first(x: jax.Array) -> jax.Array:
-    """The Jacobi density at `x` over the first term of its series.
-
-    Terms are (2n+1) e^(-2n(n+1)/x) below the meeting point and (2n+1) e^(-n(n+1) π² x/2) above. The term
-    n = 4, which is left out, is less than 1e-26 everywhere: far below the rounding of double precision, so
-    that no comparison with a random number would come out otherwise.
-    """
+    """The Jacobi density at `x` over the first term of its series."""
+    # Terms are (2n+1) e^(-2n(n+1)/x) below the meeting point and (2n+1) e^(-n(n+1) π² x/2)
+    # above. The term n = 4 is below 1e-26, the rounding error of double precision is larger.
     exponent = jnp.where(x <= _MEET, 2 / x, math.pi**2 / 2 * x)
     return 1 - sum(
         (-1) ** (n + 1) * (2 * n + 1) * jnp.exp(-n * (n + 1) * exponent) for n in (1, 2, 3)
@@ -50,17 +47,11 @@ def _sum_over_first(x: jax.Array) -> jax.Array:
 
 
 def _propose(numbers: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """One proposal for J*(1, z) for each entry.
-
-    The density is e^(-z²x/2) Σ (-1)^n a_n(x) up to a constant, and a_0 bounds its series. Above t = _MEET the
-    bound is exponential. Below it is 2 e^(-z) times the inverse Gaussian density of mean 1/z; for z < 1/t,
-    where that law has much mass above t, it is twice the Lévy density below t, and the factor e^(-z²x/2) is
-    left to the test. The parts are chosen by the mass of their bound.
-
-    :param numbers: uniform on (0, 1], (4, …).
-    :param z: not negative, (…).
-    :return: the proposals, and whether each is accepted.
-    """
+    """One proposal for J*(1, z) an entry, and whether it is accepted, from uniform numbers (4, …)."""
+    # The density is e^(-z²x/2) Σ (-1)^n a_n(x) up to a constant, and a_0 bounds its series. Above t = _MEET
+    # the bound is exponential. Below it is 2 e^(-z) times the inverse Gaussian density of mean 1/z; for z <
+    # 1/t, where that density has much mass above t, it is twice the Lévy density, and the test of
+    # acceptance applies the factor e^(-z²x/2). Parts are chosen by the mass of their bound.
     for_part, for_value, for_root, for_test = numbers
     rate = math.pi**2 / 8 + z**2 / 2
     levy = z < 1 / _MEET
@@ -68,7 +59,7 @@ def _propose(numbers: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
     log_left = jnp.where(levy, math.log(4 * _TAIL), math.log(2) - z)
     in_right = for_part < jax.nn.sigmoid(log_right - log_left)
     right = _MEET - jnp.log(for_value) / rate
-    # One normal number: of the lower tail for the Lévy law, whole for the inverse Gaussian.
+    # One normal number: of the lower tail for the Lévy distribution, whole for the inverse Gaussian.
     square = ndtri(jnp.where(levy, _TAIL, 1.0) * for_value * (1 - jnp.finfo(z.dtype).epsneg)) ** 2
     # The two roots of Michael, Schucany and Haas (1976), in a form without a difference of near numbers.
     mean = 1 / jnp.where(levy, 1.0, z)
@@ -84,13 +75,7 @@ def _propose(numbers: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def jacobi(key: jax.Array, z: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
-    """Exact draws from the Jacobi law J*(1, z); all entries propose together until each has been accepted.
-
-    :param key: random key.
-    :param z: tilt, of either sign, broadcastable to `shape`.
-    :param shape: shape of the draws.
-    :return: positive draws; NaN where the tilt is not finite.
-    """
+    """Exact draws from the Jacobi distribution J*(1, z), by rejection; NaN where z is not finite."""
     dtype = jnp.result_type(float)
     given = jnp.broadcast_to(jnp.abs(jnp.asarray(z, dtype)), shape)
     proper = jnp.isfinite(given)
@@ -108,18 +93,18 @@ def jacobi(key: jax.Array, z: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
 
 
 class PolyaGamma(dist.Distribution):
-    """The Pólya-Gamma law PG(count, tilt), with exact draws.
+    """The Pólya-Gamma distribution PG(count, tilt), with exact draws.
 
     A draw for `count` trials is the sum of that many for one trial, and costs as much. The density is not
-    given: Gibbs steps, which this law is for, only draw.
+    given: Gibbs steps, which this distribution is for, only draw.
 
     :param count: b, a whole number of trials, at least 1.
     :param tilt: c, the logit; any real number. Its sign does not matter.
     :raises ValueError: with ``validate_args=True``, for a count below 1 or not whole.
 
     >>> import jax.numpy as jnp
-    >>> law = PolyaGamma(1, jnp.array([0.0, 400.0]))
-    >>> law.mean
+    >>> distribution = PolyaGamma(1, jnp.array([0.0, 400.0]))
+    >>> distribution.mean
     Array([0.25   , 0.00125], dtype=float32)
     """
 
@@ -150,10 +135,7 @@ class PolyaGamma(dist.Distribution):
         return lax.fori_loop(0, self.count.max(), add, jnp.zeros(shape, self.tilt.dtype))
 
     def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Not known in closed form.
-
-        :raises NotImplementedError: always.
-        """
+        """Not known in closed form: raises NotImplementedError."""
         raise NotImplementedError(
             "PolyaGamma: its density has no closed form. Use `sample`, `mean` and `variance`."
         )

@@ -7,14 +7,14 @@ GAUSSIAN = (dist.Normal, dist.MultivariateNormal, dist.LowRankMultivariateNormal
 
 
 def unwrapped(distribution: dist.Distribution) -> dist.Distribution:
-    """A distribution without the batch and event shapes that were put around it."""
+    """The distribution inside of wrappers of batch and event shapes."""
     while isinstance(distribution, _SHAPES):
         distribution = distribution.base_dist
     return distribution
 
 
 def unmasked(distribution: dist.Distribution) -> dist.Distribution:
-    """A distribution of the same shapes whose log density counts all of its values, hidden ones too."""
+    """The same distribution without masks: its log density counts all values."""
     if isinstance(distribution, dist.MaskedDistribution):
         return unmasked(distribution.base_dist)
     if not isinstance(distribution, _SHAPES) or family_of(distribution) is unwrapped(distribution):
@@ -26,7 +26,7 @@ def unmasked(distribution: dist.Distribution) -> dist.Distribution:
 
 
 def family_of(distribution: dist.Distribution) -> dist.Distribution:
-    """A distribution without these and without masks, which leave its values alone and change what counts."""
+    """The distribution inside of all wrappers, masks included."""
     while isinstance(distribution, (*_SHAPES, dist.MaskedDistribution)):
         distribution = distribution.base_dist
     return distribution

@@ -34,7 +34,7 @@ __all__ = [
     "survival",
 ]
 
-# Ready models import the likelihoods, so that they can only be imported when they are used.
+# Ready models import the likelihoods, so they are imported when used.
 _READY = ("ReadyModel", "Standardization", "classification", "regression")
 
 

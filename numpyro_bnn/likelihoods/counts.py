@@ -1,4 +1,4 @@
-"""Likelihoods of counts: whole numbers from 0 without an upper end."""
+"""Likelihoods of counts: whole numbers from 0, unbounded."""
 
 from typing import Any
 

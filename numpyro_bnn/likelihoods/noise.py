@@ -51,10 +51,7 @@ Noise: TypeAlias = float | dist.Distribution | Precision
 
 
 def positive(owner: str, label: str, value: Any, outputs: int | None = None) -> Any:
-    """A positive number, or a distribution over positive numbers, as it was given.
-
-    :param outputs: number of outputs, each of which may have a number of its own; None for one in all.
-    """
+    """A positive number or a distribution over them, as given; `outputs` of them, or one (None)."""
     shapes = [(), (outputs,)]
     each = "" if outputs is None else f", or {outputs} of them, one an output"
     if isinstance(value, dist.Distribution):
@@ -83,11 +80,8 @@ def positive(owner: str, label: str, value: Any, outputs: int | None = None) -> 
 def noise_scale(
     owner: str, noise: Noise, name: str, residuals: Array | None, outputs: int | None = None
 ) -> Any:
-    """A noise scale from a number, a prior on it, or Gamma precisions.
-
-    :param residuals: what precisions govern; None where the law of the noise is not known.
-    :param outputs: number of outputs of a target (N, D); None for a target (N,).
-    """
+    """A noise scale from a number, a prior on it, or Gamma precisions that govern `residuals`."""
+    # `outputs` is None for a target (N,). `residuals` is None if the noise's distribution is unknown.
     if isinstance(noise, Precision):
         return 1 / jnp.sqrt(_noise_precision(owner, noise, name, residuals, outputs))
     noise = positive(owner, "noise", noise, outputs)
@@ -109,13 +103,13 @@ def _noise_precision(
         )
     top, below = f"{name}.precision", f"{name}.output_precision"
     k = None if noise.output is None else noise.output / 2
-    law = Gamma(noise.concentration, noise.rate)
+    distribution = Gamma(noise.concentration, noise.rate)
     governed = () if residuals is None else (residuals,)
     level = Level(top, noise.concentration, noise.rate, None, governed, of_noise=True)
     if k is not None:
         level = level._replace(arrays=(), children=(Child(below, k),))
     known = residuals is not None
-    precision = numpyro.sample(top, law, infer={"hierarchy": level} if known else {})
+    precision = numpyro.sample(top, distribution, infer={"hierarchy": level} if known else {})
     if k is None:
         return precision
     own = tuple(array._replace(units=((-1, 1),)) for array in governed)

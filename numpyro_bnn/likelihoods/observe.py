@@ -80,7 +80,7 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
             "continuous target use `gaussian` or `regression`."
         )
     if not_jax_tracer(y) and np.size(y):
-        # Checked in NumPy: inside a trace JAX would not know the minimum of known values.
+        # In NumPy, because inside a trace JAX does not compute with known values.
         labels = np.asarray(y)
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= num_classes:
@@ -91,15 +91,15 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
             )
 
 
-def check_classes(site: str, law: dist.Distribution, values: Array) -> None:
-    """Refuse an observed site of a user's model whose values cannot be classes of its distribution."""
-    base = unwrapped(law)
+def check_classes(site: str, distribution: dist.Distribution, values: Array) -> None:
+    """Refuse observed values that cannot be classes of the distribution of their site."""
+    base = unwrapped(distribution)
     two = isinstance(base, (dist.BernoulliProbs, dist.BernoulliLogits))
     if not two and not isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
         return
     shown = "Bernoulli" if two else "Categorical"
     shape = jnp.shape(values)
-    if not two and len(shape) > len(law.shape()) and shape[-1] == base.probs.shape[-1]:
+    if not two and len(shape) > len(distribution.shape()) and shape[-1] == base.probs.shape[-1]:
         raise ValueError(
             f"The observed site '{site}' is Categorical, and its values have shape {shape}, which looks "
             "one-hot. Pass class numbers, for example `y.argmax(-1)`."
@@ -115,7 +115,7 @@ def check_classes(site: str, law: dist.Distribution, values: Array) -> None:
         )
     if not (not_jax_tracer(values) and np.size(values)):
         return
-    # Checked in NumPy: inside a trace JAX would not know the minimum of known values.
+    # In NumPy, because inside a trace JAX does not compute with known values.
     labels = np.asarray(values)
     count = 2 if two else base.probs.shape[-1]
     low, high = labels.min(), labels.max()
@@ -128,10 +128,10 @@ def check_classes(site: str, law: dist.Distribution, values: Array) -> None:
         )
 
 
-def check_precision(site: str, law: dist.Distribution, values: Array) -> None:
-    """Refuse an observed site whose log densities are in half precision, in which their sum is rounded."""
+def check_dtype(site: str, distribution: dist.Distribution, values: Array) -> None:
+    """Refuse an observed site with log densities in half precision, whose sum would be rounded."""
     # The value of a factor is an empty array.
-    leaves = [leaf for leaf in (*jax.tree.leaves(law), values) if jnp.size(leaf)]
+    leaves = [leaf for leaf in (*jax.tree.leaves(distribution), values) if jnp.size(leaf)]
     kinds = [jnp.result_type(leaf) for leaf in leaves]
     floating = [kind for kind in kinds if jnp.issubdtype(kind, jnp.floating)]
     kind = jnp.result_type(*floating) if floating else jnp.dtype(float)
@@ -225,10 +225,7 @@ def check_weights(owner: str, weights: Values | None, size: int) -> None:
 
 
 class _Weighted(Messenger):
-    """Multiplies log densities inside a plate by weights of its rows; NumPyro's `scale` refuses zeros.
-
-    :param weights: (N,), or None for no weights.
-    """
+    """Multiplies log densities in a plate by weights of its rows, (N,); NumPyro's `scale` refuses zeros."""
 
     def __init__(self, weights: Any) -> None:
         super().__init__()

@@ -22,8 +22,8 @@ from numpyro.util import not_jax_tracer
 from numpyro_bnn._types import Outputs, PyTree, Values
 from numpyro_bnn.likelihoods.observe import check_array, observe
 
-# Below it, 1 - (1 - e^(-x)) / x and the variance of an exponential time that is cut at 1, (1 - 2 x e^(-x) -
-# e^(-2x)) / x², are their power series, divided by x and with the highest power first.
+# Below it, 1 - (1 - e^(-x)) / x and the variance of an exponential time cut off at 1, (1 - 2 x e^(-x) -
+# e^(-2x)) / x², come from power series, divided by x, the highest power first.
 _SMALL = 0.5
 _LOST = [(-1) ** n / math.factorial(n) for n in range(16, 1, -1)]
 _OWN = [(-1) ** n * (2 * n - 2**n) / math.factorial(n) for n in range(20, 2, -1)]
@@ -38,7 +38,7 @@ class PiecewiseHazard(dist.Distribution):
 
     arg_constraints = {"log_hazard": constraints.real_vector}  # noqa: RUF012
     support = constraints.real_vector
-    # A time that was not seen to end is a bound and no target that a distance could be taken from.
+    # A censored time is a bound; no distance to a prediction can be taken from it.
     may_be_censored = True
     pytree_data_fields = ("log_hazard", "breaks")
 
@@ -60,10 +60,7 @@ class PiecewiseHazard(dist.Distribution):
         return jnp.concatenate([jnp.zeros(1, self.breaks.dtype), self.breaks])
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        """Log density of an event, or log probability of surviving a censored time, in nats.
-
-        :param value: (…, 2), time and whether the event was seen.
-        """
+        """Log density of an event, or log probability of surviving a censored time, in nats."""
         time, event = value[..., 0, None], value[..., 1]
         # A time on a break belongs to the piece that ends there.
         piece = jnp.sum(time > self.breaks, -1, keepdims=True)
@@ -82,10 +79,7 @@ class PiecewiseHazard(dist.Distribution):
         return jnp.sum(jnp.exp(self.log_hazard) * spent, -1)
 
     def cdf(self, value: jax.Array) -> jax.Array:
-        """Distribution functions of the time, and of whether it is an event, which predicted times are.
-
-        :param value: (…, 2).
-        """
+        """Distribution functions of the time, and of the event flag (1 for predicted times)."""
         reached = -jnp.expm1(-self._cumulative(value[..., 0, None]))
         event = jnp.broadcast_to(value[..., 1] >= 1, reached.shape)
         return jnp.stack([reached, event.astype(reached.dtype)], -1)

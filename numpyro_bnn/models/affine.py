@@ -1,8 +1,7 @@
 """Finds the inputs in which a program is affine, from the operations of its jaxpr.
 
-A test at a few points could be passed by chance, and inside a compiled program there are no values. The
-operations are certain: an affine function consists of sums, products in which one factor is constant, and
-operations that only rearrange numbers.
+A numeric test could pass by chance, and a program that is being traced has no values. An affine function
+consists of sums, products with one constant factor, and operations that only rearrange numbers.
 """
 
 from collections.abc import Sequence
@@ -24,12 +23,7 @@ _IN_LATER = {"select_n"}
 
 
 def dependence(program: Any, inputs: Sequence[int]) -> list[int]:
-    """How every output of a program depends on inputs that are not constant.
-
-    :param program: a jaxpr.
-    :param inputs: for each input, ``CONSTANT`` or ``AFFINE``.
-    :return: for each output ``CONSTANT``, ``AFFINE``, or ``OTHER`` where it may not be affine.
-    """
+    """Whether each output of a jaxpr is ``CONSTANT``, ``AFFINE`` or ``OTHER`` in its ``AFFINE`` inputs."""
     known: dict[Any, int] = dict(zip(program.invars, inputs))
 
     def kind(variable: Any) -> int:

@@ -1,8 +1,8 @@
-"""Finds the latent sites that one parameter of the target's law is affine in: weights of the output layer.
+"""Finds the latent sites in which one parameter of the target is affine: weights of the output layer.
 
 The mean of a Gaussian target, or the logit of a class, is affine in the weights of the last layer, whatever
-the network; the operations of the model say in which sites (:mod:`~numpyro_bnn.models.affine`). What may be
-done with such sites is left to the caller, who says in an :class:`Asked` which laws and priors it can use.
+the network; the operations of the model show in which sites (:mod:`~numpyro_bnn.models.affine`). An
+:class:`Asked` says which distributions and priors the caller can use.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,67 +16,50 @@ from numpyro.infer import init_to_sample
 
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.affine import AFFINE, CONSTANT, dependence
-from numpyro_bnn.priors.outer_handlers import outside
+from numpyro_bnn.priors.enclosing_handlers import enclosing_handlers
 
 Values = dict[str, Any]
 
 
 class Asked(NamedTuple):
-    """What a caller needs of a target and of the weights, and how its errors say so.
-
-    - **owner** - name of the caller
-    - **families**, **family_words** - laws that the target may have, and their name
-    - **part**, **part_words** - the parameter that is to be affine in the weights, and its name
-    - **priors**, **prior_words** - laws that the weights may have, and their name
-    - **for_other_laws** - what to do with another target
-    - **why_unscaled** - why its density may not be scaled
-    - **of_other_priors** - which priors do not fit, or what becomes of their weights
-    """
+    """What a caller needs of a target and of the weights, and how its errors say so."""
 
     owner: str
+    # Distributions that the target may have, and their name.
     families: tuple[type[dist.Distribution], ...]
     family_words: str
+    # The parameter that is to be affine in the weights, and its name.
     part: str
     part_words: str
+    # Distributions that the weights may have, and their name.
     priors: tuple[type[dist.Distribution], ...]
     prior_words: str
-    for_other_laws: str
-    why_unscaled: str
-    of_other_priors: str
+    for_other_distributions: str  # What to do with another target
+    why_unscaled: str  # Why its density may not be scaled
+    of_other_priors: str  # Which priors do not fit, or what becomes of their weights
 
 
 class SiteParts(NamedTuple):
-    """Sites of a model and the program that computes their parameters, from an abstract trace.
-
-    - **asked** - what the caller needs
-    - **shapes** - shapes of the latent sites
-    - **candidates** - latent sites with a prior that is asked for, outside of plates, whose value no outer
-      handler gives
-    - **observed** - distribution of each observed site
-    - **scaled** - observed sites whose log density a handler multiplies
-    - **program** - jaxpr from the latent values to all that log densities are made of: the parameters of the
-      distributions of all sites, the values of the observed ones, and factors of log densities
-    - **owners** - site and parameter (or ``"value"``, ``"scale"``) that each output of the program belongs to
-    """
+    """Sites of a model and the program that computes their parameters, from an abstract trace."""
 
     asked: Asked
-    shapes: dict[str, tuple[int, ...]]
+    shapes: dict[str, tuple[int, ...]]  # Shapes of the latent sites
+    # Latent sites outside of plates with one of those priors, whose value no outer handler gives.
     candidates: list[str]
-    observed: dict[str, dist.Distribution]
-    scaled: list[str]
+    observed: dict[str, dist.Distribution]  # Distribution of each observed site
+    scaled: list[str]  # Observed sites whose log density a handler multiplies
+    # Jaxpr from the latent values to the parts of log densities: the parameters of all distributions, the
+    # values of observed sites, and scales.
     program: Any
+    # Site and parameter (or `"value"`, `"scale"`) that each output of the program belongs to.
     owners: list[tuple[str, str]]
 
 
 def quiet_trace(
     model: Callable, values: Mapping[str, Any], others: Callable | None = None
 ) -> dict[str, Any]:
-    """A trace of the model that outer handlers do not see.
-
-    :param values: values of sites.
-    :param others: gives the values of the sites without one; default: they are drawn.
-    """
-    # Values before draws: to trace a random draw of each site takes longer than to trace all else.
+    """A trace that outer handlers do not see; `others` gives values of sites not in `values`."""
+    # Substitute values first: tracing random draws of all sites takes longer than the rest.
     known = substitute(seed(model, jax.random.key(0)), data=dict(values))
     with block(hide_fn=_is_record):
         return dict(trace(substitute(known, substitute_fn=others or _drawn)).get_trace())
@@ -89,15 +72,17 @@ def _drawn(message: dict[str, Any]) -> Any:
 
 
 def _shaped(number: jax.Array) -> Callable[[dict[str, Any]], jax.Array | None]:
-    """Values of continuous sites that have no more than their shape, for abstract traces."""
+    """Placeholder values of continuous sites, for abstract traces."""
 
     def value(message: dict[str, Any]) -> jax.Array | None:
         if message["type"] != "sample" or message["value"] is not None:
             return None
-        law = message["fn"]
-        if law.support.is_discrete:
+        distribution = message["fn"]
+        if distribution.support.is_discrete:
             return None
-        return jnp.broadcast_to(number, law.shape(message["kwargs"].get("sample_shape") or ()))
+        return jnp.broadcast_to(
+            number, distribution.shape(message["kwargs"].get("sample_shape") or ())
+        )
 
     return value
 
@@ -126,7 +111,7 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
     }
     owners: list[tuple[str, str]] = []
 
-    def laws(values: Values) -> list[Any]:
+    def distributions(values: Values) -> list[Any]:
         owners.clear()
         parts: list[Any] = []
         for name, site in quiet_trace(model, values).items():
@@ -136,7 +121,7 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
             if name in observed and isinstance(base, asked.families):
                 own = [(part, getattr(base, part)) for part in base.arg_constraints]
             else:
-                own = [("law", leaf) for leaf in jax.tree.leaves(site["fn"])]
+                own = [("distribution", leaf) for leaf in jax.tree.leaves(site["fn"])]
             if name in observed:
                 # `obs=` may be computed from weights too: a soft constraint, a residual.
                 own += [("value", leaf) for leaf in jax.tree.leaves(site["value"])]
@@ -148,14 +133,14 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
     kinds = {
         name: jax.ShapeDtypeStruct(shape, jnp.zeros(()).dtype) for name, shape in latent.items()
     }
-    program = jax.make_jaxpr(laws)(kinds).jaxpr
+    program = jax.make_jaxpr(distributions)(kinds).jaxpr
     candidates = [
         name
         for name in latent
         if isinstance(unwrapped(kept[name]["fn"]), asked.priors)
         and not kept[name]["cond_indep_stack"]
         and kept[name]["scale"] is None
-        and not outside(name).is_given
+        and not enclosing_handlers(name).is_given
     ]
     families = {name: unwrapped(kept[name]["fn"]) for name in observed}
     scaled = [name for name in observed if kept[name]["scale"] is not None]
@@ -163,22 +148,25 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
 
 
 def target_of(parts: SiteParts) -> str:
-    """The one observed site that has a law of the families asked for.
-
-    :raises ValueError: if there is none or several, or if its log density is scaled.
-    """
+    """The one observed, unscaled site with a distribution of the families asked for."""
     asked = parts.asked
-    targets = [name for name, law in parts.observed.items() if isinstance(law, asked.families)]
+    targets = [
+        name
+        for name, distribution in parts.observed.items()
+        if isinstance(distribution, asked.families)
+    ]
     if len(targets) > 1:
         # Weights whose values are given are observed too, with a mean that depends on no latent site.
         kinds = dependence(parts.program, [AFFINE] * len(parts.shapes))
         moving = [owner for owner, kind in zip(parts.owners, kinds) if kind != CONSTANT]
         targets = [name for name in targets if (name, asked.part) in moving]
     if len(targets) != 1:
-        laws = {name: type(law).__name__ for name, law in parts.observed.items()}
+        distributions = {
+            name: type(distribution).__name__ for name, distribution in parts.observed.items()
+        }
         raise ValueError(
             f"{asked.owner}: expected one observed site with {asked.family_words}, and the "
-            f"model observes {laws}. {asked.for_other_laws}"
+            f"model observes {distributions}. {asked.for_other_distributions}"
         )
     if targets[0] in parts.scaled:
         raise ValueError(
@@ -190,10 +178,7 @@ def target_of(parts: SiteParts) -> str:
 
 
 def chosen(parts: SiteParts, target: str, sites: tuple[str, ...] | None) -> list[str]:
-    """Latent sites that the target is affine in: those named, or all that there are.
-
-    :raises ValueError: if there is none, or for names that do not fit.
-    """
+    """Latent sites that the target is affine in: those named, or all."""
     asked = parts.asked
     alone = {name: trouble(parts, target, [name]) for name in parts.candidates}
     if sites is None:
@@ -250,7 +235,7 @@ def _reasons(troubles: Mapping[str, str]) -> str:
     return f" (not {listed})" if listed else ""
 
 
-def prior_part(law: dist.Distribution, part: str) -> jax.Array:
+def prior_part(distribution: dist.Distribution, part: str) -> jax.Array:
     """A parameter of a prior as floats, of the shape of its site."""
     # Weights are floats, while `dist.Normal(0, 1)` keeps whole numbers.
-    return jnp.broadcast_to(1.0 * getattr(unwrapped(law), part), law.shape())
+    return jnp.broadcast_to(1.0 * getattr(unwrapped(distribution), part), distribution.shape())

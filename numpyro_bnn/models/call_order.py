@@ -1,8 +1,8 @@
-"""The order in which a network calls its layers, read off the program that it compiles to.
+"""The order in which a network calls its layers, read off its jaxpr.
 
 Flax numbers layers in the order in which they are *made*: in ``nn.Dense(1)(nn.tanh(nn.Dense(8)(x)))`` the
-outer one is ``Dense_0``. The program has the order of the computation, whatever the network is written in: a
-layer is called where one of its parameters first meets a value that depends on the inputs.
+outer one is ``Dense_0``. The jaxpr has the order of the computation: a layer is called where one of its
+parameters first meets a value that depends on the inputs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from numpyro.handlers import block, seed
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.priors.paths import CallOrder, layer_of
 
-# What a value is made of: paths of parameters, and `_DATA` where it depends on the inputs.
+# What a value depends on: paths of parameters, and `_DATA` for the inputs.
 Sources = frozenset[str]
 _DATA = "<data>"
 _NOTHING: Sources = frozenset()
@@ -27,13 +27,7 @@ def call_order(
     args: tuple,
     kwargs: dict[str, PyTree],
 ) -> CallOrder:
-    """Layers with parameters, in the order of their first call.
-
-    :param apply: ``(values by path, *args, **kwargs) -> outputs``.
-    :param leaves: shapes and types of all parameters by path.
-    :param args: inputs of the network.
-    :param kwargs: its keyword arguments.
-    """
+    """Layers with parameters, by their first call in ``apply(values by path, *args, **kwargs)``."""
     given, structure = jax.tree.flatten((args, kwargs))
     is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in given]
 
@@ -57,12 +51,7 @@ def call_order(
 
 
 def _visit(jaxpr: Any, inputs: Sequence[Sources], feeds: dict[str, Sources]) -> list[Sources]:
-    """Follow parameters and data through a program.
-
-    :param inputs: what each input is made of.
-    :param feeds: filled in: by layer, what the first value that it is applied to is made of.
-    :return: what each output is made of.
-    """
+    """What each output of a program depends on; fills `feeds` with the first input of every layer."""
     known: dict[Any, Sources] = dict(zip(jaxpr.invars, inputs))
 
     def of(atom: Any) -> Sources:
@@ -81,7 +70,7 @@ def _visit(jaxpr: Any, inputs: Sequence[Sources], feeds: dict[str, Sources]) -> 
 
 
 def _inner(eqn: Any, given: list[Sources]) -> tuple[Any, list[Sources]] | None:
-    """The program inside an equation, with what its inputs are made of; None where there is none."""
+    """The program inside an equation, and what its inputs depend on; None where there is none."""
     if "branches" in eqn.params:
         program, given = eqn.params["branches"][-1], given[1:]
     elif "body_jaxpr" in eqn.params:

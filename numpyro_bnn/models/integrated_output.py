@@ -39,8 +39,8 @@ from numpyro_bnn.models.affine_sites import (
     target_of,
 )
 from numpyro_bnn.priors.base import is_parameter, parameter
+from numpyro_bnn.priors.enclosing_handlers import enclosing_handlers
 from numpyro_bnn.priors.integrated_weights import key_of
-from numpyro_bnn.priors.outer_handlers import outside
 from numpyro_bnn.priors.precision_conditionals import UNITS, Level
 
 _GAUSSIAN = Asked(
@@ -51,8 +51,8 @@ _GAUSSIAN = Asked(
     part_words="mean",
     priors=(dist.Normal,),
     prior_words="Gaussian",
-    for_other_laws="Use the model as it is.",
-    why_unscaled="a scaled law no longer integrates",
+    for_other_distributions="Use the model as it is.",
+    why_unscaled="a scaled distribution no longer integrates",
     of_other_priors="priors of Student's t and collapsed coordinates are not Gaussian (use "
     '`parameterize(model, "noncentered")`), and weights whose values are given (`condition`) are not '
     "integrated",
@@ -76,7 +76,7 @@ class integrate_output(Messenger):
     :param fn: the model.
     :param sites: names of the sites to integrate out; default: every latent site with a Gaussian
         prior, outside of plates, that the mean is affine in and that enters no other density: neither
-        by a law nor by an observed value (a soft constraint, ``obs=w.sum()``).
+        by a distribution nor by an observed value (a soft constraint, ``obs=w.sum()``).
     :raises ValueError: when the model is called: where no such site is left, several sites are
         observed, the target is not Gaussian or t, the mean is not affine in all of them at once or
         another density depends on them, or a handler scales or masks the density.
@@ -120,7 +120,7 @@ class integrate_output(Messenger):
         shape = jnp.shape(others.observed)
 
         def at(values: Values) -> dict[str, Any]:
-            """The sites of the model at values of the weights, seen by no handler outside."""
+            """The sites of the model at values of the weights, hidden from outer handlers."""
             return quiet_trace(model, others.values | values)
 
         def mean_at(values: Values) -> jax.Array:
@@ -134,14 +134,14 @@ class integrate_output(Messenger):
         )
         mean, derivative = jax.linearize(mean_at, zeros)
         columns = jax.vmap(lambda unit: derivative(unflatten(unit)))(jnp.diag(scale))
-        law = LinearGaussian(
+        distribution = LinearGaussian(
             mean + derivative(unflatten(loc)),
             jnp.moveaxis(columns, 0, -1),
-            _noise(target, others.law, shape),
+            _noise(target, others.distribution, shape),
         )
-        value = numpyro.sample(target, law, obs=others.observed)
+        value = numpyro.sample(target, distribution, obs=others.observed)
         key = key_of(target, list(others.values.values()))
-        drawn = unflatten(loc + scale * law.weights_given(key, others.observed))
+        drawn = unflatten(loc + scale * distribution.weights_given(key, others.observed))
         for name, site in at(drawn).items():
             if site["type"] == "deterministic":
                 _record(site)
@@ -151,19 +151,15 @@ class integrate_output(Messenger):
 
 
 class _Others(Messenger):
-    """Handler that samples all other sites, and hides integrated weights and target from outer handlers.
-
-    - **values** - values of the sites that are sampled, or given by an outer handler
-    - **priors** - prior distributions of the integrated weights
-    - **law**, **observed** - distribution and values of the target
-    """
+    """Handler that samples all other sites, and hides integrated weights and target from outer handlers."""
 
     def __init__(self, weights: list[str], target: str) -> None:
         self.weights = set(weights)
         self.target = target
-        self.values: Values = {}
-        self.priors: dict[str, dist.Distribution] = {}
-        self.law: Any = None
+        self.values: Values = {}  # of the sites that are sampled, or given by an outer handler
+        self.priors: dict[str, dist.Distribution] = {}  # of the integrated weights
+        # Distribution and values of the target.
+        self.distribution: Any = None
         self.observed: Any = None
         super().__init__(None)
 
@@ -176,7 +172,7 @@ class _Others(Messenger):
             self.priors[msg["name"]] = msg["fn"]
             msg["value"], msg["stop"] = jnp.zeros(msg["fn"].shape()), True
         elif msg["name"] == self.target:
-            self.law, self.observed = msg["fn"], msg["value"]
+            self.distribution, self.observed = msg["fn"], msg["value"]
             msg["stop"] = True
         elif not msg["is_observed"]:
             # Outer handlers may rename the site (`scope`, `do`) and give it a value.
@@ -200,7 +196,7 @@ class _Others(Messenger):
 
 def _refuse_scaled(target: str) -> None:
     """Refuse outer handlers that change the density which the weights are integrated out of."""
-    if outside(target).is_altered:
+    if enclosing_handlers(target).is_altered:
         raise ValueError(
             f"integrate_output: a handler around the model scales or masks the log density of '{target}', "
             "and the weights are integrated out of the density as it is. Leave out `handlers.scale` and "
@@ -208,9 +204,9 @@ def _refuse_scaled(target: str) -> None:
         )
 
 
-def _noise(target: str, law: dist.Distribution, shape: tuple[int, ...]) -> jax.Array:
+def _noise(target: str, distribution: dist.Distribution, shape: tuple[int, ...]) -> jax.Array:
     """Standard deviations of the noise; for t noise given a sampled precision for each value."""
-    base = unwrapped(law)
+    base = unwrapped(distribution)
     scale = jnp.broadcast_to(base.scale, shape)
     if isinstance(base, dist.Normal):
         return scale

@@ -1,7 +1,7 @@
 """Over which axes of its kernel each layer of Flax sums, and which of them run over the units it reads.
 
-A name and a shape alone do not tell: a convolution of width one that is called ``query`` looks like a
-projection of attention. The class of a layer does, and where it is known it decides.
+A name and a shape are ambiguous: a convolution of width one called ``query`` looks like a projection of
+attention. Where the class of a layer is known, it decides.
 """
 
 from collections.abc import Iterator
@@ -15,37 +15,22 @@ from numpyro_bnn.priors.pytree_paths import UnitAxis
 
 
 class Summed(NamedTuple):
-    """What an output of a layer sums of its kernel.
+    """What an output of a layer sums of its kernel."""
 
-    - **axes** - the axes that it sums over, the one over units first
-    - **units** - the axes over the units that weights come from
-    """
-
-    axes: tuple[int, ...]
-    units: tuple[UnitAxis, ...]
+    axes: tuple[int, ...]  # The summed axes, the one over units first
+    units: tuple[UnitAxis, ...]  # The axes over the units that weights come from
 
 
 class Single(NamedTuple):
-    """An array of one layer, as it is without a stack.
-
-    - **shape** - its shape
-    - **summed** - what an output sums of it; None: as name and shape say
-    - **problem** - why that is not known, for the error of priors that ask for it
-    """
+    """An array of one layer, as it is without a stack."""
 
     shape: Shape
-    summed: Summed | None = None
-    problem: str | None = None
+    summed: Summed | None = None  # None: as its name and shape imply
+    problem: str | None = None  # Why that is not known, for the error of priors that ask for it
 
 
 def single_array(layer: Any, name: str, shape: Shape, equation: str | None = None) -> Single:
-    """An array of an unstacked layer, with what the class of the layer says of it.
-
-    :param layer: the layer, of linen or NNX.
-    :param name: name of the array in it.
-    :param shape: its shape.
-    :param equation: the equation of an ``Einsum`` that gets it in its call.
-    """
+    """An array of an unstacked layer; `equation` is that of an ``Einsum`` which gets it in its call."""
     if (axes := declared_axes(layer, name, len(shape))) is not None:
         return Single(shape, Summed(axes, tuple(UnitAxis(axis) for axis in axes[:1])))
     if name != "kernel":
@@ -60,13 +45,7 @@ def single_array(layer: Any, name: str, shape: Shape, equation: str | None = Non
 
 
 def declared_axes(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
-    """The axes of an array that outputs sum over, as a class says in ``input_axes``; None where it does not.
-
-    :param owner: what holds the array.
-    :param name: its name there.
-    :param ndim: number of its axes.
-    :raises ValueError: for axes that there are not.
-    """
+    """The axes that outputs sum over, as a class says in ``input_axes``; None where it does not."""
     declared = getattr(type(owner), "input_axes", {})
     if name not in declared:
         return None
@@ -89,7 +68,7 @@ def _summed(layer: Any, shape: Shape) -> Summed | None:
         return Summed((last - 1,), (UnitAxis(last - 1, prod(_sequence(layer.kernel_size))),))
     if isinstance(layer, (linen.Conv, nnx.Conv)):
         groups, channels = layer.feature_group_count, UnitAxis(last - 1)
-        # A group of outputs has a group of inputs of its own: an input is known by both axes.
+        # Each group of outputs has its own inputs, so both axes identify an input.
         grouped = (UnitAxis(last, shape[last] // groups), channels)
         return Summed((last - 1, *taps), grouped if groups > 1 else (channels,))
     if isinstance(layer, (linen.ConvTranspose, nnx.ConvTranspose)):
@@ -109,7 +88,7 @@ def _summed(layer: Any, shape: Shape) -> Summed | None:
 
 
 def _of_equation(equation: str | None, shape: Shape) -> Summed | None:
-    """What an output of an equation sums of its second operand; None where it does not say."""
+    """The axes of its second operand that an equation sums over; None where this is unclear."""
     terms, arrow, output = (equation or "").replace(" ", "").partition("->")
     inputs, _, kernel = terms.partition(",")
     if len(kernel) != len(shape) or "." in kernel:

@@ -1,9 +1,9 @@
 """Over which axes of its arrays a network of Flax sums, where their shape and name do not say.
 
 A shape alone cannot tell a convolution from dense layers that ``nn.scan`` or ``vmap`` stacked along an axis,
-nor several output axes from several inputs. Linen modules are asked where they are called, and their arrays
-followed to where they are stored; NNX modules are asked what their layers know of themselves. What stays
-unknown is refused by priors that ask for it, never guessed.
+nor several output axes from several inputs. An interceptor notes the arrays of linen modules where these are
+called, and follows them to where they are stored; layers of NNX know their own sizes. Priors that need a
+layout which stays unknown refuse it.
 """
 
 from ast import literal_eval
@@ -28,15 +28,10 @@ _AS_STORED = (
 
 
 class SeenLayers:
-    """The arrays of linen layers where a layer makes them, inside of ``nn.scan`` and ``nn.vmap``.
-
-    An interceptor of ``linen.intercept_methods``. An array that several layers share is laid out as the
-    first of them has it.
-
-    - **found** - by path; layers under ``nn.jit`` whose program was made before have only their marks
-    """
+    """An interceptor that notes the arrays of linen layers inside of ``nn.scan`` and ``nn.vmap``."""
 
     def __init__(self) -> None:
+        # By path, as the first layer has it that uses the array.
         self.found: dict[str, Single] = {}
 
     def __call__(self, call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
@@ -48,7 +43,7 @@ class SeenLayers:
         equation = next((value for value in args[1:] if isinstance(value, str)), None)
         equation = kwargs.get("einsum_str", equation)
         for name, value in _parameters(layer).items():
-            # Arrays with names of their axes are in a box, of one leaf.
+            # An array with named axes is in a box with one leaf.
             leaves = [] if isinstance(value, Mapping) else jax.tree.leaves(value)
             if name in before or len(leaves) != 1 or not _is_real(leaves[0]):
                 continue
@@ -60,11 +55,7 @@ class SeenLayers:
         return output
 
     def laid_out(self, shapes: Shapes, followed: Mapping[str, Followed | None]) -> Shapes:
-        """Shapes of arrays by path, with their layouts where these are not the usual ones.
-
-        :param shapes: shapes of all arrays.
-        :param followed: the marked array that each holds.
-        """
+        """Shapes by path, with their layouts where these are unusual; `followed` has the marked arrays."""
         return {path: self._laid_out(path, s, followed.get(path)) for path, s in shapes.items()}
 
     def _laid_out(self, path: str, shape: Shape, followed: Followed | None) -> Shape:
@@ -91,7 +82,7 @@ def _is_real(leaf: Any) -> bool:
 
 
 def _note(single: Single) -> str:
-    """What the mark of an array says: programs keep it where the layer is not called again."""
+    """The text of an array's mark, which programs keep where the layer is not called again."""
     summed = single.summed
     plain = None if summed is None else (summed.axes, tuple(map(tuple, summed.units)))
     return repr((plain, single.problem))
@@ -107,17 +98,13 @@ def _noted(followed: Followed) -> Single:
 def _as_stored(
     path: str, shape: Shape, single: Single, embeddings: list[tuple[int, ...]], problem: str
 ) -> Shape:
-    """The shape of a stored array, which knows its layout where that is not the usual one.
-
-    :param single: the array of one layer.
-    :param embeddings: for each axis of the single array that of the stored one, in all ways that fit.
-    :param problem: what to say where none is left, or several that differ.
-    """
+    """The shape of a stored array, which knows its layout where that is unusual."""
+    # `embeddings`: for each axis of the single array that of the stored one, in all ways that fit.
     if single.problem is not None:
         return LaidOut(shape, None, "the layer", problem=single.problem)
     axes = summed_axes(path, single.shape)
     axes, units = single.summed or Summed(axes, tuple(UnitAxis(axis) for axis in axes[:1]))
-    # Shapes that know nothing go by the name of the array.
+    # The usual layout follows from the name of the array.
     usual = summed_axes(path, shape)
     if not axes and not usual:
         return shape
@@ -128,7 +115,7 @@ def _as_stored(
         for own in embeddings
     }
     if len(found) != 1:
-        # Of several ways, all have the same sizes, and so the same fan-in.
+        # All ways have the same sizes, and so the same fan-in.
         some = min(found).axes if found else None
         return LaidOut(shape, some, "the layer", problem=problem)
     ((axes, units),) = found
@@ -140,20 +127,15 @@ def _as_stored(
 
 
 def layouts_of_nnx(module: nnx.Module, shapes: Shapes) -> Shapes:
-    """Shapes of the arrays of an NNX module, with their layouts where these are not the usual ones.
-
-    Its layers know their own sizes; other arrays are stacked as the layers beside them are.
-
-    :param module: the network.
-    :param shapes: shapes of its arrays by path.
-    """
+    """Shapes of the arrays of an NNX module, with their layouts where these are unusual."""
+    # Layers know their own sizes; other arrays are stacked as the layers beside them are.
     layers = [(path, node) for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Module)]
     found = {
         ".".join(map(str, (*path, name))): single_array(layer, name, shape)
         for path, layer in layers
         for name, shape in kernels_of_nnx(layer)
     }
-    # By module, along which axes the known arrays inside of it may be stacked.
+    # By module: the axes along which its known arrays may be stacked.
     stacks: dict[str, list[set[tuple[int, ...]]]] = {}
     laid_out: dict[str, Shape] = {}
     for path, single in found.items():
@@ -176,7 +158,7 @@ def layouts_of_nnx(module: nnx.Module, shapes: Shapes) -> Shapes:
 
 
 def _embeddings(shape: Shape, single: Shape) -> list[tuple[int, ...]]:
-    """All ways in which the axes of a single layer can stand among those of a stack, in their order."""
+    """All ways to place the axes of a single layer, in order, among those of a stack."""
     ways = combinations(range(len(shape)), len(single))
     return [own for own in ways if tuple(shape[axis] for axis in own) == tuple(single)]
 

@@ -17,17 +17,10 @@ from numpyro_bnn.priors.paths import site_name
 
 
 class linearize(Messenger):
-    """Replace each network by its first-order expansion in the weights.
+    """Replace each network by its first-order expansion f(x, w*) + J(x) (w - w*) around weights `at`."""
 
-    f(x, w) becomes f(x, w*) + J(x) (w - w*): the generalised linear model that a Laplace
-    approximation is a posterior of. Costs one forward-mode derivative a call.
-
-    Source: Immer, Korzepa and Bauer, *Improving predictions of Bayesian neural nets via local
-    linearization* (2021), eq. 9.
-
-    :param fn: the model.
-    :param at: the weights w* by site.
-    """
+    # Source: Immer, Korzepa and Bauer, *Improving predictions of Bayesian neural nets via
+    # local linearization* (2021), eq. 9. Costs one forward-mode derivative a call.
 
     def __init__(
         self, fn: Callable | None = None, at: Mapping[str, ArrayLike] | None = None

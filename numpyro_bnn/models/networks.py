@@ -30,18 +30,13 @@ _NO_STATISTICS = (
 
 
 class Network:
-    """The interface of linen, NNX and other modules: parameters by path, and a pure function of them.
+    """The interface of linen, NNX and other modules: parameters by path, and a pure function of them."""
 
-    - **shapes** - shapes of all parameters
-    - **random_shapes** - shapes of the parameters that can be random (floating point), with their layouts
-    - **own_values** - values of parameters that the module itself holds
-    - **leaves** - shapes and types of all parameters
-    """
-
-    shapes: Shapes
+    shapes: Shapes  # Shapes of all parameters
+    # Shapes of the parameters that can be random (floating point), with their layouts.
     random_shapes: Shapes
-    own_values: dict[str, Array]
-    leaves: dict[str, jax.ShapeDtypeStruct]
+    own_values: dict[str, Array]  # Values of parameters that the module itself holds
+    leaves: dict[str, jax.ShapeDtypeStruct]  # Shapes and types of all parameters
 
     def _describe(self, leaves: Mapping[str, Any]) -> None:
         self.leaves = {
@@ -55,10 +50,7 @@ class Network:
         }
 
     def shapes_for_prior(self, inputs: tuple[tuple, dict[str, PyTree]] | None) -> NetworkShapes:
-        """The parameters that can be random, and the order of calls for priors that ask for it.
-
-        :param inputs: example inputs; None where none were given.
-        """
+        """Shapes of the parameters that can be random; `inputs` are for the order of calls."""
         if inputs is None:
             return NetworkShapes(self.random_shapes)
         return NetworkShapes(
@@ -70,12 +62,7 @@ class Network:
         return self
 
     def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
-        """Call the network with these values of its random parameters.
-
-        :param values: values by path.
-        :param args: arguments of the network.
-        :param kwargs: its keyword arguments.
-        """
+        """Call the network with these values of its random parameters."""
         raise NotImplementedError
 
 
@@ -133,7 +120,7 @@ class Linen(Network):
     def _eval_shape(
         self, args: tuple, kwargs: PyTree, seen: SeenLayers
     ) -> tuple[dict[str, Any], dict[str, Followed | None]]:
-        """Shapes of the variables, and where in each parameter are the axes that its layer has."""
+        """Shapes of the variables, and the axes of each parameter that its layer has."""
         leaves, structure = jax.tree.flatten((args, kwargs))
         is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
 

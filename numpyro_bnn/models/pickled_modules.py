@@ -1,8 +1,8 @@
 """Pickles modules whose fields hold functions that pickle refuses, such as ``activation=jnp.tanh``.
 
-A function that JAX has compiled stands in its module under the name of the function inside it, and pickle
-finds that the two are not the same. Here it is kept by that name. A nameless function that is the default of
-an argument, as in ``equinox.nn.MLP``, is kept as that default.
+A compiled function has the name of the function inside it, and pickle refuses it because the two are not the
+same object. Here it is kept by that name. A lambda that is the default of an argument, as in
+``equinox.nn.MLP``, is kept as that default.
 """
 
 import inspect
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def by_name(module: str, name: str) -> Any:
-    """The object of a name inside a module."""
+    """An object by its module and name."""
     __import__(module)
     found: Any = sys.modules[module]
     for part in name.split("."):
@@ -58,10 +58,7 @@ class _Pickler(pickle.Pickler):
 
 
 def dumped(module: object) -> bytes:
-    """A module as bytes, which ``pickle.loads`` reads.
-
-    :raises pickle.PicklingError: for modules of classes that cannot be imported by name.
-    """
+    """A module as bytes for ``pickle.loads``; its classes must be importable by name."""
     to = io.BytesIO()
     _Pickler(to).dump(module)
     return to.getvalue()

@@ -1,8 +1,7 @@
 """Equinox modules, and any other pytree with a call, as networks.
 
-A module is taken apart into its leaves. Arrays of real numbers are parameters under their dotted path,
-``"layers.0.weight"``; whole numbers and everything that is no array stay as they are. The only file that
-imports Equinox, and only where it is imported already.
+Arrays of real numbers are parameters under their dotted path, ``"layers.0.weight"``; whole numbers and all
+other leaves are kept. The only file that imports Equinox, and only where it is imported already.
 """
 
 import copy
@@ -24,11 +23,7 @@ _NOT_SUMMED = ("bias", "scale", "embedding")
 
 
 class PyTreeNetwork(Network):
-    """A pytree with a call, whose arrays are its parameters.
-
-    :param module: the pytree; dropout of Equinox is switched off in it.
-    :raises ValueError: for a module with state, such as BatchNorm, or names that paths cannot hold.
-    """
+    """A pytree with a call, whose arrays are its parameters; dropout of Equinox is switched off."""
 
     def __init__(self, module: PyTree) -> None:
         self.module = _without_dropout(module)
@@ -56,7 +51,7 @@ class PyTreeNetwork(Network):
 
 
 def _without_dropout(module: Any) -> Any:
-    """The module as it predicts; refused where it keeps a state from call to call."""
+    """The module in inference mode; refused if it keeps state between calls."""
     if "equinox" not in sys.modules:
         return module
     import equinox as eqx
@@ -83,7 +78,7 @@ def _layouts(module: Any) -> Iterator[tuple[str, LaidOut]]:
 
 
 def _grouped_units(owner: Any, summed: tuple[int, ...] | None, shape: Shape) -> Any:
-    """The source units of a convolution in groups of Equinox, each with inputs of its own; else None."""
+    """The source units of a grouped Equinox convolution, each with its own inputs; else None."""
     groups = getattr(owner, "groups", 1)
     if "equinox" not in sys.modules or not summed or groups == 1:
         return None
@@ -103,7 +98,7 @@ def _owner(module: Any, keys: tuple[Any, ...]) -> tuple[Any, str]:
             owner, name = node, key.name
             node = getattr(node, name)
         elif isinstance(key, FlattenedIndexKey):
-            # A class that was registered without names: what is inside of it cannot be reached by its keys.
+            # The keys of a class registered without names do not lead to its parts.
             return node, str(key.key)
         else:
             node = node[key.idx if isinstance(key, SequenceKey) else key.key]
@@ -121,10 +116,8 @@ def _summed(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
 
 
 def _of_equinox(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
-    """The axes of the arrays of Equinox's own layers, whose last ones are (outputs, inputs, …).
-
-    ``eqx.filter_vmap`` stacks layers along axes before these.
-    """
+    """The axes of the arrays of Equinox's own layers, the last being (outputs, inputs, …)."""
+    # ``eqx.filter_vmap`` stacks layers along axes before these.
     if "equinox" not in sys.modules:
         return None
     from equinox import nn

@@ -60,7 +60,7 @@ class MLP(linen.Module):
 
 
 def _remade(kind: type[MLP], settings: dict[str, Any], activation: tuple[str, str] | None) -> MLP:
-    """A perceptron from what pickle keeps of it: an activation that JAX has compiled by its name."""
+    """A perceptron from its pickled parts; a compiled activation is kept by its name."""
     return (
         kind(**settings)
         if activation is None
@@ -232,11 +232,7 @@ def _in_single_precision(apply: Callable, *args: PyTree, **kwargs: PyTree) -> Py
 
 
 class _FanIns(Messenger):
-    """Notes the fan-in of arrays that are laid out in their own way, which starts of chains are scaled by.
-
-    :param name: name of the network.
-    :param shapes: its parameters.
-    """
+    """Notes the fan-in of arrays of an unusual layout, by which starts of chains are scaled."""
 
     def __init__(self, name: str, shapes: NetworkShapes) -> None:
         self.known = {

@@ -57,7 +57,7 @@ from numpyro_bnn.models.standardization import (
 from numpyro_bnn.priors.base import Prior
 
 _ARGUMENTS = ("x", "y", "weights")
-# The last kind is an Equinox module, or another pytree with a call.
+# The last kind is an Equinox module or another callable pytree.
 Module: TypeAlias = linen.Module | nnx.Module | Callable
 PriorLike: TypeAlias = Prior | dist.Distribution | Callable
 
@@ -108,16 +108,7 @@ class ReadyModel:
     def learn(
         self, x: PyTree = None, y: Values | None = None, weights: Values | None = None
     ) -> bool:
-        """Compute means and scales from the training data; called when a fit begins.
-
-        :param x: inputs (N, D).
-        :param y: targets (N,), or (N, outputs) of regression.
-        :param weights: (N,), how often each row counts; None for once.
-        :return: whether the units are new.
-        :raises TypeError: for data that are no numbers.
-        :raises ValueError: if the model was already fitted to other data, for NaN, or for a
-            column whose values their dtype cannot tell apart.
-        """
+        """Compute means and scales when a fit begins; returns whether they are new."""
         if not (is_given(x) and is_given(y)):
             return False
         column, names = Column("x", x), column_names(x)
@@ -163,10 +154,7 @@ class ReadyModel:
         self.standardization = None
 
     def restore(self, units: dict[str, np.ndarray]) -> None:
-        """Set means and scales to those that were saved with a posterior.
-
-        :raises ValueError: if the model already keeps those of other data.
-        """
+        """Set means and scales to those that were saved with a posterior."""
         saved = Standardization(**units)
         known = self.standardization
         if known is not None and not is_same_checksum(saved.checksum, known.checksum):
@@ -177,14 +165,7 @@ class ReadyModel:
         self.standardization = saved
 
     def prepare(self, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """The arguments for the device: concrete inputs and target, standardised.
-
-        :param args: positional arguments of the model.
-        :param kwargs: its keyword arguments.
-        :raises TypeError: for data that are no numbers.
-        :raises ValueError: for NaN, other columns than those of the training data, or values that
-            their type does not tell apart.
-        """
+        """The arguments for the device: concrete inputs and target, standardised."""
         given = dict(zip(_ARGUMENTS, args)) | dict(kwargs)
         if self.standardization is None:
             self.learn(**given)
@@ -238,7 +219,7 @@ class ReadyModel:
                 f"{self.kind}: the model has not seen its training data. Fit it first (`MCMC.run`, "
                 f"`optimize`), or pass them to `{self.kind}(module, prior, x, y)`."
             )
-        # A target that was not standardised is in the user's units, and so is one that is to be drawn.
+        # A target that is not standardised, or is to be drawn, is in the user's units.
         is_prepared = isinstance(x if y is None else y, Prepared)
         shift = 0.0 if is_prepared else self._shift_on_device(units)
         # A trace over data that were standardised before depends on no value of `units`, see `Prepared`.
@@ -261,7 +242,7 @@ class ReadyModel:
         if is_given(x):
             x = self._inputs(x, units)
         if isinstance(x, Prepared):
-            # Checked when it was prepared. Nothing here may depend on `units`, see `Prepared`.
+            # Checked when prepared. Nothing here may depend on `units`, see `Prepared`.
             return x.rows
         rows = x
         self._check_columns(jnp.shape(rows), units)
@@ -399,7 +380,7 @@ def classification(
 def _remade(
     kind: str, network: bytes, prior: PriorLike, options: Mapping[str, Any], units: Any
 ) -> ReadyModel:
-    """A model from what pickle keeps of it."""
+    """A model from its pickled parts."""
     make = regression if kind == "regression" else classification
     model = make(pickle.loads(network), prior, **options)
     model.standardization = units

@@ -1,8 +1,7 @@
 """Finds the axis along which slices of an input stay apart on their way through a program.
 
 The logit of one class depends on the weights of that class alone: column k of the output layer's kernel leads
-to column k of the logits. Whether a user's network is built so cannot be seen from a few values inside of a
-compiled program; its operations are certain.
+to column k of the logits. The operations of the jaxpr show whether a user's network is built so.
 """
 
 from collections.abc import Sequence
@@ -19,12 +18,8 @@ _ENTRYWISE = {
 
 
 def slice_axes(program: Any, inputs: Sequence[int | None]) -> list[int | None]:
-    """For every output of a program the axis whose slice k depends on slices k of the inputs alone.
-
-    :param program: a jaxpr.
-    :param inputs: for each input the axis of its slices, None for one that is constant.
-    :return: for each output None where it is constant, and ``MIXED`` where slices may not stay apart.
-    """
+    """For every output of a jaxpr the axis whose slice k depends on slices k of the inputs alone."""
+    # None for inputs and outputs that are constant; ``MIXED`` for outputs that may mix slices.
     known: dict[Any, int | None] = dict(zip(program.invars, inputs))
 
     def axis(variable: Any) -> int | None:

@@ -11,20 +11,16 @@ from numpyro_bnn.data.units import Prepared
 
 
 class Standardization(NamedTuple):
-    """Means and scales of the training data, in the user's units, in double precision.
+    """Means and scales of the training data, in the user's units, in double precision."""
 
-    - **x_mean**, **x_scale** - mean and scale by column of the inputs; a constant column has scale 1
-    - **y_mean**, **y_scale** - mean and scale of the target, of each where there are several; 0 and 1 for
-      classes
-    - **checksum** - checksum of the data that they come from
-    - **columns** - names of the columns of the inputs, where these were a table
-    """
-
+    # Mean and scale by column of the inputs; a constant column has scale 1.
     x_mean: np.ndarray
     x_scale: np.ndarray
+    # Mean and scale of the target, of each where there are several; 0 and 1 for classes.
     y_mean: np.ndarray
     y_scale: np.ndarray
-    checksum: np.ndarray
+    checksum: np.ndarray  # Checksum of the data that they come from
+    # Names of the columns of the inputs, where these were a table.
     columns: np.ndarray = np.empty(0, np.str_)
 
 
@@ -34,13 +30,13 @@ def is_given(values: Any) -> bool:
 
 
 def prepared_rows(rows: np.ndarray, units: Standardization) -> Prepared:
-    """Rows that are in the units of the fit already, with the scale of the target beside them."""
+    """Standardised rows, with the scale of the target."""
     scale = np.asarray(units.y_scale, rows.dtype)
     return Prepared(rows, tuple(scale) if scale.ndim else scale)
 
 
 def number_or_array(values: Any) -> Any:
-    """A number for one target, an array for several, which may come one by one."""
+    """A number for one target, an array for several."""
     if isinstance(values, tuple):
         return jnp.stack(values)
     return float(values) if isinstance(values, np.ndarray) and values.ndim == 0 else values

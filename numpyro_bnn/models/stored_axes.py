@@ -1,8 +1,8 @@
 """Where the axes of a layer's array end up in the array that a network stores.
 
-``nn.scan`` and ``nn.vmap`` stack arrays along any axis, and ``nn.map_variables`` transposes them. Sizes do
-not tell which axis is which where there are as many layers as inputs. So an array is marked where its layer
-makes it, and the mark is followed to the outputs of the program of `init`. Values stay as they are.
+``nn.scan`` and ``nn.vmap`` stack arrays along any axis, and ``nn.map_variables`` transposes them. Sizes are
+ambiguous where there are as many layers as inputs. So an array is marked where its layer makes it, and the
+mark is followed to the outputs of the jaxpr of `init`. Values do not change.
 """
 
 from collections.abc import Sequence
@@ -25,15 +25,11 @@ _IN_PLACE = {
 
 
 class Followed(NamedTuple):
-    """A value that holds a marked array.
+    """A value that holds a marked array."""
 
-    - **note** - what the mark says
-    - **shape** - shape of the array where it was marked
-    - **axes** - for each axis of the value that of the marked array; None for one of a stack
-    """
-
-    note: str
-    shape: Shape
+    note: str  # What the mark says
+    shape: Shape  # Shape of the array where it was marked
+    # For each axis of the value that of the marked array; None for one of a stack.
     axes: tuple[int | None, ...]
 
     def stored(self) -> tuple[int, ...] | None:
@@ -45,19 +41,13 @@ class Followed(NamedTuple):
 
 
 def marked(value: Array, note: str) -> Array:
-    """The same values, with a mark in the program that computes them.
-
-    The mark is on zeros, which ``vmap`` does not batch: so its own axes stay apart from those of stacks.
-    """
+    """The same values, with a mark in the program that computes them."""
+    # The mark is on zeros, which ``vmap`` does not batch: its axes stay apart from those of stacks.
     return value + checkpoint_name(jnp.zeros(jnp.shape(value), value.dtype), _MARK + note)
 
 
 def follow(program: Any, inputs: Sequence[Followed | None] = ()) -> list[Followed | None]:
-    """For every output of a program the marked array that it holds; None where there is none or it is lost.
-
-    :param program: a jaxpr.
-    :param inputs: what its inputs hold; nothing where they are left out.
-    """
+    """For every output of a jaxpr the marked array that it holds, or None."""
     known: dict[Any, Followed] = {v: f for v, f in zip(program.invars, inputs) if f is not None}
     for equation in program.eqns:
         # Literals cannot be looked up.
@@ -86,7 +76,7 @@ def _of_equation(equation: Any, given: list[Followed | None]) -> list[Followed |
             fits = len(inner.invars) == len(given) and len(inner.outvars) == len(nothing)
             return follow(inner, given) if fits else nothing
     if kind == "add" and given[0] is not None:
-        # An array that is marked again, by a module around its layer, is as the first mark says.
+        # The first mark of an array counts; a module around its layer may mark it again.
         given = given[:1]
     held = {one for one in given if one is not None}
     if len(held) != 1:
@@ -96,7 +86,7 @@ def _of_equation(equation: Any, given: list[Followed | None]) -> list[Followed |
 
 
 def _moved(one: Followed, equation: Any, shape: Shape) -> Followed | None:
-    """What a result holds whose operands hold one marked array."""
+    """What a result holds if its operands hold one marked array."""
     kind, params = equation.primitive.name, equation.params
     if kind == "transpose":
         return one._replace(axes=tuple(one.axes[axis] for axis in params["permutation"]))
@@ -115,7 +105,7 @@ def _moved(one: Followed, equation: Any, shape: Shape) -> Followed | None:
 
 
 def _reshaped(one: Followed, before: Shape, after: Shape) -> Followed | None:
-    """What a reshape holds that only adds axes of size one, or takes them away."""
+    """What a reshape holds if it only adds or removes axes of size one."""
     sizes = [(size, own) for size, own in zip(before, one.axes) if size != 1]
     if [size for size, _ in sizes] != [size for size in after if size != 1]:
         return None
@@ -126,7 +116,7 @@ def _reshaped(one: Followed, before: Shape, after: Shape) -> Followed | None:
 def _of_scan(equation: Any, given: list[Followed | None]) -> list[Followed | None]:
     step = equation.params["jaxpr"]
     step = getattr(step, "jaxpr", step)
-    # One step sees a slice of a stack. What the steps share or hand on is not followed.
+    # One step sees a slice of a stack. Carried values and constants are not followed.
     inputs = [
         _slice(one) if one is not None and v.aval.ndim < len(one.axes) else None
         for v, one in zip(step.invars, given)
@@ -144,12 +134,9 @@ def _slice(one: Followed) -> Followed | None:
 
 
 def program_of(function: Any, *arguments: Any) -> tuple[Any, Any]:
-    """The program of a function of arrays, and the shapes of what it returns.
-
-    Modules under ``nn.jit`` keep their programs. These are made in a context of their own, so that programs
-    without marks are not taken for them, nor these where the network is called. A precision of products that
-    is not in use is that context: no value is computed here, and JAX keeps programs of each precision apart.
-    """
+    """The program of a function of arrays, and the shapes of what it returns."""
+    # Modules under ``nn.jit`` keep their programs. An unused precision of products gives these programs a
+    # context of their own, so that they are not confused with those without marks; no value is computed.
     in_use = jax.config.jax_default_matmul_precision
     with jax.default_matmul_precision("bfloat16" if in_use != "bfloat16" else "tensorfloat32"):
         program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)

@@ -20,7 +20,7 @@ from numpyro_bnn.posterior.predictions import predict_with, rows_at_a_time
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.saved_model_check import known_predictions
 from numpyro_bnn.posterior.training_data import TrainingData, call_with
-from numpyro_bnn.potential.value_sources import Place
+from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
 from numpyro_bnn.storage.axis_names import class_layer, dims_of, layer_of, variable_name
 from numpyro_bnn.storage.stored_array import StoredArray

@@ -27,7 +27,7 @@ from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import blocks_of_draws
 from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.potential.value_sources import Place
+from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.priors.coordinates import Standardized, parameterize
 from numpyro_bnn.storage.shared_programs import Traced, compiled

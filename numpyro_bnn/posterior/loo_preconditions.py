@@ -14,7 +14,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import Predictor
 from numpyro_bnn.posterior.training_data import TrainingData
-from numpyro_bnn.potential.value_sources import Place
+from numpyro_bnn.potential.data_dependencies import Place
 
 
 def why_not_the_posterior(draws: Draws) -> str | None:

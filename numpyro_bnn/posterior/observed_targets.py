@@ -20,7 +20,7 @@ from numpyro_bnn.posterior.training_data import (
     refuse_moving,
     target_places,
 )
-from numpyro_bnn.potential.value_sources import Place
+from numpyro_bnn.potential.data_dependencies import Place
 
 
 def observed_targets(

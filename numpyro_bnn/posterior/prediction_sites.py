@@ -15,9 +15,9 @@ from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.data.fingerprints import fingerprint, is_same
 from numpyro_bnn.posterior.draws import group_by_chain
+from numpyro_bnn.potential.data_dependencies import sites_taken
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.structure import as_jax, structure_of
-from numpyro_bnn.potential.value_sources import sites_taken
 
 _SIGNATURE = "give it the signature `def model(x, y=None)`"
 _KNOWN = "Latent values of single rows are known for the rows of the fit alone: predict at those."

@@ -29,10 +29,10 @@ from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
 from numpyro_bnn.posterior.separate_predictions import dependent_rows_message, rows_are_separate
 from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.fixed_parameters import with_first_values
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
 from numpyro_bnn.potential.sites import Structure
-from numpyro_bnn.potential.value_sources import Place
 from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.storage.stored_array import StoredArray
 

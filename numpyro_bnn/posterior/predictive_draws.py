@@ -57,7 +57,7 @@ class Predictions:
         self.values = values
         self._site = site
         # Of values that come without a site the noise is taken to be Gaussian.
-        law = dist.Normal if site is None else site.law
+        law = dist.Normal if site is None else site.distribution
         self.discrete = site is not None and site.discrete
         self.gaussian = issubclass(law, GAUSSIAN)
         self.directions = site is not None and site.directions
@@ -354,7 +354,7 @@ def average(predictions: Predictions) -> np.ndarray | Average:
 def _circular(predictions: Predictions) -> Average:
     """Circular mean and standard deviation (Mardia and Jupp 2000, *Directional statistics*, section 2.3)."""
     site = predictions._site
-    if site is None or not issubclass(site.law, dist.VonMises):
+    if site is None or not issubclass(site.distribution, dist.VonMises):
         raise ValueError(
             "average: targets are directions, and of this distribution no circular mean is known. Take that "
             "of `predictions.sample(key)`, np.angle(np.mean(np.exp(1j * drawn), (0, 1)))."

@@ -13,9 +13,9 @@ from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.unwrap import family_of
 from numpyro_bnn.posterior.draws import group_by_chain, one_draw
 from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.rows_in_parts import same_in_parts
 from numpyro_bnn.potential.sites import Structure
-from numpyro_bnn.potential.value_sources import Place
 from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 # As many blocks of one draw take no more memory than a block of a vector of draws.

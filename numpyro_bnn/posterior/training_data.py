@@ -3,7 +3,7 @@
 A model may take its arguments in any order and under any names; the first one holds the inputs. The model
 itself tells which arguments are targets: values of observed sites are computed from them, and no distribution
 is. Predictions at the rows of a fit need all others, such as an offset. Values that ``condition`` gives to
-weights are no data (:func:`~numpyro_bnn.potential.value_sources.given_sites`).
+weights are no data (:func:`~numpyro_bnn.potential.data_dependencies.given_sites`).
 """
 
 from collections.abc import Callable, Mapping
@@ -28,9 +28,9 @@ from numpyro_bnn.data.row_hashes import noted_rows
 from numpyro_bnn.posterior.draws import Run
 from numpyro_bnn.posterior.fitted import arguments_of, model_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.data_dependencies import Place, SiteSources, sources_of
 from numpyro_bnn.potential.sites import counted
 from numpyro_bnn.potential.structure import blanks, structure_of
-from numpyro_bnn.potential.value_sources import Place, SiteSources, sources_of
 from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.storage.shared_programs import Traced, compiled
 
@@ -190,7 +190,7 @@ def _shaped(model: Callable) -> Callable[[jax.Array], Callable]:
 
 def _targets(sources: SiteSources, sites: list[str]) -> dict[str, frozenset[Place]]:
     """The arguments that are the target of each site."""
-    of_laws = frozenset[Place]({0}).union(*(law.places for law in sources.laws.values()))
+    of_laws = frozenset[Place]({0}).union(*(one.places for one in sources.distributions.values()))
     return {name: sources.values[name].places - of_laws for name in sites}
 
 

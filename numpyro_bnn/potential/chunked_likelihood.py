@@ -45,14 +45,7 @@ class _LogLikelihood:
 
 
 class Chunked:
-    """A model whose likelihood is summed in chunks of rows; the head of this module says how.
-
-    :param fn: the model.
-    :param chunk_size: rows at a time.
-    :param plate: the data plate, where the model has several.
-    :raises ValueError: if `chunk_size` is not a positive integer; when called with data, if the
-        model does not follow minibatches of a plate.
-    """
+    """A model whose likelihood is summed in chunks of rows; the head of this module says how."""
 
     def __init__(self, fn: Callable, chunk_size: int, plate: str | None = None) -> None:
         self.fn = fn
@@ -80,12 +73,7 @@ class Chunked:
 
 
 def chunked_kernel(kernel: MCMCKernel, chunk_size: int) -> MCMCKernel:
-    """A copy of a kernel whose likelihood is summed in chunks.
-
-    :param kernel: HMC or NUTS over a model.
-    :param chunk_size: rows at a time.
-    :raises ValueError: for other kernels.
-    """
+    """A copy of HMC or NUTS over a model whose likelihood is summed in chunks."""
     if not isinstance(kernel, HMC) or kernel.model is None:
         raise ValueError(
             f"MCMC: chunk_size={chunk_size!r} is for HMC or NUTS over a model, got "

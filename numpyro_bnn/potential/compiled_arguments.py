@@ -10,22 +10,14 @@ from numpyro_bnn._types import Array
 
 
 class Arguments(NamedTuple):
-    """Arguments of a model, split into the arrays that a program takes and the rest.
+    """Arguments of a model, split into the arrays that a program takes and the rest."""
 
-    - **arrays** - array leaves, in order
-    - **static** - hashable description of everything else, including the tree structure
-    """
-
-    arrays: list[Array]
-    static: tuple
+    arrays: list[Array]  # Array leaves, in order
+    static: tuple  # Hashable description of everything else, including the tree structure
 
     @classmethod
     def split(cls, args: tuple, kwargs: dict[str, object]) -> "Arguments":
-        """Split the arguments of a model.
-
-        :param args: positional arguments.
-        :param kwargs: keyword arguments.
-        """
+        """Split the arguments of a model."""
         leaves, structure = jax.tree.flatten((args, kwargs))
         is_array = tuple(isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves)
         arrays = [leaf for leaf, a in zip(leaves, is_array) if a]
@@ -34,12 +26,7 @@ class Arguments(NamedTuple):
 
     @staticmethod
     def join(arrays: Sequence[object], static: tuple) -> tuple[tuple, dict[str, object]]:
-        """The arguments of the model, from (other) arrays and the description of the rest.
-
-        :param arrays: array leaves, in the order of :meth:`split`.
-        :param static: what :meth:`split` returned as `static`.
-        :return: positional and keyword arguments.
-        """
+        """Positional and keyword arguments from (other) arrays and the static part of :func:`split`."""
         structure, is_array, rest = static
         remaining = iter(arrays)
         leaves = [next(remaining) if a else leaf for a, leaf in zip(is_array, rest)]

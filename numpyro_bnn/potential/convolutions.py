@@ -1,9 +1,9 @@
 """Convolutions whose gradients are fast inside loops on a CPU.
 
-XLA has fast convolutions for a CPU if their axes stand in one order: rows first, channels last, and the
-outputs of a kernel last. Gradients come in another order. Outside of loops XLA transposes their operands,
-inside of loops it does not, and falls back on code that is 10 to 30 times slower and takes longer to compile.
-All steps of a sampler are inside a loop. So the programs of this package are rewritten: each convolution is
+XLA's fast convolutions for a CPU need one order of axes: rows first, channels last, and the outputs of a
+kernel last. Gradients have another order. Outside of loops XLA transposes their operands; inside of loops it
+falls back on code that is 10 to 30 times slower and takes longer to compile. All steps of a sampler are in a
+loop. So the programs of this package are rewritten: each convolution is
 one in that order between transposed operands, which is the same sum (see `benchmarks/speed/convolutions`).
 """
 
@@ -21,12 +21,7 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 
 
 def fast_convolutions(function: Callable) -> Callable:
-    """`function`, with convolutions that stay fast inside of loops where JAX runs on a CPU.
-
-    Without convolutions, and on other devices, it is what it was.
-
-    :param function: from arrays, in any nesting, to arrays. It is traced once.
-    """
+    """`function`, with convolutions that stay fast inside of loops where JAX runs on a CPU."""
     if jax.default_backend() != "cpu":
         return function
 
@@ -86,7 +81,7 @@ def _run(jaxpr: core.Jaxpr, constants: Iterable[Any], inputs: Iterable[Any]) -> 
                 found = [_convolution(*given, **eqn.params)]
             else:
                 params = {name: _parameter(value) for name, value in eqn.params.items()}
-                # In JAX 0.7 functions of an operation, such as its derivative, are apart from its parameters.
+                # JAX 0.7 keeps functions of an operation, such as its derivative, apart from its parameters.
                 bound = eqn.primitive.get_bind_params(params)
                 functions, params = bound if isinstance(bound, tuple) else ((), bound)
                 out = eqn.primitive.bind(*functions, *given, **params)
@@ -109,7 +104,7 @@ def _parameter(value: Any) -> Any:
 
 
 def _convolution(x: jax.Array, kernel: jax.Array, *, dimension_numbers: Any, **params: Any) -> Any:
-    """A convolution by one with channels last, of which it is a transpose."""
+    """A convolution as the transpose of one with channels last."""
     (rows, channels, *where), (outputs, inputs, *size), (rows_out, channels_out, *where_out) = (
         dimension_numbers
     )

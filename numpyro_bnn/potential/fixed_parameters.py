@@ -1,8 +1,7 @@
 """Parameters of a model that are neither sampled nor data: sites of ``numpyro.param``.
 
-``flax_module`` and its like make them, and a network of ``random_flax_module`` some of whose parameters have
-a prior. NumPyro initialises them again in each call of the model. Here a fit initialises them once, with one
-key, and they stay what they are.
+``flax_module`` makes them, as do networks of ``random_flax_module`` with priors for some parameters only.
+NumPyro initialises them in each call of the model. Here a fit initialises them once, with one key.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,10 +17,7 @@ KINDS = ("param", "mutable")
 
 
 class Fixed(substitute):
-    """A model whose fixed parameters have values.
-
-    - **data** - values by site
-    """
+    """A model whose fixed parameters have values."""
 
 
 def fixed_in(model: Any) -> dict[str, Any]:
@@ -32,7 +28,7 @@ def fixed_in(model: Any) -> dict[str, Any]:
 
 
 def with_first_values(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Callable:
-    """A model with values of its fixed parameters, always the same ones for the same arguments."""
+    """A model with values of its fixed parameters, the same for equal arguments."""
     arguments = Arguments.split(args, dict(kwargs))
 
     @jax.jit

@@ -1,8 +1,8 @@
 """The position of a chain as one vector, so that a step works on one array and not on every site.
 
 A network has many small sites. On a CPU an operation on an array of a few hundred numbers costs about as
-much to start as to compute, and each is compiled by itself: a sampler that moves, averages and compares
-ten sites one by one spends most of a step, and of its compile time, on that.
+much to start as to compute, and each is compiled separately: a sampler that handles ten sites one by one
+spends most of a step, and of its compile time, on that.
 """
 
 import math
@@ -26,13 +26,9 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, repr=False)
 class FlatPosition(Mapping[str, jax.Array]):
-    """Values of several sites of one dtype in one vector; a mapping from names, and a pytree with one leaf.
+    """Values of several sites of one dtype in one vector: a mapping by name, and a pytree with one leaf."""
 
-    :param vector: (…, D), all entries of the first site, then of the second, …; leading axes are chains.
-    :param shapes: name and shape of each site.
-    """
-
-    vector: jax.Array
+    vector: jax.Array  # (…, D), site after site; leading axes are chains
     shapes: Shapes = field(metadata={"static": True})
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""Refuses data that look up an entry which a table of the model does not have, such as a group never seen.
+"""Refuses data with indices beyond a table of the model, such as a group that was never seen.
 
-JAX takes the last entry for an index beyond the end, counts a negative one from the end, or gives NaN. A
-count that is larger than all before is no index: the traced program tells which numbers are.
+JAX takes the last entry for an index beyond the end, counts a negative one from the end, or gives NaN. The
+traced program shows which numbers are indices: a large count is none.
 """
 
 import re
@@ -19,7 +19,7 @@ from numpyro_bnn.data.host_rows import sources_in
 from numpyro_bnn.data.units import Column
 from numpyro_bnn.potential.compiled_arguments import Arguments
 
-# An index that no table has, which single precision holds, and rows that are looked at first.
+# An index beyond any table, exact in single precision; and the number of rows that are checked first.
 _FAR, _FEW = 2**24, 100
 _FOUND = re.compile(r"index (-?\d+) is out of bounds for axis \d+ with size (\d+)")
 
@@ -27,10 +27,7 @@ _FOUND = re.compile(r"index (-?\d+) is out of bounds for axis \d+ with size (\d+
 def refuse_unknown_indices(
     owner: str, model: Callable, args: tuple, kwargs: Mapping[str, Any]
 ) -> None:
-    """Refuse concrete arguments of a model, prepared for the device, that index beyond a table of it.
-
-    :raises ValueError: naming value, column and row.
-    """
+    """Refuse concrete arguments of a model, prepared for the device, that index beyond a table of it."""
     named = [(n, v) for n, v in named_leaves(model, args, kwargs) if _is_array(v)]
     if sources_in((args, kwargs)) or not any(_whole(v).any() for _, v in named):
         return
@@ -50,11 +47,11 @@ def refuse_unknown_indices(
         beyond, far = _index(check, arrays), None
         if beyond is None and any((v[_negative(v)] < 0).any() for v in arrays):
             far = _index(check, [np.where(_negative(v), _FAR, v) for v in arrays])
-    except Exception:  # a model may fail in any way there is: its own checks say how
+    except Exception:  # the model may raise; its own checks report why
         return
     if beyond is not None:
         raise ValueError(_message(owner, named, *beyond))
-    # An index may have an offset: an hour from -12 on is none from the end.
+    # An index may have an offset, such as an hour that begins at -12.
     least = min((v[_negative(v)].min() for v in arrays if _negative(v).any()), default=0)
     if far is not None and least + far[0] - _FAR < 0:
         raise ValueError(_message(owner, named, int(least), far[1]))
@@ -66,7 +63,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _whole(values: Any) -> np.ndarray:
-    """Which columns of an array hold whole numbers alone."""
+    """Which columns of an array hold only whole numbers."""
     if values.dtype.kind in "iu":
         return np.ones(values.shape[1:], bool)
     few = np.asarray(values[:_FEW])

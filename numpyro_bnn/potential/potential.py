@@ -55,12 +55,7 @@ class _DefaultKey(Messenger):
 
 
 class _Taken(Messenger):
-    """Handler that selects the rows of a minibatch in each ``numpyro.subsample`` inside the data plate.
-
-    :param take: ``take(values, axis)`` gives the rows.
-    :param plate: name of the plate.
-    :param size: number of its rows.
-    """
+    """Handler that selects rows by ``take(values, axis)`` in each ``numpyro.subsample`` of the data plate."""
 
     def __init__(self, fn: Callable, take: Callable, plate: str, size: int) -> None:
         self.take = take
@@ -71,14 +66,14 @@ class _Taken(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "subsample":
             return
-        # Another plate may have as many rows, all of which it needs.
+        # Another plate of the same size needs all of its rows.
         dim = axis_of_plate(self.plate, self)
         if dim is None:
             return
         axis = dim - msg["kwargs"]["event_dim"]
         shape = jnp.shape(msg["value"])
         if len(shape) >= -axis and shape[axis] == self.size:
-            # With another type of message the plate does not take a subsample of the rows again.
+            # With another type the plate does not subsample the rows again.
             msg["type"] = "taken"
             msg["value"] = self.take(jnp.asarray(msg["value"]), axis)
 
@@ -173,10 +168,7 @@ class Potential:
         contiguous: bool = False,
         ahead: jax.Array | None = None,
     ) -> Callable:
-        """The model that sees the rows `indices` of `plate` only; see :meth:`minibatch`.
-
-        :raises ValueError: if no observed site is inside a plate of that name.
-        """
+        """The model that sees the rows `indices` of `plate` only; see :meth:`minibatch`."""
         if plate not in self._plates:
             raise ValueError(_no_plate(plate, self._plates))
         bound = with_stand_ins(_DefaultKey(self.model), indices, ahead, plate)
@@ -203,14 +195,7 @@ class Potential:
         return sorted({plate for site in data for plate in site.plates})
 
     def data_plate(self, plate: str | None = None) -> tuple[str, int]:
-        """The plate that minibatches are taken from, and its size N.
-
-        :param plate: its name, where the model has several.
-        :raises ValueError: if there is none, if it must be named, or if the model does not
-            follow minibatches of it: an observed site outside the plate, a latent site inside,
-            data that are not subsampled, a likelihood summed before it reaches the plate, or rows that
-            depend on one another.
-        """
+        """The plate of minibatches and its size N; refuses models that do not follow minibatches."""
         candidates = self._plates
         if plate is None and len(candidates) == 1:
             (plate,) = candidates
@@ -301,22 +286,18 @@ class Potential:
 
 
 def _drawn(noise: Values, site: dict[str, Any]) -> jax.Array | None:
-    """A value of a latent site from its distribution; around 0, unconstrained, where that has no draws.
-
-    :param noise: draws from the standard form of distributions, by site.
-
-    NumPyro's ``init_to_sample`` has the median of one draw, which takes several times as long to compile.
-    """
+    """A value of a latent site from its distribution; around 0, unconstrained, where that has no draws."""
+    # NumPyro's ``init_to_sample`` compiles a median of one draw, which takes several times as long.
     if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
         return None
     if site["fn"].support.is_discrete:
         return None
     if site["name"] in noise:
-        law, standard = unwrapped(site["fn"]), noise[site["name"]]
+        distribution, standard = unwrapped(site["fn"]), noise[site["name"]]
         return (
-            law.loc + law.scale * standard
-            if type(law) is dist.Normal
-            else scaled(standard, law.rate)
+            distribution.loc + distribution.scale * standard
+            if type(distribution) is dist.Normal
+            else scaled(standard, distribution.rate)
         )
     try:
         return site["fn"](**site["kwargs"])

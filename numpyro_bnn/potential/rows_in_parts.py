@@ -1,9 +1,8 @@
 """Compares what a model computes for some rows together with what it computes for parts of them.
 
-Predictions are computed a block of rows at a time, and likelihoods summed over chunks and minibatches. Both
-are right where each row is computed by itself, and wrong, without any error, where rows depend on one
-another: a model that standardises its inputs by their own mean, a recurrent network along the rows, lags made
-inside, a sum over rows.
+Predictions are computed by blocks of rows, and likelihoods summed over chunks and minibatches. Both are
+silently wrong if rows depend on one another: a model that standardises its inputs by their mean, a recurrent
+network along the rows, lags made inside, a sum over rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,9 +12,9 @@ import numpy as np
 # Rounding, in standard deviations of a result and in proportion to its numbers.
 _ROUNDING, _LAST_DIGITS = 1e-3, 1e-5
 
-# Arrays that are computed at some rows, by the numbers of these.
+# From row numbers to arrays computed at these rows.
 AtRows = Callable[[np.ndarray], Sequence[np.ndarray]]
-# Their shapes at some number of rows.
+# From a number of rows to the shapes of these arrays.
 Shapes = Callable[[int], Sequence[tuple[int, ...]]]
 
 
@@ -29,20 +28,11 @@ def differing(first: tuple[int, ...], second: tuple[int, ...]) -> list[int]:
 def same_in_parts(
     at_rows: AtRows, shapes: Shapes, size: int, part: int, most: int, drawn: bool = False
 ) -> bool:
-    """Whether rows have the same results together and in parts, up to rounding.
-
-    The first and the last rows of some are computed alone. What follows from earlier or from later rows, from
-    all of them, from their number or from the place of a row among them is different then.
-
-    :param at_rows: what is computed.
-    :param shapes: its shapes. Results have their rows on the axis that changes with the number of rows; those
-        without such an axis are of all rows, and must not change at all.
-    :param size: number of all rows.
-    :param part: rows of a part.
-    :param most: rows that are computed together at most.
-    :param drawn: whether random numbers are among what is computed, which belong to places among the rows.
-        Then other rows take the place of one half of a part, and results of the other half must stay.
-    """
+    """Whether rows have the same results together and in parts, up to rounding."""
+    # The first and the last rows of some are computed alone: dependence on other rows, on their number or
+    # on the place of a row shows. Results have their rows on the axis that changes with their number; those
+    # without such an axis must not change at all. Random numbers belong to places (`drawn`): then other
+    # rows replace one half of a part, and results of the other half must stay.
     if size < 2:
         return True
     pairs = _replaced(size, part) if drawn else _parts(size, part, most)
@@ -70,7 +60,7 @@ def _parts(size: int, part: int, most: int) -> list[tuple]:
 
 
 def _replaced(size: int, part: int) -> list[tuple]:
-    """These where one half of the rows is replaced by others."""
+    """The same, with one half of the rows replaced by others."""
     half = max(min(part, size) // 2, 1)
     rows, others = np.arange(2 * half), np.arange(size - half, size)[::-1]
     first, last = slice(half), slice(half, None)

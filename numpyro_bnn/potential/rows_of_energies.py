@@ -16,33 +16,25 @@ from numpyro_bnn._types import Array
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.rows_in_parts import same_in_parts
 
-# Rows that are computed together; an odd number of them, less than half, is a part.
+# Rows that are computed together; a part is an odd number of them, less than half.
 _TOGETHER = 64
-# What was found for a program, by its text, and how many are kept.
+# Results by the text of the program, and how many are kept.
 _known: dict[str, bool] = {}
 _MOST = 100
 
 
 def refuse_dependent_rows(potential: Any, plate: str, size: int) -> None:
-    """Refuse to take some rows of a plate, where what they contribute depends on the others among them.
-
-    :param potential: a :class:`~numpyro_bnn.potential.potential.Potential`.
-    :param plate: the data plate, which the shapes of all sites follow.
-    :param size: number of its rows.
-    :raises ValueError: saying what to do.
-    """
+    """Refuse to take some rows of a plate, where what they contribute depends on the others among them."""
     if size < 4:
         return
     try:
         separate = _are_separate(potential, plate, size)
-    except (
-        Exception
-    ):  # a model of made-up numbers may fail in any way there is: nothing is known then
+    except Exception:  # the model may raise on made-up numbers; treat as unknown
         return
     if not separate:
         raise ValueError(
             f"The rows of plate '{plate}' depend on one another: among {min(size, _TOGETHER)} rows a row has "
-            "another law of its target than among half of them, so that sums over minibatches "
+            "another distribution of its target than among half of them, so that sums over minibatches "
             "(`batch_size=`, `subsample_size=`) or chunks (`chunk_size=`, `OnHost`) are not the likelihood "
             "of all rows. Compute what relates rows (a mean over them, lags, a recurrent network along them) "
             "before `numpyro.subsample` takes rows of it, or sample with all rows at once: `NUTS`, or a "
@@ -50,11 +42,10 @@ def refuse_dependent_rows(potential: Any, plate: str, size: int) -> None:
         )
 
 
-def _laws(potential: Any, model: Callable, share: float, arguments: tuple) -> list[jax.Array]:
-    """Parameters, values and weights of the observed sites, at some of the rows.
-
-    :param share: these rows as a share of all: they are counted as often as needed to stand for all.
-    """
+def _distributions(
+    potential: Any, model: Callable, share: float, arguments: tuple
+) -> list[jax.Array]:
+    """Parameters, values and weights of the observed sites at rows that are a `share` of all."""
     args, kwargs = arguments
     sites = trace(model).get_trace(*args, **kwargs)
     found: list[Any] = []
@@ -67,35 +58,37 @@ def _laws(potential: Any, model: Callable, share: float, arguments: tuple) -> li
 
 
 def _are_separate(potential: Any, plate: str, size: int) -> bool:
-    """Compare laws at the data, or at made-up data where these are traced; once for each program."""
+    """Compare distributions at the data, or at made-up data where these are traced; once for each program."""
     arguments = Arguments.split(potential.args, potential.kwargs)
 
-    def laws(indices: jax.Array, arrays: list[jax.Array]) -> list[jax.Array]:
+    def distributions(indices: jax.Array, arrays: list[jax.Array]) -> list[jax.Array]:
         seeded = seed(potential.rows_of(indices, plate), jax.random.key(0))
         drawn = substitute(seeded, substitute_fn=init_to_uniform(radius=1.0))
         given = Arguments.join(arrays, arguments.static)
-        return _laws(potential, drawn, len(indices) / size, given)
+        return _distributions(potential, drawn, len(indices) / size, given)
 
     def shapes(count: int) -> Sequence[tuple[int, ...]]:
-        kinds = jax.eval_shape(laws, jax.ShapeDtypeStruct((count,), jnp.int32), arguments.arrays)
+        kinds = jax.eval_shape(
+            distributions, jax.ShapeDtypeStruct((count,), jnp.int32), arguments.arrays
+        )
         return [kind.shape for kind in kinds]
 
     some = jax.ShapeDtypeStruct((min(_TOGETHER, size),), jnp.int32)
     kinds = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arguments.arrays]
-    program = f"{jax.make_jaxpr(laws)(some, kinds)} {plate} {size}"
+    program = f"{jax.make_jaxpr(distributions)(some, kinds)} {plate} {size}"
     if program not in _known:
         if len(_known) >= _MOST:
             _known.clear()
-        _known[program] = _compared(laws, shapes, arguments.arrays, size, potential)
+        _known[program] = _compared(distributions, shapes, arguments.arrays, size, potential)
     return _known[program]
 
 
 def _compared(
-    laws: Callable, shapes: Callable, given: list[Array], size: int, potential: Any
+    distributions: Callable, shapes: Callable, given: list[Array], size: int, potential: Any
 ) -> bool:
     with jax.ensure_compile_time_eval():
         arrays = [_made_up(array) for array in given]
-        program = jax.jit(laws)
+        program = jax.jit(distributions)
 
         def at_rows(rows: np.ndarray) -> list[np.ndarray]:
             return [np.asarray(one) for one in program(jnp.asarray(rows, jnp.int32), arrays)]
@@ -105,7 +98,7 @@ def _compared(
 
 
 def _made_up(array: Array) -> Array:
-    """The array, or numbers of its kind where it is traced."""
+    """The array, or random numbers of its type where it is traced."""
     if not isinstance(array, jax.core.Tracer):
         return array
     rng = np.random.default_rng(0)

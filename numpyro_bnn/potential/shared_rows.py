@@ -34,14 +34,8 @@ def rows_are_shared() -> bool:
 
 
 def taken_by_all(values: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
-    """Rows of a minibatch, an equal part of them on each device that shares the data.
-
-    The following computation runs on each device for its part, and the results are summed.
-
-    :param values: values of all rows, in a program for which :func:`rows_are_shared` is true.
-    :param indices: (B,) row numbers.
-    :param axis: axis of the rows.
-    """
+    """Rows of a minibatch, (B,) row numbers, an equal part of them on each device that shares the data."""
+    # The following computation runs on each device for its part, and the results are summed.
     # Inside a map over groups of chains, the mesh of that map must be used.
     inside = jax.sharding.get_abstract_mesh()
     mesh = _SHARING.get() if inside.empty else inside

@@ -14,11 +14,11 @@ def altered(site: Mapping[str, Any]) -> str | None:
     """How handlers change the log density of a sample site: ``"masked"``, ``"scaled"``, or None."""
     if site["scale"] is not None:
         return "scaled"
-    law = site["fn"]
-    while law is not None:
-        if isinstance(law, MaskedDistribution):
+    distribution = site["fn"]
+    while distribution is not None:
+        if isinstance(distribution, MaskedDistribution):
             return "masked"
-        law = getattr(law, "base_dist", None)
+        distribution = getattr(distribution, "base_dist", None)
     return None
 
 
@@ -26,88 +26,70 @@ def counted(site: Mapping[str, Any]) -> jax.Array:
     """Which entries of the value of a site enter its log density: those that no mask hides."""
     shape = jnp.shape(site["value"])
     entries = jnp.ones(shape, bool)
-    law = site["fn"]
-    while law is not None:
-        if isinstance(law, MaskedDistribution):
-            # A mask has the batch axes of what it hides; inside of `to_event` these are more than outside.
-            mask = jnp.reshape(law._mask, (*jnp.shape(law._mask), *(1,) * len(law.event_shape)))
+    distribution = site["fn"]
+    while distribution is not None:
+        if isinstance(distribution, MaskedDistribution):
+            # Inside of `to_event` a mask has more batch axes than outside.
+            mask = jnp.reshape(
+                distribution._mask,
+                (*jnp.shape(distribution._mask), *(1,) * len(distribution.event_shape)),
+            )
             entries &= jnp.broadcast_to(mask, shape)
-        law = getattr(law, "base_dist", None)
+        distribution = getattr(distribution, "base_dist", None)
     return entries
 
 
 class Plate(NamedTuple):
-    """A plate of a model.
+    """A plate of a model."""
 
-    - **size** - number of rows, N
-    - **subsample_size** - number of rows that the model itself takes; N unless it subsamples
-    """
-
-    size: int
-    subsample_size: int
+    size: int  # Number of rows, N
+    subsample_size: int  # Number of rows that the model itself takes; N unless it subsamples
 
 
 class Site(NamedTuple):
-    """A sample site of a model, without its values.
+    """A sample site of a model, without its values."""
 
-    - **shape** - shape of the value
-    - **distribution_shape** - batch and event shape of its distribution
-    - **event_dim** - number of event axes
-    - **observed** - whether it is part of the likelihood
-    - **discrete** - whether its support is discrete
-    - **plates** - enclosing plates: name to axis, counted from the right of the batch shape
-    - **factor** - whether it comes from ``numpyro.factor``
-    - **scale** - shape of the weights of its log density (``handlers.scale``); () without weights
-    - **unconstrained** - shape of its unconstrained value; None for a site without one
-    - **fan_in** - terms that an output sums through these weights, where that does not follow from the name
-    - **law** - class of its distribution, without what wraps it
-    - **directions** - whether values are angles, of which π and -π are the same
-    - **concentration** - of a Gamma distribution, its shape parameter; None where that depends on other sites
-    """
-
-    shape: tuple[int, ...]
-    distribution_shape: tuple[int, ...]
-    event_dim: int
-    observed: bool
-    discrete: bool
+    shape: tuple[int, ...]  # Shape of the value
+    distribution_shape: tuple[int, ...]  # Batch and event shape of its distribution
+    event_dim: int  # Number of event axes
+    observed: bool  # Whether it is part of the likelihood
+    discrete: bool  # Whether its support is discrete
+    # Enclosing plates: name to axis, counted from the right of the batch shape.
     plates: dict[str, int]
-    factor: bool
+    factor: bool  # Whether it comes from `numpyro.factor`
+    # Shape of the weights of its log density (`handlers.scale`); () without weights.
     scale: tuple[int, ...] = ()
+    # Shape of its unconstrained value; None for a site without one.
     unconstrained: tuple[int, ...] | None = None
+    # Terms that an output sums through these weights, where that does not follow from the name.
     fan_in: int | None = None
-    law: type = object
-    directions: bool = False
+    distribution: type = object  # Class of its distribution, without what wraps it
+    directions: bool = False  # Whether values are angles, of which π and -π are the same
+    # Of a Gamma distribution, its shape parameter; None where that depends on other sites.
     concentration: float | None = None
 
 
 class Structure(NamedTuple):
-    """Sites, plates and hierarchical precisions of a model for given arguments.
+    """Sites, plates and hierarchical precisions of a model for given arguments."""
 
-    - **sites** - its sample sites, in order
-    - **plates** - its plates
-    - **levels** - its hierarchical precisions of weights, the lowest first; without those beside a log
-      density that a handler scales or masks
-    - **deterministic** - shapes of its deterministic sites
-    - **parameters** - names of the deterministic sites that are parameters under this package's priors
-    - **takes_keys** - whether it asks for random keys itself, as dropout does
-    - **given** - observed sites that are no data, such as a weight that ``condition`` holds at a value:
-      constants of the model outside of plates of data. Minibatches count them once, and predictions are not
-      compared with them
-    - **informative** - those of them whose log density depends on a latent site, such as a constant that was
-      measured with an error, or the first value of a series: they are evidence, as data are
-    - **unfixed** - parameters without a prior (``numpyro.param``) that have no values yet
-    - **preset** - latent sites that a handler inside of the model sets, as ``substitute`` does
-    """
-
-    sites: dict[str, Site]
+    sites: dict[str, Site]  # Sample sites, in order
     plates: dict[str, Plate]
+    # Hierarchical precisions of weights, the lowest first; without those next to a log density that a
+    # handler scales or masks.
     levels: dict[str, Level]
-    deterministic: dict[str, tuple[int, ...]]
+    deterministic: dict[str, tuple[int, ...]]  # Shapes of deterministic sites
+    # Names of the deterministic sites that are parameters under this package's priors.
     parameters: frozenset[str] = frozenset()
-    takes_keys: bool = False
+    takes_keys: bool = False  # Whether the model asks for random keys itself, as dropout does
+    # Observed sites that are no data, such as a weight that `condition` holds at a value: constants outside
+    # of plates of data. Minibatches count them once, and predictions are not compared with them.
     given: frozenset[str] = frozenset()
+    # Given sites whose log density depends on a latent site, such as a constant measured with an error, or
+    # the first value of a series: they count as evidence.
     informative: frozenset[str] = frozenset()
+    # Latent sites that a handler inside of the model sets, as `substitute` does.
     preset: frozenset[str] = frozenset()
+    # Parameters without a prior (`numpyro.param`) that have no values yet.
     unfixed: frozenset[str] = frozenset()
 
     @property
@@ -133,7 +115,7 @@ class Structure(NamedTuple):
 
     @property
     def evidence(self) -> list[str]:
-        """Names of the observed sites that tell of latent ones: data, and informative given values."""
+        """Names of the observed sites with information on latent ones: data and informative given values."""
         return [n for n in self.observed if n not in self.given or n in self.informative]
 
     @property
@@ -148,7 +130,7 @@ class Structure(NamedTuple):
 
     @property
     def largest_precisions(self) -> dict[str, float]:
-        """Values that precisions hardly exceed by their priors: their 99.9 % quantiles."""
+        """The 99.9 % quantiles of precisions under their priors."""
         return largest_likely(self.levels)
 
     @property

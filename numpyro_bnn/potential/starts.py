@@ -39,10 +39,7 @@ def fill_precisions(potential: Potential, values: Values) -> Values:
 
 
 def check_names(given: Iterable[str], known: Iterable[str], needed: Iterable[str] = ()) -> None:
-    """Refuse starts that name unknown sites, or that lack a needed one.
-
-    :raises ValueError: naming them.
-    """
+    """Refuse starts that name unknown sites, or that lack a needed one."""
     unknown = [name for name in given if name not in set(known)]
     missing = [name for name in needed if name not in set(given)]
     if unknown or missing:
@@ -55,11 +52,7 @@ def check_names(given: Iterable[str], known: Iterable[str], needed: Iterable[str
 
 
 def check_kinds(owner: str, init_params: object) -> None:
-    """Refuse starts that are not made of numbers.
-
-    :param owner: the caller, for error messages.
-    :raises TypeError: naming the first value that is not.
-    """
+    """Refuse starts that are not made of numbers."""
     for leaf in jax.tree.leaves(init_params, is_leaf=lambda value: value is None):
         kind = getattr(leaf, "dtype", None)
         numeric = kind is not None and any(jnp.issubdtype(kind, k) for k in (jnp.number, jnp.bool_))
@@ -70,10 +63,7 @@ def check_kinds(owner: str, init_params: object) -> None:
 
 
 def check_mapping(owner: str, init_params: object) -> None:
-    """Refuse starts of a model that are not arrays by site.
-
-    :raises TypeError: naming their type.
-    """
+    """Refuse starts of a model that are not arrays by site."""
     check_kinds(owner, init_params)
     if not isinstance(init_params, Mapping):
         raise TypeError(
@@ -95,11 +85,7 @@ def start_shapes(structure: Structure) -> dict[str, tuple[int, ...]]:
 
 
 def check_shapes(given: Mapping[str, Any], structure: Structure, chains: tuple[int, ...]) -> None:
-    """Refuse starts that would change the shape of a site, and so the model.
-
-    :param chains: the axis of chains, () where there is none.
-    :raises ValueError: naming the site and both shapes.
-    """
+    """Refuse starts that would change the shape of a site, and so the model."""
     for name, own in start_shapes(structure).items():
         if name not in given or jnp.shape(given[name]) == (*chains, *own):
             continue
@@ -118,15 +104,8 @@ def check_shapes(given: Mapping[str, Any], structure: Structure, chains: tuple[i
 
 
 def complete(potential: Potential, given: Values, chains: tuple[int, ...]) -> Values:
-    """Unconstrained start of all latent sites from the values of weights alone.
-
-    :param potential: potential energy of the model.
-    :param given: values of weight sites (``"net/Dense_0.kernel"``), which are real, and
-        unconstrained ones of any further latent sites.
-    :param chains: the leading axis of chains that every array has, () where there is none.
-    :return: unconstrained values of every latent site; precisions at their conditional means.
-    :raises ValueError: if other sites are missing, naming them.
-    """
+    """Unconstrained start of all latent sites from values of weights (and unconstrained other sites)."""
+    # Precisions start at their conditional means. Every array has the leading axis `chains`, () for none.
     in_centered_coordinates = centered(potential.model, potential.args, potential.kwargs)
     levels = in_centered_coordinates.structure.levels
     needed = [n for n in in_centered_coordinates.structure.latent if n not in levels]
@@ -145,14 +124,11 @@ def complete(potential: Potential, given: Values, chains: tuple[int, ...]) -> Va
 
 
 def shrink(name: str, value: jax.Array, known: int | None = None) -> jax.Array:
-    """Scale a kernel down to variance 1/fan-in, if it is a larger draw from a wide prior.
-
-    :param known: its fan-in, where that does not follow from name and shape.
-    """
+    """Scale a kernel down to variance 1/fan-in, if it is a larger draw from a wide prior."""
     if "/" not in name or jnp.ndim(value) < 2:
         return value
     if (count := known) is None:
-        # No `fan_in`, which warns of guesses: here the size only has to be about right.
+        # Not `fan_in`, which warns of guesses: a rough size is enough.
         shape = jnp.shape(value)
         count = prod(shape[axis] for axis in summed_axes(name.rsplit("/", 1)[1], shape))
     limit = 1 / jnp.sqrt(count)
@@ -161,11 +137,9 @@ def shrink(name: str, value: jax.Array, known: int | None = None) -> jax.Array:
 
 
 def gentle_draw(potential: Potential, key: jax.Array) -> Values:
-    """Prior draw, with kernels shrunk where the prior is wide and precisions at their means.
-
-    Vague priors of precisions give draws that differ by orders of magnitude, from which optimisers and
-    chains do not recover.
-    """
+    """Prior draw, with kernels shrunk where the prior is wide and precisions at their means."""
+    # Vague priors of precisions give draws that differ by orders of magnitude, from which
+    # optimisers and chains do not recover.
     structure = potential.structure
     shapes = {name: structure.sites[name].shape for name in structure.latent}
     levels = {name: level for name, level in structure.levels.items() if name in shapes}
@@ -179,12 +153,7 @@ def gentle_start(potential: Potential, key: jax.Array) -> Values:
 
 
 class BoundModel(NamedTuple):
-    """A model together with its training data.
-
-    - **model** - the model
-    - **args**, **kwargs** - its arguments
-    - **structure** - its sites and plates for these arguments
-    """
+    """A model together with its training data."""
 
     model: Callable
     args: tuple

@@ -1,8 +1,4 @@
-"""Finds sites, plates and hierarchical precisions of a NumPyro model for given arguments.
-
-An abstract trace finds them, so that nothing is computed. The checks at the beginning of every fit are here
-too.
-"""
+"""Finds and checks sites, plates and hierarchical precisions of a model by an abstract trace."""
 
 import re
 import warnings
@@ -27,17 +23,17 @@ from numpyro_bnn.data.host_rows import with_stand_ins
 from numpyro_bnn.data.units import check_range
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.likelihoods.observe import check_classes, check_precision
-from numpyro_bnn.potential.fixed_parameters import KINDS, fixed_in, with_first_values
-from numpyro_bnn.potential.known_indices import refuse_unknown_indices
-from numpyro_bnn.potential.sites import Plate, Site, Structure, altered
-from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
-from numpyro_bnn.potential.value_sources import (
+from numpyro_bnn.likelihoods.observe import check_classes, check_dtype
+from numpyro_bnn.potential.data_dependencies import (
     given_sites,
     informative_sites,
     is_factor,
     sources_of,
 )
+from numpyro_bnn.potential.fixed_parameters import KINDS, fixed_in, with_first_values
+from numpyro_bnn.potential.known_indices import refuse_unknown_indices
+from numpyro_bnn.potential.sites import Plate, Site, Structure, altered
+from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
 from numpyro_bnn.priors.base import is_parameter
 from numpyro_bnn.priors.precision_conditionals import Level, levels_of
 
@@ -92,16 +88,8 @@ def _explain_names() -> Iterator[None]:
 def structure_of(
     model: Callable, args: tuple, kwargs: dict, indices: Mapping[str, jax.Array] | None = None
 ) -> Structure:
-    """Trace a model abstractly: parameters have shapes only, the arguments keep their values.
-
-    Checks inside the model that look at concrete data therefore still happen, while nothing is
-    computed from random values.
-
-    :param model: a NumPyro model.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    :param indices: row numbers to take, by name of the plate.
-    """
+    """Trace a model abstractly: parameters have shapes only, the arguments keep their values."""
+    # Checks inside the model that look at concrete data still happen. `indices` are rows to take, by plate.
     found: list[Structure] = []
     preset: set[str] = set()
     args, kwargs = as_jax(prepared(model, args, kwargs))
@@ -146,7 +134,7 @@ def structure_of(
 
 
 def _levels(samples: Mapping[str, dict], computed: Mapping[str, dict]) -> dict[str, Level]:
-    """The hierarchical precisions of weights whose conditional law no handler changes."""
+    """The hierarchical precisions of weights whose conditional distribution no handler changes."""
     changed = {name for name, site in samples.items() if altered(site) is not None}
     return {
         name: level
@@ -167,13 +155,9 @@ class _Keys(Messenger):
 def blanks(
     blank: jax.Array, preset: set[str] | None = None
 ) -> Callable[[dict[str, Any]], jax.Array | None]:
-    """A substitution for abstract traces: values of continuous latent sites that have no more than a shape.
-
-    Tracing a random draw of each site takes longer than tracing the rest of a model.
-
-    :param blank: a number, traced, so that no model can branch on it.
-    :param preset: gets the names of latent sites that have a value already.
-    """
+    """A substitution for abstract traces: placeholder values of continuous latent sites."""
+    # Tracing a draw of each site takes longer than tracing the rest. `blank` is traced, so that no model
+    # can branch on it; `preset` gets the names of latent sites that have a value already.
 
     def value(site: dict[str, Any]) -> jax.Array | None:
         if site["type"] != "sample" or site["is_observed"]:
@@ -207,7 +191,7 @@ def _site(site: dict[str, Any]) -> Site:
         if isinstance(site["value"], np.ndarray):
             check_range(f"The observed site '{site['name']}'", "its value", site["value"])
         check_classes(site["name"], distribution, site["value"])
-        check_precision(site["name"], distribution, site["value"])
+        check_dtype(site["name"], distribution, site["value"])
     # Broadcasting fails if weights of rows have the full number of rows in a minibatch.
     jnp.broadcast_shapes(scale, distribution.batch_shape)
     support = distribution.support
@@ -225,17 +209,17 @@ def _site(site: dict[str, Any]) -> Site:
         scale=scale,
         unconstrained=_unconstrained_shape(site) if latent else None,
         fan_in=site["infer"].get("fan_in"),
-        law=type(unwrapped(distribution)),
+        distribution=type(unwrapped(distribution)),
         directions=isinstance(entries, type(constraints.circular)),
         concentration=_concentration(unwrapped(distribution)) if latent else None,
     )
 
 
-def _concentration(law: Any) -> float | None:
+def _concentration(distribution: Any) -> float | None:
     """The shape parameter of a Gamma distribution, where it is one known number."""
-    if type(law) not in (dist.Gamma, Gamma):
+    if type(distribution) not in (dist.Gamma, Gamma):
         return None
-    given = law.concentration
+    given = distribution.concentration
     return None if isinstance(given, jax.core.Tracer) or np.ndim(given) else float(given)
 
 
@@ -258,21 +242,10 @@ def with_structure(
     return model, structure_of(model, args, kwargs)
 
 
-def begin_fit(
+def trace_and_check(
     model: Callable, args: tuple, kwargs: dict
 ) -> tuple[Callable, tuple, dict, Structure]:
-    """The first step of every fit: trace the model with its training data, and check both.
-
-    :param model: a NumPyro model.
-    :param args: its positional arguments, as the user gave them.
-    :param kwargs: its keyword arguments.
-    :return: the model with values of its fixed parameters, the arguments as the device gets them
-        (:func:`~numpyro_bnn.data.arguments.prepared`), and the structure of the model.
-    :raises ValueError: if data have no rows, if the model keeps the units of other data, if values
-        of an observed site would be broadcast or counted several times, or if the target is
-        missing; and any error of the model itself.
-    :warns UserWarning: of random numbers that the model draws itself, which a fit cannot draw anew.
-    """
+    """The first step of every fit: trace the model with its training data, and check both."""
     check_arguments(args, kwargs)
     ready = innermost(model)
     learned = hasattr(ready, "learn") and ready.learn(*args, **kwargs)

@@ -3,8 +3,8 @@
 NumPyro broadcasts whatever can be broadcast. A target (N, 1) against predictions (N,) is an N×N
 table of log densities; a single value, or a likelihood that was summed, counts once for every row
 of the plate around it; a target that was not passed is sampled. All of these run, and sample another
-posterior than the intended one. One rule finds the first three: the values of an observed
-site have the shape of their log densities, so that each of them counts once.
+posterior than intended. One rule finds the first three: the values of an observed site must have the shape of
+their log densities, so that each counts once.
 """
 
 import inspect
@@ -23,12 +23,9 @@ Shape = tuple[int, ...]
 
 
 def check_targets(structure: Structure) -> None:
-    """Refuse observed sites with values that would be broadcast, or counted several times.
-
-    Latent sites that a handler sets are refused, too: they would get other values. So are models without any.
-
-    :raises ValueError: naming the site, and both shapes.
-    """
+    """Refuse observed sites with values that would be broadcast, or counted several times."""
+    # Latent sites that a handler sets would get other values, and are refused too, as are
+    # models without any.
     if not structure.latent:
         raise ValueError(
             "The model has no latent site to sample: every site is observed, fixed or integrated out. Give "
@@ -69,7 +66,7 @@ def _plates(site: Site, structure: Structure) -> str:
 
 
 def _together(*shapes: Shape) -> Shape | None:
-    """The shape to which several shapes broadcast; None where they do not fit."""
+    """The shape to which several shapes broadcast, or None."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -127,13 +124,7 @@ def _check_weights(name: str, site: Site, full: Shape) -> None:
 
 
 def check_observed(structure: Structure, model: Callable, args: tuple, kwargs: dict) -> None:
-    """Refuse a model without any observed site: the target was forgotten.
-
-    A model without data, ``model()``, need not observe anything.
-
-    :param model: the model without handlers around it.
-    :raises ValueError: if an argument of the model is None, naming it.
-    """
+    """Refuse a model with arguments but no observed site: the target was forgotten."""
     if structure.observed:
         return
     absent, on_purpose = _absent(model, args, kwargs)
@@ -169,12 +160,7 @@ def _absent(model: Callable, args: tuple, kwargs: dict) -> tuple[list[str], bool
 
 
 def check_arguments(args: tuple, kwargs: Mapping[str, object]) -> None:
-    """Refuse data without rows.
-
-    :param args: positional arguments of a model.
-    :param kwargs: its keyword arguments.
-    :raises ValueError: naming the argument.
-    """
+    """Refuse data without rows."""
     named = {f"argument {i + 1}": value for i, value in enumerate(args)} | dict(kwargs)
     for name, value in named.items():
         for leaf in jax.tree.leaves(value):

@@ -1,9 +1,8 @@
 """The likelihood of a model at any power between 0, the prior, and 1, the posterior.
 
-Most observed sites are tempered as p(y | θ)^b. A site whose distribution has integrated weights w out
-(:class:`~numpyro_bnn.distributions.linear_gaussian.LinearGaussian`) is tempered before they are:
-∫ p(w) p(y | w, θ)^b dw. So the path from prior to posterior is that of the model as it was written, with the
-weights left out of the state; the power of the integral itself would be another path.
+Most observed sites are tempered as p(y | θ)^b. A site with integrated weights w
+(:class:`~numpyro_bnn.distributions.linear_gaussian.LinearGaussian`) is tempered before the integral:
+∫ p(w) p(y | w, θ)^b dw, so that the path from prior to posterior is that of the model with its weights.
 """
 
 from collections.abc import Callable
@@ -15,13 +14,10 @@ import jax.numpy as jnp
 
 
 class TemperedLikelihood(NamedTuple):
-    """Energy of the likelihood at given values of the latent sites, as a function of its power.
+    """Energy of the likelihood at given values of the latent sites, as a function of its power."""
 
-    - **product** - -log p(y | θ) of the sites that are raised to the power, in nats
-    - **integrals** - for each other site, its energy at a power
-    """
-
-    product: jax.Array
+    product: jax.Array  # -log p(y | θ) of the sites that are raised to the power, in nats
+    # For each other site, its energy at a power.
     integrals: tuple[Callable[[Any], jax.Array], ...] = ()
 
     def __call__(self, power: Any) -> jax.Array:
@@ -29,14 +25,9 @@ class TemperedLikelihood(NamedTuple):
         return power * self.product + sum(one(power) for one in self.integrals)
 
     def between(self, low: jax.Array, high: jax.Array) -> jax.Array:
-        """The rise of the energy from one power to another, over the rise of the power.
-
-        Without integrated weights this is the energy of the likelihood, whatever the powers. With them it
-        is its mean over their conditional distribution, averaged over the powers between the two.
-
-        :param low: lower powers, of any shape.
-        :param high: as many higher powers.
-        """
+        """The rise of the energy from one power to another, over the rise of the power."""
+        # Without integrated weights this is the energy of the likelihood, whatever the powers. With them it
+        # is its mean over their conditional distribution, averaged over the powers between the two.
         ends = jnp.stack([low, high])
         # One call for all powers, so that the integral is compiled once.
         energies = (jax.vmap(one)(ends.reshape(-1)).reshape(ends.shape) for one in self.integrals)
@@ -47,11 +38,7 @@ class TemperedLikelihood(NamedTuple):
 def tempered_likelihood(
     energies: dict[str, jax.Array], sites: dict[str, Any]
 ) -> TemperedLikelihood:
-    """The likelihood that observed sites make up.
-
-    :param energies: -log p(y | θ) of each, in nats.
-    :param sites: the trace that they are in.
-    """
+    """The likelihood of observed sites in a trace, from -log p(y | θ) of each in nats."""
     own = [name for name in energies if hasattr(sites[name]["fn"], "tempered_log_prob")]
 
     def integral(name: str, power: Any) -> jax.Array:

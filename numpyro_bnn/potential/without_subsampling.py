@@ -15,10 +15,7 @@ from numpyro_bnn.potential.sites import Structure
 
 
 class all_rows(Messenger):
-    """Handler under which no plate subsamples by itself.
-
-    :param fn: the model.
-    """
+    """Handler under which no plate subsamples by itself."""
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Replace a plate that takes a subsample by one that takes all its rows."""
@@ -31,23 +28,13 @@ class all_rows(Messenger):
 
 
 def without_subsampling(model: Callable, structure: Structure) -> Callable:
-    """The model on all rows; the model itself where no plate subsamples.
-
-    :param model: a NumPyro model.
-    :param structure: its sites and plates.
-    """
+    """The model on all rows; the model itself where no plate subsamples."""
     subsamples = any(p.subsample_size < p.size for p in structure.plates.values())
     return all_rows(model) if subsamples else model
 
 
 def own_batch_size(owner: str, structure: Structure, plate: str | None = None) -> int | None:
-    """Rows that the model takes of the plate around its observed sites; None for all.
-
-    :param owner: the caller, for error messages.
-    :param structure: sites and plates of the model.
-    :param plate: the data plate, where the model has several.
-    :raises ValueError: if several plates subsample.
-    """
+    """Rows that the model takes of the plate around its observed sites; None for all."""
     plates_of_observed = {p for name in structure.data for p in structure.sites[name].plates}
     found = {
         name: structure.plates[name].subsample_size

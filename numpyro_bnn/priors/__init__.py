@@ -4,7 +4,7 @@ Give one to :func:`numpyro_bnn.random_module`. :class:`ByPath` combines several 
 over the dotted parameter paths; :class:`Hierarchical` and :class:`Horseshoe` bring scales of their
 own, which are sampled with the weights. Begin with ``base.py`` (the interface of a rule), then
 ``independent.py``; ``hierarchical.py`` holds Neal's hierarchy, ``precision_conditionals.py`` the
-conditional laws of its precisions, ``coordinates.py`` the handler :func:`numpyro_bnn.parameterize`.
+conditional distributions of its precisions, ``coordinates.py`` the handler :func:`numpyro_bnn.parameterize`.
 """
 
 from numpyro_bnn.priors.base import FromFunction, Prior

@@ -17,21 +17,16 @@ from numpyro.distributions import constraints
 from numpyro.primitives import apply_stack
 from numpyro.util import not_jax_tracer
 
-from numpyro_bnn._text import Told
+from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.priors.paths import Shape, Shapes, site_name
 
 Rule = Callable[[str, Shape], dist.Distribution]
 
 
 def parameter(site: str, value: jax.Array) -> jax.Array:
-    """``numpyro.deterministic`` for a parameter that is computed from other sites.
-
-    Predictions take its value from the draws, as for a sample site. All other deterministic sites are
-    computed again, because they may depend on the inputs.
-
-    :param site: name of the site.
-    :param value: value of the parameter.
-    """
+    """``numpyro.deterministic`` for a parameter that is computed from other sites."""
+    # Predictions take its value from the draws. Other deterministic sites may depend on the
+    # inputs, and are computed again.
     message = {
         "type": "deterministic",
         "name": site,
@@ -47,7 +42,7 @@ def is_parameter(site: Mapping[str, Any]) -> bool:
     return bool(site.get("infer", {}).get("parameter"))
 
 
-class Prior(Told):
+class Prior(ReprMixin):
     """A rule ``(path, shape) -> Distribution`` over the parameters of a network."""
 
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:
@@ -91,12 +86,7 @@ PriorLike: TypeAlias = Prior | dist.Distribution | Callable
 
 
 def fit_distribution(distribution: Any, path: str, shape: Shape) -> dist.Distribution:
-    """Expand a distribution to one parameter and make all its axes event axes.
-
-    :param distribution: what a rule returned; its shape must broadcast to `shape`.
-    :raises TypeError: if it is no NumPyro distribution.
-    :raises ValueError: if its shape does not fit, or if its support is not the whole real line.
-    """
+    """Expand a distribution over the reals to one parameter and make all its axes event axes."""
     if not isinstance(distribution, dist.Distribution):
         raise TypeError(
             f"The prior for '{path}' returned {distribution!r}, expected a NumPyro Distribution. "
@@ -129,10 +119,7 @@ def fit_distribution(distribution: Any, path: str, shape: Shape) -> dist.Distrib
 
 
 def as_prior(prior: object) -> Prior:
-    """A prior from a :class:`Prior`, a distribution or a function of path and shape.
-
-    :raises TypeError: for anything else.
-    """
+    """A prior from a :class:`Prior`, a distribution or a function of path and shape."""
     if isinstance(prior, Prior):
         return prior
     if isinstance(prior, dist.Distribution):

@@ -67,7 +67,7 @@ class parameterize(Messenger):
         return hash((self.parameterization, self._model()))
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Answer a prior that asks for its coordinates."""
+        """Set the coordinates for a prior that asks for them."""
         if msg["type"] == "parameterization":
             # Inner handlers process a message first, so that the outermost one decides.
             msg["value"] = self.parameterization
@@ -84,14 +84,7 @@ def _known(parameterization: str) -> str:
 def to_own_coordinates(
     model: Callable, args: Iterable, kwargs: dict[str, object], centered: dict[str, jax.Array]
 ) -> dict[str, jax.Array]:
-    """Translate values of weights and precisions into the latent sites of a model.
-
-    :param model: the model, in whatever coordinates it has.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    :param centered: constrained values of the sites that the model has in centred coordinates.
-    :return: constrained values of the model's own latent sites.
-    """
+    """Translate constrained values of the sites of centred coordinates into those of the model's own."""
 
     def value_of(site: dict[str, Any]) -> jax.Array | None:
         if site["type"] != "sample":

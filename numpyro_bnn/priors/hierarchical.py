@@ -25,8 +25,8 @@ from numpyro_bnn._text import call_of
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.priors.base import Prior, parameter
 from numpyro_bnn.priors.coordinates import Parameterization, Standardized, _known
+from numpyro_bnn.priors.enclosing_handlers import enclosing_handlers
 from numpyro_bnn.priors.integrated_weights import GammaScaleMixture, drawn_back
-from numpyro_bnn.priors.outer_handlers import outside
 from numpyro_bnn.priors.paths import Shape, Shapes, fan_in, site_name, summed_axes, unit_axes
 from numpyro_bnn.priors.precision_conditionals import UNITS, Array, Child, Level
 
@@ -34,16 +34,11 @@ GroupRule = Literal["array", "layer"] | Callable[[str], str]
 
 
 class _TopPrecision(NamedTuple):
-    """The prior of the group's own precision, the top of the hierarchy; or its known value.
+    """The prior of the group's own precision, the top of the hierarchy; or its known value."""
 
-    - **concentration** - None where the precision is known
-    - **rate** - rate of its Gamma distribution
-    - **mean** - its mean, or the known precision
-    """
-
-    concentration: float | None
-    rate: float
-    mean: float
+    concentration: float | None  # None where the precision is known
+    rate: float  # Rate of its Gamma distribution
+    mean: float  # Its mean, or the known precision
 
     def divided(self, divisor: float) -> "_TopPrecision":
         """This top level for weights whose variance is divided by a number."""
@@ -258,19 +253,12 @@ def _units_of(array: Array) -> str:
 def _sample_level(
     level: Level, sizes: dict[str, Shape], above: Any, parameterization: str
 ) -> tuple[dict[str, jax.Array], Any]:
-    """Sample the precisions of a level and the weights that they govern.
-
-    :param level: the level.
-    :param sizes: shapes of its arrays.
-    :param above: precision of the level above.
-    :param parameterization: the coordinates.
-    :return: weights by site, and the precisions.
-    """
+    """Sample the precisions of a level and the weights, by site, that they govern."""
     if (
         parameterization == "collapsed"
         and level.conjugate
-        # The integral is that of the density as it is, without given values.
-        and not any(any(outside(site)) for site in (level.site, *level.members))
+        # The integral holds for the unaltered density only, without given values.
+        and not any(any(enclosing_handlers(site)) for site in (level.site, *level.members))
     ):
         return _integrated(level, sizes, above)
     precision = _precisions(level, sizes, above, parameterization)
@@ -287,7 +275,7 @@ def _precisions(
     first = level.arrays[0] if level.arrays else None
     units = () if first is None else first.unit_shape(sizes[first.site])
     relative = level.parent is not None and parameterization == "noncentered"
-    if relative and not any(outside(level.site)):
+    if relative and not any(enclosing_handlers(level.site)):
         base = numpyro.sample(
             f"{level.site}.base",
             Gamma(k, k).expand(units).to_event(len(units)),
@@ -295,25 +283,23 @@ def _precisions(
         )
         return parameter(level.site, base * above)
     rate = level.rate if level.parent is None else k / above
-    law = Gamma(k, rate).expand(units).to_event(len(units))
-    return numpyro.sample(level.site, law, infer={"hierarchy": level})
+    distribution = Gamma(k, rate).expand(units).to_event(len(units))
+    return numpyro.sample(level.site, distribution, infer={"hierarchy": level})
 
 
 def _integrated(
     level: Level, sizes: dict[str, Shape], above: Any
 ) -> tuple[dict[str, jax.Array], Any]:
-    """Sample weights with their precision integrated out, and draw the precision back.
-
-    With several arrays, each is sampled conditionally on those before it: p(w₁) p(w₂ | w₁) ….
-    """
+    """Sample weights with their precision integrated out, and draw the precision back."""
+    # With several arrays, each is sampled conditionally on those before it: p(w₁) p(w₂ | w₁) ….
     values: dict[str, Any] = {} if level.parent is None else {level.parent: above}
     weights = {}
     for i, array in enumerate(level.arrays):
         conditional = level._replace(arrays=level.arrays[:i]).conditional(values)
-        law = GammaScaleMixture(
+        distribution = GammaScaleMixture(
             conditional.concentration, conditional.rate, sizes[array.site], array
         )
-        values[array.site] = weights[array.site] = numpyro.sample(array.site, law)
+        values[array.site] = weights[array.site] = numpyro.sample(array.site, distribution)
     drawn = drawn_back(level.site, level.conditional(values), list(weights.values()))
     return weights, parameter(level.site, drawn)
 
@@ -322,11 +308,13 @@ def _weights(array: Array, shape: Shape, precision: Any, parameterization: str) 
     """Sample weights given their precisions, in some coordinates."""
     scale = 1 / jnp.sqrt(array.factor * array.spread(precision, len(shape)))
 
-    def law(scale: Any) -> dist.Distribution:
+    def distribution(scale: Any) -> dist.Distribution:
         each = dist.Normal(0.0, scale) if array.df is None else dist.StudentT(array.df, 0.0, scale)
         return each.expand(shape).to_event(len(shape))
 
-    if parameterization != "noncentered" or any(outside(array.site)):
-        return numpyro.sample(array.site, law(scale))
-    base = numpyro.sample(f"{array.site}.base", law(1.0), infer={"hierarchy": Standardized(scale)})
+    if parameterization != "noncentered" or any(enclosing_handlers(array.site)):
+        return numpyro.sample(array.site, distribution(scale))
+    base = numpyro.sample(
+        f"{array.site}.base", distribution(1.0), infer={"hierarchy": Standardized(scale)}
+    )
     return parameter(array.site, base * scale)

@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 
 from numpyro_bnn.priors.base import Prior, parameter, positive
 from numpyro_bnn.priors.coordinates import Standardized
-from numpyro_bnn.priors.outer_handlers import outside
+from numpyro_bnn.priors.enclosing_handlers import enclosing_handlers
 from numpyro_bnn.priors.paths import Shape, Shapes, site_name
 
 
@@ -59,7 +59,7 @@ class Horseshoe(Prior):
             f"{site}.slab_variance", dist.InverseGamma(half_df, half_df * self.slab_scale**2)
         )
         scale = tau * local * jnp.sqrt(slab / (slab + (tau * local) ** 2))
-        if any(outside(site)):
+        if any(enclosing_handlers(site)):
             return numpyro.sample(site, each(dist.Normal(0.0, scale)))
         base = numpyro.sample(
             f"{site}.base", each(dist.Normal(0.0, 1.0)), infer={"hierarchy": Standardized(scale)}

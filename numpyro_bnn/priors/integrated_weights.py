@@ -84,23 +84,14 @@ class GammaScaleMixture(dist.Distribution):
         return each.sum(tuple(range(-self.rate.ndim, 0)))
 
 
-def drawn_back(site: str, law: Gamma, weights: list[jax.Array]) -> jax.Array:
-    """A draw of a precision from its conditional given the weights, with a key made from their bits.
-
-    :param site: name of the precision; other sites use other random numbers.
-    :param law: conditional distribution of the precision.
-    :param weights: arrays that differ from draw to draw.
-    """
+def drawn_back(site: str, distribution: Gamma, weights: list[jax.Array]) -> jax.Array:
+    """A draw of a precision from its conditional given the weights, with a key made from their bits."""
     key = key_of(site, weights)
-    return Gamma(*lax.stop_gradient((law.concentration, law.rate))).sample(key)
+    return Gamma(*lax.stop_gradient((distribution.concentration, distribution.rate))).sample(key)
 
 
 def key_of(site: str, values: list[jax.Array]) -> jax.Array:
-    """A random key made from the bits of sampled values.
-
-    :param site: name of the site it is for; other sites get other keys.
-    :param values: arrays that differ from draw to draw.
-    """
+    """A random key made from the bits of sampled values; other sites get other keys."""
     key = jax.random.key(zlib.crc32(site.encode()))
     words = [word for array in values for word in _hash(lax.stop_gradient(array))]
     if not words:

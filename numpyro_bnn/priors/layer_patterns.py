@@ -10,18 +10,12 @@ from numpyro.util import find_stack_level
 from numpyro_bnn.priors.paths import CallOrder, NetworkShapes, Shapes, layer_of, source_axis
 
 _LAYER = re.compile(r"layer\[(-?\d+)\]\.(.+)")
-# Layers that a warning has named already: every trace of a model calls its prior again.
-_TOLD: set[tuple[str, ...]] = set()
+# Layers that were warned of: every trace of a model calls its prior again.
+_WARNED: set[tuple[str, ...]] = set()
 
 
 def matches(path: str, pattern: str, shapes: Shapes) -> bool:
-    """Whether a parameter matches a pattern.
-
-    :param path: dotted path of the parameter.
-    :param pattern: a glob pattern over paths, or ``"layer[i]."`` and one over what follows the layer.
-    :param shapes: all parameters of the network.
-    :raises ValueError: for a layer that is not there, or where the order of calls is not known.
-    """
+    """Whether a path matches a glob pattern, or ``"layer[i]."`` and one over what follows the layer."""
     found = _LAYER.fullmatch(pattern)
     if found is None:
         return fnmatchcase(path, pattern)
@@ -38,10 +32,7 @@ def matches(path: str, pattern: str, shapes: Shapes) -> bool:
 
 
 def check_no_layers(owner: str, patterns: Iterable[str]) -> None:
-    """Refuse patterns by call order where single parameters are asked for, without their network.
-
-    :raises ValueError: naming the pattern.
-    """
+    """Refuse patterns by call order where single parameters are asked for, without their network."""
     for pattern in patterns:
         if _LAYER.fullmatch(pattern):
             raise ValueError(
@@ -56,14 +47,8 @@ def same_order(paths: Shapes, shapes: Shapes) -> NetworkShapes:
 
 
 def warn_of_hidden_units(name: str, by_unit: Mapping[str, Shapes], shapes: Shapes) -> None:
-    """Warn if precisions by unit, which show relevant inputs, are on hidden layers only.
-
-    There is no warning for patterns by call order, which name a layer on purpose.
-
-    :param name: name of the network.
-    :param by_unit: parameters with such precisions, by the pattern that gives them.
-    :param shapes: all parameters of the network.
-    """
+    """Warn if precisions by unit, which show relevant inputs, are on hidden layers only."""
+    # Patterns by call order name a layer on purpose, so they do not warn.
     patterns = tuple(pattern for pattern in by_unit if _LAYER.fullmatch(pattern) is None)
     reached = (
         path for p in patterns for path, s in by_unit[p].items() if source_axis(path, s) is not None
@@ -72,9 +57,9 @@ def warn_of_hidden_units(name: str, by_unit: Mapping[str, Shapes], shapes: Shape
     if not layers or getattr(shapes, "find", None) is None or len(patterns) < len(by_unit):
         return
     order = _order_of(shapes, patterns[0])
-    if order.from_data & set(layers) or (name, *layers) in _TOLD:
+    if order.from_data & set(layers) or (name, *layers) in _WARNED:
         return
-    _TOLD.add((name, *layers))
+    _WARNED.add((name, *layers))
     places = " and ".join(
         f"{layer!r} is layer[{order.layers.index(layer)}]" if layer in order.layers else repr(layer)
         for layer in layers

@@ -18,24 +18,17 @@ Shapes = dict[str, Shape]
 
 
 class CallOrder(NamedTuple):
-    """The layers of a network in the order in which they are called.
+    """The layers of a network in the order in which they are called."""
 
-    - **layers** - paths of the modules that own parameters, by their first call; the network itself is ``""``
-    - **from_data** - those whose inputs are made of no other parameter: their input is the data
-    - **not_called** - modules with parameters that the network did not use
-    """
-
+    # Paths of the modules that own parameters, by their first call; the network itself is `""`.
     layers: tuple[str, ...]
+    # Those whose input depends on no other parameter: it is the data.
     from_data: frozenset[str]
-    not_called: tuple[str, ...]
+    not_called: tuple[str, ...]  # Modules whose parameters the network did not use
 
 
 class NetworkShapes(dict[str, Shape]):
-    """Shapes of the parameters of a network by path, which know the order of calls.
-
-    :param shapes: the shapes.
-    :param find: finds the order of calls; called when a prior asks for it. None where it cannot be known.
-    """
+    """Shapes of the parameters of a network by path; `find` returns the order of calls, or None."""
 
     def __init__(self, shapes: Shapes, find: Callable[[], CallOrder] | None = None) -> None:
         super().__init__(shapes)
@@ -62,17 +55,14 @@ AUXILIARY = (
 _SPLIT_PROJECTIONS = ("query", "key", "value")
 
 
-# Ends of the names of arrays that enter an output once, without a sum.
+# Arrays whose names end so enter an output once, without a sum.
 _ENTER_ONCE = ("bias", "embedding", "scale")
-# Guesses that a warning has named already: every trace of a model calls its prior again.
-_TOLD: set[tuple[str, Shape]] = set()
+# Guesses that were warned of: every trace of a model calls its prior again.
+_WARNED: set[tuple[str, Shape]] = set()
 
 
 def is_auxiliary(site: str) -> bool:
-    """Whether a site belongs to a parameter (its precision, its standardised value, …) and is none itself.
-
-    No parameter of a network has such a name; a site that a model calls ``"precision"`` belongs to nothing.
-    """
+    """Whether a site belongs to a parameter (its precision, its standardised value, …)."""
     owner, _, leaf = site.rpartition(".")
     return bool(owner) and leaf in AUXILIARY
 
@@ -94,25 +84,15 @@ def fan_in(path: str, shape: Shape) -> int:
 
 
 def source_axis(path: str, shape: Shape) -> int | None:
-    """The axis, or the last of several, over the units that weights come from; None where there is none.
-
-    :param path: dotted path of the array.
-    :param shape: its shape, which may know its layout (:class:`LaidOut`).
-    """
+    """The last of the axes over the units that weights come from; None where there is none."""
     return next((unit.axis for unit in reversed(unit_axes(path, shape))), None)
 
 
 def unit_axes(path: str, shape: Shape) -> tuple[UnitAxis, ...]:
-    """The axes of a kernel that run over the units that its weights come from.
-
-    Rows of a dense kernel, all input axes of a layer with several, input channels of a convolution (and of
-    the query, key and value projections of attention), groups and their input channels of one in groups; ()
-    for biases, scales and embeddings, which come from no unit. Where no layer is known it is one axis.
-
-    :param path: dotted path of the array.
-    :param shape: its shape, which may know its layout (:class:`LaidOut`).
-    :raises ValueError: where they are not known.
-    """
+    """The axes of a kernel that run over the units that its weights come from."""
+    # Rows of a dense kernel, all input axes of a layer with several, input channels of a convolution (and
+    # of the query, key and value projections of attention), groups and their input channels of one in
+    # groups; () for biases, scales and embeddings. Where no layer is known it is one axis.
     _warn_of_guess(path, shape)
     if isinstance(shape, LaidOut):
         return shape.unit_axes(path)
@@ -120,18 +100,11 @@ def unit_axes(path: str, shape: Shape) -> tuple[UnitAxis, ...]:
 
 
 def summed_axes(path: str, shape: Shape) -> tuple[int, ...]:
-    """The axes over which one output of a layer sums, the one that runs over units first.
-
-    Layers whose class is known say it themselves where it differs from what follows (:class:`LaidOut`). Of
-    other arrays name and shape decide: dense and convolution kernels end in an output axis, so these are all
-    axes but the last (kernel size and input channels of a group); the query, key and value projections of an
-    attention layer are (in, heads, head_dim), so it is the first axis. An embedding looks up one row and a
-    bias or scale enters once: none; names that end so (``pos_embedding``) are such arrays too.
-
-    :param path: dotted path of the array.
-    :param shape: its shape.
-    :raises ValueError: for an array of a class that does not say.
-    """
+    """The axes over which one output of a layer sums, the one that runs over units first."""
+    # A shape with a layout says it (`LaidOut`). Otherwise name and shape decide: dense and
+    # convolution kernels end in an output axis, so these are all axes but the last; query,
+    # key and value projections of attention are (in, heads, head_dim), so it is the first
+    # axis. Embeddings, biases and scales, and names that end so (`pos_embedding`): none.
     if isinstance(shape, LaidOut):
         return shape.summed_axes(path)
     *layers, leaf = path.split(".")
@@ -144,10 +117,8 @@ def summed_axes(path: str, shape: Shape) -> tuple[int, ...]:
 
 
 def is_guessed(path: str, shape: Shape) -> bool:
-    """Whether nothing tells over which axes of an array an output sums: three or more, under any name.
-
-    Two axes are taken as (inputs, outputs), and a ``kernel`` of more as that of a convolution.
-    """
+    """Whether the axes that an output sums over are a guess: three or more axes, under any name."""
+    # Two axes are taken as (inputs, outputs), and a ``kernel`` of more as that of a convolution.
     if isinstance(shape, LaidOut):
         return shape.guessed
     leaf = path.rpartition(".")[2]
@@ -155,9 +126,9 @@ def is_guessed(path: str, shape: Shape) -> bool:
 
 
 def _warn_of_guess(path: str, shape: Shape) -> None:
-    if not is_guessed(path, shape) or (path, tuple(shape)) in _TOLD:
+    if not is_guessed(path, shape) or (path, tuple(shape)) in _WARNED:
         return
-    _TOLD.add((path, tuple(shape)))
+    _WARNED.add((path, tuple(shape)))
     axes, name = tuple(sorted(summed_axes(path, shape))), path.rpartition(".")[2]
     warnings.warn(
         f"The prior of '{path}' goes by fan-in or source units. That an output sums over the axes {axes} of "
@@ -168,12 +139,7 @@ def _warn_of_guess(path: str, shape: Shape) -> None:
 
 
 def flatten_params(params: Any) -> dict[str, Any]:
-    """Flatten a tree of parameters into ``{dotted path: array}``.
-
-    :param params: nested mappings (Flax linen ``params`` or the whole variable dict that
-        holds them under ``"params"``), an ``nnx.State``, or an Equinox module or another pytree with a call.
-    :raises TypeError: if `params` is something else.
-    """
+    """Flatten a tree of parameters (of linen, NNX, Equinox or another pytree) to ``{dotted path: array}``."""
     if isinstance(params, Mapping) and isinstance(params.get("params"), Mapping):
         params = params["params"]
     if not isinstance(params, Mapping) and is_module(params):
@@ -191,7 +157,7 @@ def flatten_params(params: Any) -> dict[str, Any]:
             for key, child in node.items():
                 visit(child, (*path, str(key)))
             return
-        arrays = jax.tree.leaves(node)  # one: of an nnx.Variable its value, of an array itself
+        arrays = jax.tree.leaves(node)  # one leaf: the array, or the value of an nnx.Variable
         if len(arrays) != 1:
             raise TypeError(
                 f"Parameters must be nested dicts of arrays, but '{'.'.join(path)}' holds {node!r}."

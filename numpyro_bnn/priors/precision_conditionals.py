@@ -33,19 +33,14 @@ UNITS = ".unit_precision"
 
 
 class Array(NamedTuple):
-    """An array that a precision governs: w ~ Normal(0, 1 / (factor precision)).
-
-    - **site** - name of its site
-    - **units** - axes along which each slice has its own precision (-1 is the last), and how many entries
-      that follow one another on each of them share it; () for one precision in all
-    - **factor** - precision of the array divided by the precision of the level
-    - **df** - degrees of freedom where it is t-distributed; None where Gaussian
-    """
+    """An array that a precision governs: w ~ Normal(0, 1 / (factor precision))."""
 
     site: str
+    # Axes along which each slice has its own precision (-1 is the last), and how many consecutive entries
+    # on each axis share it; () for one precision in all.
     units: tuple[tuple[int, int], ...] = ()
-    factor: float = 1.0
-    df: float | None = None
+    factor: float = 1.0  # Precision of the array divided by the precision of the level
+    df: float | None = None  # Degrees of freedom where it is t-distributed; None where Gaussian
 
     def spread(self, precision: jax.Array, ndim: int) -> jax.Array:
         """A precision of the level for each entry, shaped to broadcast."""
@@ -64,11 +59,7 @@ class Array(NamedTuple):
         return spread
 
     def total(self, entries: jax.Array, ndim: int | None = None) -> jax.Array:
-        """The sum over the entries that share a precision.
-
-        :param entries: a number for each entry of the array.
-        :param ndim: how many of their last axes are those of the array; default all.
-        """
+        """The sum over the entries that share a precision; the last `ndim` axes are those of the array."""
         ndim = entries.ndim if ndim is None else ndim
         lead = entries.ndim - ndim
         units = {axis % ndim: repeats for axis, repeats in self.units}
@@ -82,10 +73,7 @@ class Array(NamedTuple):
         return sums.transpose([*range(lead), *(lead + sorted(axes).index(axis) for axis in axes)])
 
     def unit_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the precisions of its units; () for one precision in all.
-
-        :param shape: shape of the array.
-        """
+        """Shape of the precisions of the units of an array of this shape; () for one precision in all."""
         return tuple(shape[axis] // repeats for axis, repeats in self.units)
 
     def count(self, weights: jax.Array | jax.ShapeDtypeStruct) -> int:
@@ -101,25 +89,17 @@ class Child(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A precision site with the weights and lower precisions that it governs; kept in its ``infer`` dict.
+    """A precision site with the weights and lower precisions that it governs; kept in its ``infer`` dict."""
 
-    - **site** - name of the site as the model gives it: a ``scope`` around the model prefixes names, and
-      :func:`levels_of` renames all alike
-    - **concentration** - shape parameter k of its Gamma prior
-    - **rate** - rate of the prior at the top level; None below
-    - **parent** - site of the level above; None at the top
-    - **arrays** - weights (or residuals of the observed sites) that it governs
-    - **children** - precisions that it governs
-    - **of_noise** - whether the arrays are residuals
-    """
-
+    # Name of the site as the model gives it: a `scope` around the model prefixes names, and
+    # `levels_of` renames all alike.
     site: str
-    concentration: float
-    rate: float | None
-    parent: str | None
-    arrays: tuple[Array, ...]
-    children: tuple[Child, ...] = ()
-    of_noise: bool = False
+    concentration: float  # Shape parameter k of its Gamma prior
+    rate: float | None  # Rate of the prior at the top level; None below
+    parent: str | None  # Site of the level above; None at the top
+    arrays: tuple[Array, ...]  # Weights (or residuals of the observed sites) that it governs
+    children: tuple[Child, ...] = ()  # Precisions that it governs
+    of_noise: bool = False  # Whether the arrays are residuals
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -146,23 +126,17 @@ class Level(NamedTuple):
 
     def conditional(self, values: Values) -> Gamma:
         """The conditional of the precision given weights and the level above, where it is Gamma."""
-        shape, up, _ = self.law(values, {})
+        shape, up, _ = self.distribution(values, {})
         return Gamma(shape, up)
 
     def shape_given(self, shapes: Mapping[str, tuple[int, ...]]) -> float:
-        """The shape parameter of the conditional where that is Gamma: it depends on no value.
-
-        :param shapes: shapes of the arrays that the level governs, by site.
-        """
+        """The shape parameter of the conditional where that is Gamma: it depends on no value."""
         arrays = ((array, jax.ShapeDtypeStruct(shapes[array.site], float)) for array in self.arrays)
         return self.concentration + sum(array.count(shaped) / 2 for array, shaped in arrays)
 
-    def law(self, values: Values, own: Values) -> tuple[Number, jax.Array, jax.Array]:
-        """Parameters (shape, up, down) of the generalised inverse Gaussian conditional of the precision.
-
-        :param values: values of weights and of the precisions above and below.
-        :param own: a precision for each entry of every t-distributed array.
-        """
+    def distribution(self, values: Values, own: Values) -> tuple[Number, jax.Array, jax.Array]:
+        """Parameters (shape, up, down) of the generalised inverse Gaussian conditional of the precision."""
+        # `own` has a precision for each entry of every t-distributed array.
         shape = self.concentration
         up, down = jnp.asarray(self.prior_rate(values)), jnp.zeros(())
         for array in self.arrays:
@@ -179,34 +153,36 @@ class Level(NamedTuple):
             down = down + child.concentration * jnp.sum(precisions)
         return shape, up, down
 
-    def own_laws(self, values: Values) -> dict[str, Gamma]:
+    def own_distributions(self, values: Values) -> dict[str, Gamma]:
         """Conditionals of the auxiliary precisions of single entries of t-distributed arrays."""
-        laws = {}
+        distributions = {}
         for array in self.arrays:
             if array.df is not None:
                 weights = values[array.site]
                 above = array.df / array.spread(values[self.site], weights.ndim)
                 rate = (above + array.factor * weights**2) / 2
-                laws[array.site] = Gamma((array.df + 1) / 2, rate)
-        return laws
+                distributions[array.site] = Gamma((array.df + 1) / 2, rate)
+        return distributions
 
     def draw(self, key: jax.Array, values: Values) -> jax.Array:
         """An exact draw given all other sites (for t-distributed arrays also given the current value)."""
         key_own, key = jax.random.split(key)
-        laws = self.own_laws(values)
+        distributions = self.own_distributions(values)
         own = {
-            site: law.sample(jax.random.fold_in(key_own, i))
-            for i, (site, law) in enumerate(laws.items())
+            site: distribution.sample(jax.random.fold_in(key_own, i))
+            for i, (site, distribution) in enumerate(distributions.items())
         }
-        shape, up, down = self.law(values, own)
+        shape, up, down = self.distribution(values, own)
         if self.conjugate:
             return Gamma(shape, up).sample(key)
         return jnp.exp(sample_log(key, shape, up, down))
 
     def typical(self, values: Values) -> jax.Array:
         """A central value of its conditional distribution: the mean where that is Gamma."""
-        own = {site: law.mean for site, law in self.own_laws(values).items()}
-        return jnp.exp(mode_of_log(*self.law(values, own)))
+        own = {
+            site: distribution.mean for site, distribution in self.own_distributions(values).items()
+        }
+        return jnp.exp(mode_of_log(*self.distribution(values, own)))
 
     def renamed(self, rename: Callable[[str], str]) -> "Level":
         """This level with its sites renamed."""
@@ -219,15 +195,10 @@ class Level(NamedTuple):
 
 
 def levels_of(model_trace: Mapping[str, dict], held: Container[str] = ()) -> dict[str, Level]:
-    """The hierarchical precisions sampled in a trace, the lowest levels first.
-
-    Where one of a group of weights and precisions has a given value (``numpyro.handlers.condition``), or is
-    computed from sites of other names (``numpyro.handlers.reparam``), all precisions of the group are left
-    out, and are sampled as sites of their own.
-
-    :param model_trace: sample sites, and those that are computed from them.
-    :param held: sites that are observed in the trace because NumPyro's ``Gibbs`` holds them for a while.
-    """
+    """The hierarchical precisions sampled in a trace, the lowest levels first."""
+    # Where one of a group of weights and precisions has a given value (`condition`) or is computed from
+    # sites of other names (`reparam`), all precisions of the group are left out, and are sampled as
+    # ordinary sites. Sites in `held` are observed only because NumPyro's `Gibbs` holds them.
     levels = {}
     for name, site in model_trace.items():
         if site["type"] == "sample" and isinstance(site["infer"].get("hierarchy"), Level):
@@ -249,11 +220,7 @@ def levels_of(model_trace: Mapping[str, dict], held: Container[str] = ()) -> dic
 def prior_means(
     levels: Mapping[str, Level], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, jax.Array]:
-    """The precisions at their prior means, each given the level above at its prior mean.
-
-    :param levels: all levels of a model.
-    :param shapes: shapes of the sites.
-    """
+    """The precisions at their prior means, each given the level above at its prior mean."""
     means: dict[str, jax.Array] = {}
     for name, level in reversed(list(levels.items())):
         mean = level.concentration / jnp.asarray(level.prior_rate(means))
@@ -262,10 +229,7 @@ def prior_means(
 
 
 def largest_likely(levels: Mapping[str, Level]) -> dict[str, float]:
-    """The 99.9 % quantile of each precision under its prior, given the level above at its own.
-
-    :param levels: all levels of a model.
-    """
+    """The 99.9 % quantile of each precision under its prior, given the level above at its own."""
     found: dict[str, float] = {}
     for name, level in reversed(list(levels.items())):
         above = None if level.parent is None else found[level.parent]
@@ -281,11 +245,9 @@ def typical_values(
     values: Values,
     rounds: int = 5,
 ) -> dict[str, jax.Array]:
-    """Add a central value of its conditional for every precision that has no value.
-
-    Precisions that depend on weights alone are at their conditional mean; where there are several
-    levels, each is set in turn given the others, `rounds` times.
-    """
+    """Add a central value of its conditional for every precision that has no value."""
+    # Precisions that depend on weights alone are at their conditional mean; where there are
+    # several levels, each is set in turn given the others, `rounds` times.
     filled = {**prior_means(levels, shapes), **values}
     missing = {name: level for name, level in levels.items() if name not in values}
     for _ in range(1 if all(level.conjugate for level in missing.values()) else rounds):

@@ -1,8 +1,8 @@
 """Dotted paths of the arrays in a callable pytree, such as an Equinox module, and what its shapes mean.
 
-Flax ends a kernel in its output axis. Other libraries do not, and Equinox begins with it: (out, in). So a
-shape of such a module says itself over which axes an output sums (:class:`LaidOut`); nothing is guessed.
-Flax layers that are laid out in another way, such as stacked ones, have such shapes too.
+The last axis of a Flax kernel counts the outputs; in Equinox the first does: (out, in). So shapes of such
+modules say over which axes an output sums (:class:`LaidOut`); nothing is guessed. Flax layers of another
+layout, such as stacked ones, have such shapes too.
 """
 
 from typing import Any, NamedTuple
@@ -15,32 +15,22 @@ from numpyro_bnn._types import PyTree
 
 
 class UnitAxis(NamedTuple):
-    """An axis of a kernel that runs over the units that its weights come from.
-
-    - **axis** - its number
-    - **repeats** - how many entries that follow one another belong to one unit
-    """
+    """An axis of a kernel that runs over the units that its weights come from."""
 
     axis: int
-    repeats: int = 1
+    repeats: int = 1  # How many consecutive entries belong to one unit
 
 
 class LaidOut(tuple[int, ...]):
-    """A shape that knows over which of its axes one output of the layer sums.
+    """A shape that knows over which of its axes one output of the layer sums."""
 
-    - **summed** - these axes, one that runs over units first; () for a bias or an embedding; None where
-      nothing is known
-    - **owner** - name of the class that holds the array, for messages
-    - **units** - the axes over source units, None where they are not known; by default the first of `summed`
-    - **problem** - why something is not known and what to do, for messages
-    - **guessed** - whether `summed` is a guess, which priors warn of
-    """
-
+    # The summed axes, the one over units first; () for a bias or an embedding; None where unknown.
     summed: tuple[int, ...] | None
-    owner: str
+    owner: str  # Name of the class that holds the array, for messages
+    # The axes over source units, None where they are not known; by default the first of `summed`.
     units: tuple[UnitAxis, ...] | None
-    problem: str | None
-    guessed: bool
+    problem: str | None  # Why something is not known and what to do, for messages
+    guessed: bool  # Whether `summed` is a guess, which priors warn of
 
     def __new__(
         cls,
@@ -59,21 +49,13 @@ class LaidOut(tuple[int, ...]):
         return made
 
     def summed_axes(self, path: str) -> tuple[int, ...]:
-        """The axes over which one output sums, one over units first; () where it sums none.
-
-        :param path: path of the array, for the error.
-        :raises ValueError: where they are not known.
-        """
+        """The axes over which one output sums, one over units first; () where it sums none."""
         if self.summed is None:
             raise self._unknown(path)
         return self.summed
 
     def unit_axes(self, path: str) -> tuple[UnitAxis, ...]:
-        """The axes over the units that weights come from; () where they come from none.
-
-        :param path: path of the array, for the error.
-        :raises ValueError: where they are not known.
-        """
+        """The axes over the units that weights come from; () where they come from none."""
         if self.units is None:
             raise self._unknown(path)
         return self.units
@@ -89,10 +71,10 @@ class LaidOut(tuple[int, ...]):
 
 
 def is_module(value: object) -> bool:
-    """Whether a value is a pytree with a call: an Equinox module, or a registered class of arrays."""
+    """Whether a value is a callable pytree: an Equinox module, or a registered class of arrays."""
     if not callable(value) or isinstance(value, type):
         return False
-    # Modules of NNX are pytrees too, with parameters that Flax itself takes out.
+    # Modules of NNX are pytrees too, but Flax itself takes their parameters out.
     of_flax = any(base.__module__.split(".")[0] == "flax" for base in type(value).__mro__)
     return not of_flax and not jax.tree_util.all_leaves([value])
 
@@ -103,11 +85,7 @@ def is_array(leaf: object) -> bool:
 
 
 def path_of(keys: tuple[Any, ...]) -> str:
-    """Dotted path of a leaf: ``"layers.0.weight"``.
-
-    :param keys: its key path, as JAX gives it.
-    :raises ValueError: for a name that could be read as several, or as a number.
-    """
+    """Dotted path (``"layers.0.weight"``) of a leaf with this key path; refuses ambiguous names."""
     return ".".join(map(_part, keys))
 
 

@@ -39,14 +39,14 @@ from numpyro_bnn.run.continued import (
 )
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.identity import Identity, identity_of
-from numpyro_bnn.run.kernel_protocol import after_pilot, is_cold, over_model
+from numpyro_bnn.run.kernel_protocol import after_pilot, is_zero_temperature, over_model
 from numpyro_bnn.run.ladder_results import LadderResults
 from numpyro_bnn.run.outcome import suspects_of_run, warn_of_early_end, without_chains
 from numpyro_bnn.run.plan import Plan
 from numpyro_bnn.run.programs import Programs, split_fields
 from numpyro_bnn.run.progress import explain_memory
 from numpyro_bnn.run.recorder import Disk
-from numpyro_bnn.run.refusals import seen_by
+from numpyro_bnn.run.refusals import check_call
 from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.run.starts import starts_for
 from numpyro_bnn.samplers.failed_chains import failed_chains, warn_of_failed
@@ -109,7 +109,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     ) -> None:
         """Start a run of a fixed number of draws, or a run that a stopping rule ends."""
         check_key("MCMC.run", rng_key, self.num_chains)
-        if not is_prng_key(rng_key) and not is_cold(self.sampler, self.num_samples):
+        if not is_prng_key(rng_key) and not is_zero_temperature(self.sampler, self.num_samples):
             refuse_equal_keys("MCMC.run", rng_key)
         check_chains(self._warmup_state, self.num_chains)
         identity = self._identity()
@@ -142,7 +142,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
 
     def _see(self, args: tuple, kwargs: dict[str, Any]) -> BoundModel | None:
         """Trace the model with its data, and refuse what the kernel cannot sample correctly."""
-        seen = seen_by(self.sampler, self.model, self.chunk_size is not None, args, kwargs)
+        seen = check_call(self.sampler, self.model, self.chunk_size is not None, args, kwargs)
         if (
             seen.fit is not None
             and (values := fixed_in(seen.fit.model))

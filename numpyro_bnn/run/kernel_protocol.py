@@ -6,8 +6,8 @@
 - ``takes_host_rows`` - true where data may stay on the host (:class:`~numpyro_bnn.OnHost`);
 - ``take_batch_size(structure)`` - use the batch size that the model gives by ``subsample_size=``;
 - ``take_num_warmup(num_warmup)`` - all that steps need of ``init``: their program is then traced without it;
-- ``is_cold(num_steps)`` - whether the temperature is 0, so that chains only descend and chains from one
-  start may be equal;
+- ``is_zero_temperature(num_steps)`` - whether the temperature is 0, so that chains only descend, and chains
+  from one start may be equal;
 - ``with_pilot(key, args, kwargs)`` - the kernel to run, with settings found by a pilot run, such as the
   number of rungs of a ladder;
 - ``state_for_data(state, args, kwargs)`` - the state with all that it keeps of data computed again, at the
@@ -55,9 +55,9 @@ def take_num_warmup(kernel: MCMCKernel, num_warmup: int) -> bool:
     return known
 
 
-def is_cold(kernel: MCMCKernel, num_steps: int) -> bool:
+def is_zero_temperature(kernel: MCMCKernel, num_steps: int) -> bool:
     """Whether the temperature is 0: chains only descend, and those of one start and key may be equal."""
-    return hasattr(kernel, "is_cold") and kernel.is_cold(num_steps)
+    return hasattr(kernel, "is_zero_temperature") and kernel.is_zero_temperature(num_steps)
 
 
 def after_pilot(

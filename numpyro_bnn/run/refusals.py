@@ -20,7 +20,7 @@ from numpyro_bnn.data.host_rows import sources_in
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.starts import BoundModel
-from numpyro_bnn.potential.structure import begin_fit
+from numpyro_bnn.potential.structure import trace_and_check
 from numpyro_bnn.run.kernel_protocol import take_batch_size
 from numpyro_bnn.samplers.temperature_of_kernels import refuse_unequal
 
@@ -28,7 +28,7 @@ from numpyro_bnn.samplers.temperature_of_kernels import refuse_unequal
 _ON_ALL_ROWS = (HMC, HMCGibbs, MixedHMC, BarkerMH, SA, AIES, ESS)
 
 
-class Seen(NamedTuple):
+class CheckedCall(NamedTuple):
     """The arguments of a run as arrays, and the model bound to them.
 
     - **args**, **kwargs** - arguments of the model, as arrays
@@ -40,13 +40,13 @@ class Seen(NamedTuple):
     fit: BoundModel | None
 
 
-def seen_by(
+def check_call(
     sampler: MCMCKernel,
     model: Callable | None,
     chunked: bool,
     args: tuple,
     kwargs: dict[str, object],
-) -> Seen:
+) -> CheckedCall:
     """Trace the model with its data, and refuse what the kernel cannot sample correctly.
 
     :param sampler: the kernel.
@@ -56,10 +56,10 @@ def seen_by(
     :param kwargs: keyword arguments of the model.
     """
     if model is None:
-        return Seen(args, kwargs, None)
+        return CheckedCall(args, kwargs, None)
     arguments = as_arrays(model, args, kwargs)
     refuse_host_rows(sampler, chunked, (args, kwargs))
-    model, args, kwargs, structure = begin_fit(model, args, kwargs)
+    model, args, kwargs, structure = trace_and_check(model, args, kwargs)
     take_batch_size(sampler, structure)
     refuse_subsampling(sampler, structure)
     refuse_discrete(sampler, structure)
@@ -67,7 +67,7 @@ def seen_by(
     refuse_blocks_of_several_temperatures(sampler)
     fit = BoundModel(model, args, kwargs, structure)
     refuse_sites_of_host_rows(fit)
-    return Seen(*arguments, fit)
+    return CheckedCall(*arguments, fit)
 
 
 def check_extra_fields(extra_fields: object) -> None:

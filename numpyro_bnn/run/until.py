@@ -247,7 +247,7 @@ class UntilKnown:
         self._modes.append(_separate_modes(report, values, scored.get("")))
         self.looks.append(StoppingCheck(drawn.num_draws, self.dropped, report, seconds, left))
         self.reason = NOT_FINITE if self._why_not_finite else self._decided()
-        self.line = self._told()
+        self.line = self._message()
 
     def _joined(self, kind: str, failed: set[int]) -> dict[str, np.ndarray]:
         """One kind of array over all draws so far, of the chains that are finite."""
@@ -288,7 +288,7 @@ class UntilKnown:
             return STUCK
         return None
 
-    def _told(self) -> str:
+    def _message(self) -> str:
         """How far the run is, as a line of text."""
         look = self.looks[-1]
         assert look.report is not None

@@ -14,11 +14,7 @@ _BY_SCHEDULE = "its schedule"
 
 
 def failed_chains(state: PyTree, bad: dict[int, int]) -> dict[int, str]:
-    """The reason of failure by number of the chain; empty where none failed.
-
-    :param state: state of the kernel after the last step.
-    :param bad: index of the first draw that is not finite, by chain that has one.
-    """
+    """The reason of failure by chain; `bad` is the first draw that is not finite, by chain."""
     return exploded_chains(state) | not_finite(bad)
 
 
@@ -28,14 +24,8 @@ def not_finite(bad: dict[int, int]) -> dict[int, str]:
 
 
 def warn_of_failed(failed: dict[int, str], num_chains: int, about_data: str = "") -> None:
-    """Warn of the chains that are left out, with the reason.
-
-    :param failed: reason by chain, for at least one chain.
-    :param num_chains: number of all chains.
-    :param about_data: a sentence on data that are not finite, which goes before other advice; see
-        :func:`numpyro_bnn.data.not_finite.advice_on_data`.
-    :raises RuntimeError: if no other chain is left.
-    """
+    """Warn of the chains that are left out, with the reason; refuse a run with no chain left."""
+    # `about_data` is a sentence on data that are not finite, which goes before other advice.
     reasons = "; ".join(f"chain {chain}: {why}" for chain, why in failed.items())
     advice = "Use a smaller step size, or start from `bnn.optimize`."
     if any(why.startswith(_BY_SCHEDULE) for why in failed.values()):
@@ -52,11 +42,7 @@ def warn_of_failed(failed: dict[int, str], num_chains: int, about_data: str = ""
 
 
 def exploded_chains(state: PyTree, before: float = float("inf")) -> dict[int, str]:
-    """Chains that a kernel, or a block of Gibbs, froze because their state became non-finite.
-
-    :param state: state of the kernel.
-    :param before: number of a step; chains that exploded at this step or later are not counted.
-    """
+    """Chains frozen before step `before`, by a kernel or a block of Gibbs, because they became non-finite."""
     left_out = {}
     for part in (state, *getattr(state, "block_states", ())):
         steps = np.atleast_1d(np.asarray(getattr(part, "exploded_at", -1)))
@@ -75,10 +61,7 @@ def _cause(state: PyTree, chain: Any) -> str:
 
 
 def first_bad_draws(draws: PyTree) -> dict[int, int]:
-    """Index of the first draw with NaN or infinities, by chain that has one.
-
-    :param draws: pytree of arrays (chain, draw, …), on a device or on the host.
-    """
+    """Index of the first draw with NaN or infinities, by chain that has one."""
     found: dict[int, int] = {}
     for values in jax.tree.leaves(draws):
         if not jnp.issubdtype(values.dtype, jnp.inexact):
@@ -94,7 +77,7 @@ def _finite(values: Any) -> Any:
     if isinstance(values, jax.Array):
         if any(device.platform != "cpu" for device in values.devices()):
             return _finite_on_device(values)
-        # In host memory already, where no program for each shape has to be compiled.
+        # On the host, where nothing is compiled for each shape.
         values = np.asarray(values)
     # A sum needs one pass and no memory; it is finite only if all values are.
     with np.errstate(all="ignore"):

@@ -16,18 +16,12 @@ def fields_of(kernel: MCMCKernel) -> tuple[str, ...]:
 
 
 def has_exact_energy(kernel: MCMCKernel) -> bool:
-    """Whether the field ``potential_energy`` of a kernel is the energy on all rows at each draw.
-
-    :param kernel: a kernel; those of NumPyro keep the energy at their position.
-    """
+    """Whether the field ``potential_energy`` of a kernel is the energy on all rows at each draw."""
     return bool(getattr(kernel, "has_exact_energy", True))
 
 
 def uncorrected_block(kernel: MCMCKernel) -> int | None:
-    """Number of the one block of a Gibbs sampler whose steps are not corrected; None where not one is.
-
-    :param kernel: a kernel, or one with moves after its steps.
-    """
+    """Number of the only block of Gibbs without Metropolis correction; None if not exactly one."""
     gibbs = getattr(kernel, "kernel", kernel)
     if not isinstance(gibbs, Gibbs):
         return None
@@ -37,10 +31,7 @@ def uncorrected_block(kernel: MCMCKernel) -> int | None:
 
 
 def _temperatures_of_a_block(kernel: Gibbs) -> tuple[str, ...]:
-    """Temperatures that the uncorrected block of a Gibbs sampler records.
-
-    Steps that are too large, and noise of minibatches, would heat it unseen.
-    """
+    """Temperatures recorded for the uncorrected block, which large steps and minibatch noise heat."""
     number = uncorrected_block(kernel)
     names = () if number is None else kernel.blocks[number][0].default_fields
     return tuple(name for name in names if "temperature" in name)

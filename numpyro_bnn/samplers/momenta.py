@@ -1,7 +1,7 @@
 """Warns of minibatch runs whose momenta are warmer or colder than what was asked for.
 
-Momenta forget within a few steps, so that their temperature shows at once what the step size, the noise of
-minibatches and what is taken off of it do to a chain, long before its draws do.
+Momenta decorrelate within a few steps, so their temperature shows the effects of step size and minibatch
+noise long before the draws do.
 """
 
 import warnings
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from numpyro.util import find_stack_level
 
-# A mean temperature is wrong if it is off by more than this share, and by so many of its errors.
+# A mean temperature is wrong if it is off by more than this share, and by so many standard errors.
 _WRONG, _ERRORS = 0.05, 4.0
-# Its error is that of means over blocks of draws, each much longer than what momenta remember.
+# The error comes from means over blocks of draws, much longer than the memory of momenta.
 _SHORTEST, _MOST, _FEWEST = 50, 10, 8
 _TOO_WARM = (
     "noise of the minibatches heats them, or the chains have not arrived, and draws are spread too widely. "
@@ -27,12 +27,9 @@ _TOO_COLD = (
 
 
 def temperature_of_momenta(stats: Mapping[str, ArrayLike]) -> tuple[float, float] | None:
-    """Mean temperature of the momenta of a minibatch run over what was asked for, and its error.
-
-    :param stats: statistics that a kernel recorded of each draw, (chain, draw).
-    :return: None for other runs, at temperature 0, and for runs too short to tell.
-    """
-    # Only minibatch kernels with momenta, and without a Metropolis decision, record the latter.
+    """Mean temperature of the momenta of a minibatch run over the one asked for, and its error."""
+    # None at temperature 0, for short runs, and for kernels that do not record these fields: only minibatch
+    # kernels with momenta and without a Metropolis decision do.
     if not {"kinetic_temperature", "gradient_temperature", "temperature"} <= stats.keys():
         return None
     measured, asked = (np.asarray(stats[n]) for n in ("kinetic_temperature", "temperature"))
@@ -46,10 +43,7 @@ def temperature_of_momenta(stats: Mapping[str, ArrayLike]) -> tuple[float, float
 
 
 def warn_of_momenta(stats: Mapping[str, ArrayLike]) -> None:
-    """Warn after a run whose momenta have not the temperature that was asked for.
-
-    :param stats: statistics that its kernel recorded of each draw, (chain, draw).
-    """
+    """Warn after a run whose momenta do not have the temperature that was asked for."""
     found = temperature_of_momenta(stats)
     if found is None:
         return

@@ -3,7 +3,7 @@
 A chain is *suspect* where, after warm-up,
 
 - all its latent sites (of a block of Gibbs: all of the block) keep one value, bit for bit, in all draws or in
-  a tenth of them in a row, where that is no accident;
+  a tenth of them in a row, where that is not by chance;
 - hardly any of its proposals would have been accepted; or
 - more than half of its transitions diverged.
 
@@ -37,7 +37,7 @@ _FEWEST = 5
 _FEW_DIVERGENCES = 4
 # A chain that never moved is suspect if a healthy one would do so with less than this probability.
 _CHANCE = 1e-3
-# A chain that stood still for so many draws in a row, and for such a share of all, is looked at.
+# A stay of at least so many draws, and of such a share of all, is examined.
 _LONG_STAY, _STAY_SHARE = 100, 0.1
 # Numbers of draws on disk that are read at a time.
 _BLOCK = 2**24
@@ -46,18 +46,14 @@ _QUIET: ContextVar[bool] = ContextVar("suspects_are_named_elsewhere", default=Fa
 
 
 class Part(NamedTuple):
-    """A kernel, or a block of Gibbs: the latent sites that it moves and what it accepted.
+    """A kernel, or a block of Gibbs: the latent sites that it moves and what it accepted."""
 
-    - **values** - draws (chain, draw, …) of its sites
-    - **names** - names of its sites, for messages; empty for a kernel that moves all sites
-    - **acceptance** - mean acceptance probability of each chain; None where nothing is rejected
-    - **steps** - number of steps that this mean is taken over
-    """
-
-    values: list[Array]
+    values: list[Array]  # Draws (chain, draw, …) of its sites
+    # Names of its sites, for messages; empty for a kernel that moves all sites.
     names: tuple[str, ...]
+    # Mean acceptance probability of each chain; None where nothing is rejected.
     acceptance: np.ndarray | None
-    steps: np.ndarray
+    steps: np.ndarray  # Number of steps that this mean is taken over
 
 
 def suspect_chains(
@@ -67,16 +63,9 @@ def suspect_chains(
     steps_a_draw: int = 1,
     exact_energy: bool = True,
 ) -> dict[int, str]:
-    """Suspect chains: those that never moved, hardly accept or mostly diverge, with the reason.
-
-    :param sites: draws (chain, draw, …) by site, in memory or on disk.
-    :param stats: statistics that the kernel recorded of each draw, (chain, draw).
-    :param state: state of the kernel after the last step, with an axis of chains where there are several;
-        None where it is not known.
-    :param steps_a_draw: steps between two draws that were kept.
-    :param exact_energy: whether the energies are of all rows: then they change when a chain moves.
-    :return: reason by chain, from 0.
-    """
+    """Chains that never moved, hardly accept or mostly diverge, with the reason, by chain from 0."""
+    # `sites` and `stats` are (chain, draw, …), in memory or on disk. Energies of all rows
+    # (`exact_energy`) change when a chain moves.
     leaves = jax.tree.leaves(sites)
     if not leaves or not all(leaves[0].shape[:2]):
         return {}
@@ -129,8 +118,8 @@ def _parts(
     kernel = getattr(state, "hmc_state", state)
     values, names = _of_sites(sites, _position(kernel))
     if not names:
-        # Other names than those of the position: `record=` kept other values, which may be constant although
-        # the position moves. The energy is compared too.
+        # `record=` kept other values than the position, which may be constant although it moves. So the
+        # energy is compared too.
         values = [leaf for leaf in jax.tree.leaves(sites) if _is_real(leaf)]
         values += [] if energy is None else [energy]
     if "accept_prob" in stats:
@@ -158,7 +147,7 @@ def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[t
     # acceptance that is NaN gives no probability, and the chain is doubted.
     doubted = (hot.sum(1) > 1) & (failing | ~(chance * len(hot) >= _CHANCE))
     still = never_moved(part.values) & doubted if part.values and doubted.any() else zeros
-    stays = np.where(still, 0, _strange_stays(part.values, hot) if part.values else 0)
+    stays = np.where(still, 0, _stuck_stretches(part.values, hot) if part.values else 0)
     for chain in np.flatnonzero(still | failing | (stays > 0)).tolist():
         reasons = []
         if stays[chain]:
@@ -195,14 +184,9 @@ def _mean_acceptance(state: Any, chains: int) -> np.ndarray | None:
 
 
 def never_moved(leaves: list[Array]) -> np.ndarray:
-    """Which chains have the same value in all their draws, bit for bit.
-
-    Comparing the first and the last draw of one site nearly always settles it. Only where these are equal are
-    all draws compared, a block at a time.
-
-    :param leaves: arrays (chain, draw, …), in memory or on disk.
-    :return: a flag for each chain.
-    """
+    """Which chains have the same value in all their draws, bit for bit."""
+    # The first and the last draw of one site nearly always settle it. Only where these are
+    # equal are all draws compared, a block at a time.
     same = np.ones(leaves[0].shape[0], bool)
     leaves = sorted(leaves, key=lambda leaf: math.prod(leaf.shape))
     for leaf in map(_on_host, leaves):
@@ -219,15 +203,10 @@ def never_moved(leaves: list[Array]) -> np.ndarray:
     return same
 
 
-def _strange_stays(leaves: list[Array], hot: np.ndarray) -> np.ndarray:
-    """The longest stay of each chain at one place, in draws; 0 where it is short or may be an accident.
-
-    A chain that moves in a share a of its other draws stays L of n draws with a probability of at most
-    n (1 - a)^L.
-
-    :param leaves: arrays (chain, draw, …), in memory or on disk; the smallest is searched.
-    :param hot: draws at a temperature above 0, (chain, draw).
-    """
+def _stuck_stretches(leaves: list[Array], hot: np.ndarray) -> np.ndarray:
+    """The longest stay of each chain at one place, in draws; 0 where it may be an accident."""
+    # A chain that moves in a share a of its other draws stays L of n draws with a probability of at most n
+    # (1 - a)^L. The smallest array is searched; `hot` marks draws at a temperature above 0.
     chains, draws = hot.shape
     if draws < _LONG_STAY or not hot.all():
         return np.zeros(chains, int)

@@ -1,7 +1,7 @@
 """Refuses a temperature other than 1 beside parts of a sampler that draw from the posterior itself.
 
-A kernel at temperature T has the law exp(−U/T). Exact draws of precisions, moves, and integrals over weights
-or precisions are those of T = 1: beside a kernel of another temperature the two together have neither law.
+A kernel at temperature T samples exp(−U/T). Exact draws of precisions, moves, and integrals over weights or
+precisions are for T = 1: combined with another temperature they sample neither distribution.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,16 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 
-# A schedule is asked at so many steps.
+# A schedule is evaluated at so many steps.
 _STEPS = 10_000
 
 
 def temperatures_of(kernel: MCMCKernel) -> set[float]:
-    """The temperatures at which a kernel samples; those of 0, at which it only descends, are left out.
-
-    :param kernel: a kernel; one without a temperature samples at 1. Of Gibbs, and of a kernel with moves,
-        they are those of their kernels.
-    """
+    """The temperatures above 0 of a kernel, and of those inside of it; 1 for one without a temperature."""
     inner = [block for block, _ in getattr(kernel, "blocks", ())]
     inner += [kernel.kernel] if hasattr(kernel, "kernel") else []
     if inner:
@@ -35,23 +31,14 @@ def temperatures_of(kernel: MCMCKernel) -> set[float]:
 
 
 def refuse_temperature(kernel: MCMCKernel, reason: str) -> None:
-    """Refuse a kernel at another temperature than 1.
-
-    :param kernel: the kernel.
-    :param reason: what is beside it, and the way out; a sentence or two.
-    :raises ValueError: naming kernel and temperature.
-    """
+    """Refuse a kernel at another temperature than 1; `reason` also says what to do."""
     others = temperatures_of(kernel) - {1.0}
     if others:
         raise ValueError(f"{type(kernel).__name__}: temperature={min(others):.4g}. {reason}")
 
 
 def refuse_unequal(blocks: Sequence[MCMCKernel]) -> None:
-    """Refuse blocks of Gibbs of which some are at another temperature than others.
-
-    :param blocks: their kernels.
-    :raises ValueError: naming one of another temperature.
-    """
+    """Refuse blocks of Gibbs of which some are at another temperature than others."""
     found = [temperatures_of(kernel) for kernel in blocks]
     strange = [kernel for kernel, own in zip(blocks, found) if own - {1.0}]
     if strange and any(own != found[0] for own in found):
@@ -59,7 +46,7 @@ def refuse_unequal(blocks: Sequence[MCMCKernel]) -> None:
         refuse_temperature(
             strange[0],
             f"The other blocks of Gibbs ({names}) draw at their own temperature, 1 where they have none, and "
-            "blocks of several temperatures have no common law. Give all blocks one temperature; for "
-            "precisions at another one than 1 sample all sites by one kernel, on "
+            "blocks of several temperatures have no common distribution. Give all blocks one temperature; "
+            "for precisions at another one than 1 sample all sites by one kernel, on "
             '`bnn.parameterize(model, "noncentered")`.',
         )

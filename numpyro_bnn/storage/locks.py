@@ -55,7 +55,7 @@ class FolderLock:
         try:
             lease.acquire(timeout=_PATIENCE)
         except filelock.Timeout:
-            owner, silent = _told(lease.owner), self._seconds_silent()
+            owner, silent = _message(lease.owner), self._seconds_silent()
             if silent < SILENCE:
                 raise FolderInUse(
                     f"{self.folder} is in use by {owner}, which gave a sign of life {max(silent, 0):.0f} s "
@@ -68,7 +68,7 @@ class FolderLock:
                 lease.acquire(timeout=1.5 * SILENCE)
             except filelock.Timeout:
                 raise FolderInUse(
-                    f"{self.folder} is in use by {_told(lease.owner)}. Wait until it ends, or choose another "
+                    f"{self.folder} is in use by {_message(lease.owner)}. Wait until it ends, or choose another "
                     "folder."
                 ) from None
             warnings.warn(
@@ -88,7 +88,7 @@ class FolderLock:
             return
         owner = self._lease.owner
         if owner is None or owner.token != self._lease.token:
-            now = _told(owner) if self._file.exists() else "nobody: its file was removed"
+            now = _message(owner) if self._file.exists() else "nobody: its file was removed"
             raise FolderInUse(
                 f"{self.folder} was taken over while this process stood still: it is held by {now}. "
                 "This run stops, and writes nothing more there. Let the other one end, then "
@@ -124,6 +124,6 @@ def _is_zombie(owner: Any) -> bool:
     return False
 
 
-def _told(owner: Any) -> str:
+def _message(owner: Any) -> str:
     """The owner of a lease, in words."""
     return "another process" if owner is None else f"process {owner.pid} on host {owner.hostname!r}"

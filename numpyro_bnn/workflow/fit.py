@@ -29,7 +29,7 @@ from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.stacking import stack
 from numpyro_bnn.posterior.training_data import known_rows
-from numpyro_bnn.potential.structure import begin_fit
+from numpyro_bnn.potential.structure import trace_and_check
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.run.until import check_until
 from numpyro_bnn.workflow.check_fit import check_fit
@@ -216,7 +216,7 @@ def fit(
 
 def _check_one_target(model: Callable, x: PyTree, y: ArrayLike, weights: dict[str, Any]) -> None:
     """Refuse a model of several targets: the report at the end is about predictions of one."""
-    *_, structure = begin_fit(model, (x, y), weights)
+    *_, structure = trace_and_check(model, (x, y), weights)
     targets = structure.targets
     if len(targets) > 1:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Distribution functions of targets against SciPy, and of laws for which NumPyro has none."""
+"""Distribution functions of targets against SciPy, and of distributions for which NumPyro has none."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("quick_compile")
 TRIALS = np.array([1, 4, 30])
 P = np.array([0.3, 0.5, 0.9])
 GATE = np.array([0.2, 0.6, 0.9])
-LAWS = {
+DISTRIBUTIONS = {
     "poisson": (lambda: dist.Poisson(jnp.asarray(TRIALS)), stats.poisson(TRIALS).cdf),
     "binomial": (lambda: dist.Binomial(TRIALS, P), stats.binom(TRIALS, P).cdf),
     "beta-binomial": (
@@ -53,11 +53,14 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
-@pytest.mark.parametrize("wrap", [lambda law: law, lambda law: law.expand([3]).to_event(1)])
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda distribution: distribution, lambda distribution: distribution.expand([3]).to_event(1)],
+)
 def test_it_is_that_of_scipy_inside_and_outside_of_the_support(name, wrap):
-    law, exact = LAWS[name]
-    at = jax.jit(lambda y: distribution_function(wrap(law()), y))
+    distribution, exact = DISTRIBUTIONS[name]
+    at = jax.jit(lambda y: distribution_function(wrap(distribution()), y))
     for y in (-3.0, -1.0, 0.0, 0.5, 1.0, 2.5, 4.0, 27.0, 1000.0):
         found = jnp.broadcast_to(at(jnp.full(3, y)), 3)
         np.testing.assert_allclose(found, exact(y), rtol=2e-5, atol=1e-6)
@@ -68,13 +71,13 @@ def test_entries_of_a_vector_are_taken_by_themselves():
     y = np.array([1.0, 0.2])
     expected = stats.norm(0.0, [2.0, 0.5]).cdf(y)
     factor, rest = np.array([[1.0], [0.5]]), np.array([3.0, 1e-6])
-    for law in (
+    for distribution in (
         dist.MultivariateNormal(jnp.zeros(2), covariance),
         dist.LowRankMultivariateNormal(jnp.zeros(2), factor, rest),
     ):
-        np.testing.assert_allclose(distribution_function(law, y), expected, rtol=1e-5)
+        np.testing.assert_allclose(distribution_function(distribution, y), expected, rtol=1e-5)
 
 
-def test_a_law_without_one_is_named():
+def test_a_distribution_without_one_is_named():
     with pytest.raises(NotImplementedError, match=r"VonMises.*predictions\.sample\(key\)"):
         distribution_function(dist.VonMises(0.0, 1.0), jnp.zeros(3))

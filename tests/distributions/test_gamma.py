@@ -20,10 +20,10 @@ def _many(key, concentration):
 
 
 @pytest.mark.parametrize("concentration", [0.1, 0.5, 0.999, 1.0, 1.3, 3.0, 30.0, 1e3, 1e6])
-def test_draws_follow_the_law(concentration):
+def test_draws_follow_the_distribution(concentration):
     drawn = _many(jax.random.key(0), concentration)
-    law = stats.gamma(concentration)
-    assert stats.kstest(np.asarray(drawn, float), law.cdf).pvalue > LEAST_P_VALUE
+    distribution = stats.gamma(concentration)
+    assert stats.kstest(np.asarray(drawn, float), distribution.cdf).pvalue > LEAST_P_VALUE
 
 
 def test_entries_have_their_own_concentration_and_are_independent():
@@ -43,23 +43,23 @@ def test_mapped_over_keys_is_the_same_draw():
     np.testing.assert_allclose(mapped, single, rtol=1e-6)
 
 
-def test_what_would_underflow_is_positive_and_what_has_no_law_is_nan():
+def test_what_would_underflow_is_positive_and_what_has_no_distribution_is_nan():
     improper = np.array([0.0, -1.0, np.nan, np.inf, 2.0], np.float32)
 
     @jax.jit
     def drawn(key):
         return standard_gamma(key, 1e-3, (1000,)), standard_gamma(key, improper, (5,))
 
-    small, without_law = map(np.asarray, drawn(jax.random.key(0)))
+    small, without_distribution = map(np.asarray, drawn(jax.random.key(0)))
     assert (small > 0).all()
-    np.testing.assert_array_equal(np.isnan(without_law), [True, True, True, True, False])
+    np.testing.assert_array_equal(np.isnan(without_distribution), [True, True, True, True, False])
 
 
 @jax.jit
 def _drawn_with_density(key, rate):
-    law = Gamma(0.01, rate)
-    drawn = law.sample(key, (2000,))
-    return drawn, law.log_prob(drawn)
+    distribution = Gamma(0.01, rate)
+    drawn = distribution.sample(key, (2000,))
+    return drawn, distribution.log_prob(drawn)
 
 
 @pytest.mark.parametrize("rate", [0.5, 2.0, 1e6])
@@ -73,7 +73,8 @@ def test_draws_of_any_rate_are_inside_the_support(rate):
 
 def test_it_is_the_distribution_of_numpyro_in_all_else():
     ours, theirs = (
-        law(2.0, jnp.array([1.0, 4.0])).expand([3, 2]).to_event(1) for law in (Gamma, dist.Gamma)
+        distribution(2.0, jnp.array([1.0, 4.0])).expand([3, 2]).to_event(1)
+        for distribution in (Gamma, dist.Gamma)
     )
     drawn = ours.sample(jax.random.key(0), (50_000,))
     assert drawn.shape == (50_000, *theirs.shape())

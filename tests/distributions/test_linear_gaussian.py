@@ -1,4 +1,4 @@
-"""The law of a target that is linear in Gaussian weights, against dense algebra."""
+"""The distribution of a target that is linear in Gaussian weights, against dense algebra."""
 
 import jax
 import jax.numpy as jnp
@@ -42,10 +42,10 @@ def variance(mean, features, scale):
 @pytest.mark.parametrize("case", SHAPES)
 def test_the_density_is_that_of_the_dense_covariance(case, double_precision):
     mean, features, scale, y = problem(*SHAPES[case])
-    law = jax.eval_shape(LinearGaussian, mean, features, scale)
+    distribution = jax.eval_shape(LinearGaussian, mean, features, scale)
     expected = jax.jit(dense)(mean, features, scale, y)
     np.testing.assert_allclose(density(mean, features, scale, y), expected, rtol=1e-12)
-    assert law.event_shape == y.shape
+    assert distribution.event_shape == y.shape
     np.testing.assert_allclose(variance(mean, features, scale), np.sum(features**2, -1) + scale**2)
 
 
@@ -53,11 +53,15 @@ def test_the_density_is_that_of_the_dense_covariance(case, double_precision):
 def test_derivatives_are_exact(derivative, rtol, double_precision):
     mean, features, scale, y = problem((12,), 3)
 
-    def at(law):
-        return lambda t: law(mean + t[0], features * jnp.exp(t[1:4]), scale * jnp.exp(t[4]), y)
+    def at(distribution):
+        return lambda t: distribution(
+            mean + t[0], features * jnp.exp(t[1:4]), scale * jnp.exp(t[4]), y
+        )
 
     t = jnp.array([0.1, -0.2, 0.3, 0.2, -0.1])
-    found, expected = (jax.jit(derivative(at(law)))(t) for law in (density, dense))
+    found, expected = (
+        jax.jit(derivative(at(distribution)))(t) for distribution in (density, dense)
+    )
     np.testing.assert_allclose(found, expected, rtol=rtol)
 
 
@@ -80,7 +84,7 @@ def test_single_precision_keeps_the_energy(noise, nats):
     assert abs(float(density(mean, features, noise, y)) - exact) < nats
 
 
-def test_weights_given_the_target_have_their_exact_law(double_precision):
+def test_weights_given_the_target_have_their_exact_distribution(double_precision):
     mean, features, scale, y = problem((9, 2), 4)
     keys = jax.random.split(jax.random.key(0), 40_000)
     drawn = np.asarray(
@@ -99,8 +103,10 @@ def test_weights_given_the_target_have_their_exact_law(double_precision):
 
 def test_samples_have_the_mean_and_covariance(double_precision):
     mean, features, scale, _ = problem((3,), 2)
-    law = LinearGaussian(mean, features, scale)
-    drawn = np.asarray(jax.jit(lambda k: law.sample(k, (40_000,)))(jax.random.key(1))) - mean
+    distribution = LinearGaussian(mean, features, scale)
+    drawn = (
+        np.asarray(jax.jit(lambda k: distribution.sample(k, (40_000,)))(jax.random.key(1))) - mean
+    )
     covariance = features @ features.T + np.diag(scale**2)
     white = drawn @ np.linalg.inv(np.linalg.cholesky(covariance)).T
     assert np.abs(white.mean(0)).max() * 200 < 4

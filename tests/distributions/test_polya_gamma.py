@@ -32,8 +32,8 @@ def within(draws, expected, errors=4.0):
 
 @partial(jax.jit, static_argnums=1)
 def _drawn_with_moments(key, count, tilt):
-    law = PolyaGamma(count, tilt)
-    return law.sample(key, (N,)), law.mean, law.variance
+    distribution = PolyaGamma(count, tilt)
+    return distribution.sample(key, (N,)), distribution.mean, distribution.variance
 
 
 @pytest.mark.parametrize(("count", "tilt"), [(1, c) for c in TILTS] + [(3, 0.7)])
@@ -65,7 +65,7 @@ def distribution_function(tilt):
 
 
 @pytest.mark.parametrize("tilt", [0.0, 3.1, 3.15])
-def test_draws_follow_the_law_also_where_the_proposals_meet(tilt):
+def test_draws_follow_the_distribution_also_where_the_proposals_meet(tilt):
     drawn = np.asarray(_drawn_with_moments(jax.random.key(1), 1, tilt)[0], float)
     below = distribution_function(tilt)
     assert stats.kstest(drawn, below).pvalue > LEAST_P_VALUE
@@ -76,20 +76,22 @@ def test_draws_follow_the_law_also_where_the_proposals_meet(tilt):
 
 def test_mean_and_variance_are_right_in_single_precision_at_every_tilt():
     tilts = np.array([0.0, 1e-3, 0.09, 0.11, 0.29, 0.31, 1.0, 20.0, 300.0, 1e4])
-    law = PolyaGamma(2, jnp.asarray(tilts, jnp.float32))
+    distribution = PolyaGamma(2, jnp.asarray(tilts, jnp.float32))
     # The defining sum: mean and variance of each Gamma variable, and the rest as an integral.
     k = np.arange(1, 100_001)[:, None]
     rates = 2 * np.pi**2 * ((k - 0.5) ** 2 + tilts**2 / (4 * np.pi**2))
     rest = (np.pi / 2 - np.arctan(2 * np.pi * len(k) / np.maximum(tilts, 1e-9))) / np.pi
     rest = np.where(tilts > 0, rest / np.maximum(tilts, 1e-9), 1 / (2 * np.pi**2 * len(k)))
-    mean, variance = jax.jit(lambda: (law.mean, law.variance))()
+    mean, variance = jax.jit(lambda: (distribution.mean, distribution.variance))()
     np.testing.assert_allclose(mean, 2 * ((1 / rates).sum(0) + rest), rtol=2e-6)
     np.testing.assert_allclose(variance, 2 * (1 / rates**2).sum(0), rtol=3e-5)
 
 
 def test_entries_have_their_own_count_and_tilt_and_are_independent():
-    law = PolyaGamma(jnp.array([0, 1, 4]), jnp.array([1.0, 9.0, 0.0]), validate_args=False)
-    drawn, mean = jax.jit(lambda key: (law.sample(key, (N // 2,)), law.mean))(jax.random.key(2))
+    distribution = PolyaGamma(jnp.array([0, 1, 4]), jnp.array([1.0, 9.0, 0.0]), validate_args=False)
+    drawn, mean = jax.jit(lambda key: (distribution.sample(key, (N // 2,)), distribution.mean))(
+        jax.random.key(2)
+    )
     drawn = np.asarray(drawn, float)
     assert (drawn[:, 0] == 0).all()
     for column in (1, 2):
@@ -97,11 +99,11 @@ def test_entries_have_their_own_count_and_tilt_and_are_independent():
     assert abs(np.corrcoef(drawn[:, 1:], rowvar=False)[0, 1]) < 4 / np.sqrt(N // 2)
 
 
-def test_a_mapped_draw_is_the_same_and_an_infinite_tilt_has_no_law():
-    law = PolyaGamma(1, np.float32([0.5, np.nan, 7.0, np.inf]), validate_args=False)
+def test_a_mapped_draw_is_the_same_and_an_infinite_tilt_has_no_distribution():
+    distribution = PolyaGamma(1, np.float32([0.5, np.nan, 7.0, np.inf]), validate_args=False)
 
-    keys, draw = jax.random.split(jax.random.key(3), 3), jax.jit(law.sample)
-    mapped = np.asarray(jax.jit(jax.vmap(law.sample))(keys))
+    keys, draw = jax.random.split(jax.random.key(3), 3), jax.jit(distribution.sample)
+    mapped = np.asarray(jax.jit(jax.vmap(distribution.sample))(keys))
     single = np.stack([draw(key) for key in keys])
     np.testing.assert_allclose(mapped, single, rtol=1e-6)
     np.testing.assert_array_equal(np.isnan(mapped[0]), [False, True, False, True])

@@ -28,10 +28,10 @@ def test_negative_binomial_has_its_mean_and_variance(shape):
         lambda: likelihoods.negative_binomial(jnp.asarray(F), COUNTS, concentration=shape)
     )
     mean = np.exp(F)
-    law = stats.nbinom(shape, shape / (shape + mean))
-    np.testing.assert_allclose(law.mean(), mean)
-    np.testing.assert_allclose(law.var(), mean + mean**2 / shape)
-    np.testing.assert_allclose(found["y"], law.logpmf(COUNTS), rtol=1e-4)
+    distribution = stats.nbinom(shape, shape / (shape + mean))
+    np.testing.assert_allclose(distribution.mean(), mean)
+    np.testing.assert_allclose(distribution.var(), mean + mean**2 / shape)
+    np.testing.assert_allclose(found["y"], distribution.logpmf(COUNTS), rtol=1e-4)
 
 
 def test_a_prior_on_the_concentration_is_a_site():
@@ -41,8 +41,8 @@ def test_a_prior_on_the_concentration_is_a_site():
         values={"y.concentration": 1.5},
     )
     assert found["y.concentration"] == pytest.approx(stats.gamma(2.0).logpdf(1.5), rel=1e-5)
-    law = stats.nbinom(1.5, 1.5 / (1.5 + np.exp(F)))
-    np.testing.assert_allclose(found["y"], law.logpmf(COUNTS), rtol=1e-4)
+    distribution = stats.nbinom(1.5, 1.5 / (1.5 + np.exp(F)))
+    np.testing.assert_allclose(found["y"], distribution.logpmf(COUNTS), rtol=1e-4)
 
 
 def test_the_pinball_loss_over_the_scale():
@@ -87,15 +87,17 @@ def test_a_posterior_of_a_rate_is_gammas_and_predicts_its_counts():
         progress_bar=False,
     )
     mcmc.run(jax.random.key(0), x, counts)
-    law = stats.gamma(3 + counts.sum(), scale=1 / 9)
+    distribution = stats.gamma(3 + counts.sum(), scale=1 / 9)
     draws = np.asarray(mcmc.get_samples()["rate"])
-    error = law.std() / np.sqrt(800)
-    assert abs(draws.mean() - law.mean()) < 4 * error
-    assert draws.std() == pytest.approx(law.std(), rel=0.15)
+    error = distribution.std() / np.sqrt(800)
+    assert abs(draws.mean() - distribution.mean()) < 4 * error
+    assert draws.std() == pytest.approx(distribution.std(), rel=0.15)
     predicted = bnn.average(bnn.predict(None, mcmc, x[:2]))
-    np.testing.assert_allclose(predicted.mean, law.mean(), atol=4 * error)
+    np.testing.assert_allclose(predicted.mean, distribution.mean(), atol=4 * error)
     # Noise of the count, and doubt about the rate.
-    np.testing.assert_allclose(predicted.sd, np.sqrt(law.mean() + law.var()), rtol=0.05)
+    np.testing.assert_allclose(
+        predicted.sd, np.sqrt(distribution.mean() + distribution.var()), rtol=0.05
+    )
 
 
 @pytest.mark.parametrize(

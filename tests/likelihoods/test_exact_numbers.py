@@ -22,13 +22,13 @@ def many_digits():
         yield
 
 
-def predicted(law):
+def predicted(distribution):
     """Predictions of one row under one draw of a distribution without latent sites."""
 
     def model(x, y=None):
         numpyro.sample("unused", dist.Normal(0.0, 1.0))
         with numpyro.plate("data", len(x)):
-            numpyro.sample("y", law(jnp.ones(len(x))), obs=y)
+            numpyro.sample("y", distribution(jnp.ones(len(x))), obs=y)
 
     return bnn.predict(model, {"unused": np.zeros(1, np.float32)}, X)
 
@@ -60,12 +60,12 @@ def test_times_of_hazards_over_twelve_orders_of_magnitude(seed):
     for pieces in (1, 2, 3, 5):
         hazards = rng.uniform(-14, 14, pieces).astype(np.float32)
         breaks = np.cumsum(10 ** rng.uniform(-6, 6, pieces - 1)).astype(np.float32)
-        law = PiecewiseHazard(jnp.asarray(hazards), tuple(breaks.tolist()))
-        found.append((law.mean[0], jnp.sqrt(law.variance[0])))
+        distribution = PiecewiseHazard(jnp.asarray(hazards), tuple(breaks.tolist()))
+        found.append((distribution.mean[0], jnp.sqrt(distribution.variance[0])))
         *moments, lives = times(hazards, breaks)
         expected.append(moments)
         for end, left in zip(breaks, lives):
-            cdf = law.cdf(jnp.array([end, 1.0]))[0]
+            cdf = distribution.cdf(jnp.array([end, 1.0]))[0]
             assert float(cdf) == pytest.approx(float(1 - left), rel=1e-4)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
@@ -148,21 +148,25 @@ NUMBERS = {
     ),
 }
 WRAPPERS = {
-    "plain": lambda law: law,
-    "zero-inflated": lambda law: dist.ZeroInflatedDistribution(law, gate=jnp.full(1, 0.25)),
-    "hurdle": lambda law: dist.HurdleDistribution(law, gate=jnp.full(1, 0.25)),
-    "mixture": lambda law: dist.MixtureGeneral(
-        dist.Categorical(probs=jnp.array([[0.25, 0.75]])), [law, law], support=law.support
+    "plain": lambda distribution: distribution,
+    "zero-inflated": lambda distribution: dist.ZeroInflatedDistribution(
+        distribution, gate=jnp.full(1, 0.25)
     ),
-    "masked": lambda law: law.mask(jnp.ones(1, bool)),
+    "hurdle": lambda distribution: dist.HurdleDistribution(distribution, gate=jnp.full(1, 0.25)),
+    "mixture": lambda distribution: dist.MixtureGeneral(
+        dist.Categorical(probs=jnp.array([[0.25, 0.75]])),
+        [distribution, distribution],
+        support=distribution.support,
+    ),
+    "masked": lambda distribution: distribution.mask(jnp.ones(1, bool)),
 }
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_densities_and_distribution_functions(name):
-    law, reference, parameters, places = NUMBERS[name]
+    distribution, reference, parameters, places = NUMBERS[name]
     for parameter in parameters:
-        made = predicted(lambda f, p=parameter: law(f, p))
+        made = predicted(lambda f, p=parameter: distribution(f, p))
         mean = float(made.mean.item()) if places is None else 0.0
         spread = float(made.scale.item()) if places is None else 0.0
         for y in places or {round(mean), max(0, round(mean - 2 * spread)), round(mean + spread)}:
@@ -197,8 +201,10 @@ def test_counts_inside_of_other_distributions(name, mean):
 
 @pytest.mark.parametrize("mean", [1e6, 1e7])
 def test_a_zero_inflated_count_without_zeros_keeps_its_spread(mean):
-    law = dist.ZeroInflatedPoisson(jnp.full(1, 1e-12), jnp.full(1, mean))
-    np.testing.assert_allclose(predicted(lambda f: law).scale.item(), np.sqrt(mean), rtol=1e-4)
+    distribution = dist.ZeroInflatedPoisson(jnp.full(1, 1e-12), jnp.full(1, mean))
+    np.testing.assert_allclose(
+        predicted(lambda f: distribution).scale.item(), np.sqrt(mean), rtol=1e-4
+    )
 
 
 SPREADS = {
@@ -217,19 +223,19 @@ SPREADS = {
 
 @pytest.mark.parametrize("name", SPREADS)
 def test_standard_deviations_whose_squares_overflow_or_cancel(name):
-    law, spread, parameters = SPREADS[name]
+    distribution, spread, parameters = SPREADS[name]
     for parameter in parameters:
-        made = predicted(lambda f, p=parameter: law(p * f))
+        made = predicted(lambda f, p=parameter: distribution(p * f))
         expected = float(spread(exact(parameter)))
         np.testing.assert_allclose(bnn.average(made).sd, expected, rtol=2e-4)
 
 
-@pytest.mark.parametrize("law", [dist.Poisson, lambda m: dist.NegativeBinomial2(m, 1e9)])
+@pytest.mark.parametrize("distribution", [dist.Poisson, lambda m: dist.NegativeBinomial2(m, 1e9)])
 @pytest.mark.parametrize("mean", [3e3, 1e6, 1e8])
-def test_draws_of_large_counts_have_their_mean_and_spread(law, mean):
-    made = predicted(lambda f: law(mean * f))
+def test_draws_of_large_counts_have_their_mean_and_spread(distribution, mean):
+    made = predicted(lambda f: distribution(mean * f))
     drawn = made.targets(40_000).ravel().astype(np.float64)
-    variance = mean + (0 if law is dist.Poisson else mean**2 / 1e9)
+    variance = mean + (0 if distribution is dist.Poisson else mean**2 / 1e9)
     z = (drawn - mean) / np.sqrt(variance)
     assert abs(z.mean()) < 5 / len(z) ** 0.5
     assert abs(z.std() - 1) < 5 / (2 * len(z)) ** 0.5

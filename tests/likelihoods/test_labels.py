@@ -1,4 +1,4 @@
-"""Class labels of any kind: of ready models, and of the user's own categorical laws."""
+"""Class labels of any kind: of ready models, and of the user's own categorical distributions."""
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,11 @@ X = np.random.default_rng(0).normal(size=(6, 2))
 LABELS = np.array([0, 1, 1, 0, 1, 0])
 
 
-def own(law):
+def own(distribution):
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal().expand([2, 2]).to_event(2))
         with numpyro.plate("data", 6):
-            numpyro.sample("y", law(jnp.asarray(x) @ w), obs=y)
+            numpyro.sample("y", distribution(jnp.asarray(x) @ w), obs=y)
 
     return model
 
@@ -49,7 +49,7 @@ DOORS = {
     "potential": lambda model, y: bnn.potential_of(model, X, y),
     "fit": lambda model, y: bnn.fit(model, X, y, progress_bar=False),
 }
-# Labels, and what is said of them: by the user's own law, and by our likelihoods.
+# Labels, and what is said of them: by the user's own distribution, and by our likelihoods.
 BAD = {
     "floats": (
         LABELS.astype(float), TypeError,
@@ -84,11 +84,11 @@ BAD = {
 
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize("law", OWN)
-def test_labels_that_an_own_law_cannot_take_are_refused(law, case, door):
+@pytest.mark.parametrize("distribution", OWN)
+def test_labels_that_an_own_distribution_cannot_take_are_refused(distribution, case, door):
     y, kind, message, _ = BAD[case]
     with pytest.raises(kind, match=message):
-        DOORS[door](OWN[law], y)
+        DOORS[door](OWN[distribution], y)
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -114,7 +114,7 @@ def test_booleans_series_and_lists_are_the_classes_that_they_say(name, y):
     assert energies[0] == energies[1]
 
 
-def test_bernoulli_labels_of_an_own_law_are_zero_or_one():
+def test_bernoulli_labels_of_an_own_distribution_are_zero_or_one():
     def coin(x, y=None):
         p = numpyro.sample("p", dist.Beta(1.0, 1.0))
         with numpyro.plate("data", 6):

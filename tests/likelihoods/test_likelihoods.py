@@ -162,8 +162,8 @@ def test_survival_is_the_density_of_events_and_the_survivor_of_censored_times(en
 
 
 def test_predicted_times_follow_the_survivor():
-    law = PiecewiseHazard(np.log(HAZARDS[0]), BREAKS)
-    draws = np.asarray(jax.jit(lambda k: law.sample(k, (2000,)))(jax.random.key(0)), float)
+    distribution = PiecewiseHazard(np.log(HAZARDS[0]), BREAKS)
+    draws = np.asarray(jax.jit(lambda k: distribution.sample(k, (2000,)))(jax.random.key(0)), float)
     assert (draws[:, 1] == 1).all()
     spent = np.clip(draws[:, :1] - np.array([0, *BREAKS]), 0, [0.5, 1.5, np.inf])
     assert stats.kstest(spent @ HAZARDS[0], stats.expon.cdf).pvalue > 1e-4
@@ -171,7 +171,7 @@ def test_predicted_times_follow_the_survivor():
     spent = np.clip(grid[:, None] - np.array([0, *BREAKS]), 0, [0.5, 1.5, np.inf])
     survivors = np.exp(-spent @ HAZARDS[0])
     mean, square = np.trapezoid(survivors, grid), np.trapezoid(2 * grid * survivors, grid)
-    found = jax.jit(lambda: (law.mean, law.variance))()
+    found = jax.jit(lambda: (distribution.mean, distribution.variance))()
     np.testing.assert_allclose(found[0], [mean, 1], rtol=1e-4)
     np.testing.assert_allclose(found[1], [square - mean**2, 0], rtol=1e-4)
 

@@ -13,7 +13,7 @@ from numpyro.infer import NUTS
 from numpyro.infer.util import potential_energy
 
 import numpyro_bnn as bnn
-from numpyro_bnn.likelihoods.observe import check_precision
+from numpyro_bnn.likelihoods.observe import check_dtype
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -123,7 +123,7 @@ def test_the_network_itself_stays_in_half_precision():
     assert 2**-12 < error < 2**-5
 
 
-LAWS = {
+DISTRIBUTIONS = {
     "Normal": lambda f: (dist.Normal(f[:, 0], jnp.bfloat16(1)), Y.astype(jnp.bfloat16)),
     "Categorical": lambda f: (dist.Categorical(logits=f), LABELS),
     "one of several dimensions": lambda f: (
@@ -135,11 +135,11 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_what_a_model_rounds_itself_is_refused_before_a_run(law):
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_what_a_model_rounds_itself_is_refused_before_a_run(distribution):
     def model(x):
         w = numpyro.sample("w", dist.Normal(0, 1).expand([3, 2]).to_event(2))
-        own, values = LAWS[law]((x @ w).astype(jnp.bfloat16))
+        own, values = DISTRIBUTIONS[distribution]((x @ w).astype(jnp.bfloat16))
         with numpyro.plate("data", len(x)):
             numpyro.sample("y", own, obs=values)
 
@@ -149,7 +149,7 @@ def test_what_a_model_rounds_itself_is_refused_before_a_run(law):
 
 
 @pytest.mark.parametrize(
-    ("law", "values"),
+    ("distribution", "values"),
     [
         (dist.Normal(jnp.zeros(3, jnp.bfloat16), 1.0 * jnp.ones(3)), Y[:3]),
         (dist.Normal(jnp.zeros(3), 1.0), Y[:3].astype(np.float16)),
@@ -158,6 +158,6 @@ def test_what_a_model_rounds_itself_is_refused_before_a_run(law):
     ],
     ids=["half and single", "targets in half", "counts", "classes"],
 )
-def test_laws_whose_sums_keep_their_digits_are_taken(law, values):
-    check_precision("y", law, values)
-    assert jnp.finfo(law.log_prob(values).dtype).bits >= 32
+def test_distributions_whose_sums_keep_their_digits_are_taken(distribution, values):
+    check_dtype("y", distribution, values)
+    assert jnp.finfo(distribution.log_prob(values).dtype).bits >= 32

@@ -53,7 +53,7 @@ REST = {"unused": 0.0}
         # A given weight of the output layer is not integrated.
         (condition(INTEGRATED, {"v": V}), REST | {"w": W}, expected(V)),
         (scope(INTEGRATED, prefix="a"), {"a/w": W, "a/unused": 0.0}, expected()),
-        # The law of the site itself stays, beside the value that the rest of the model sees.
+        # The distribution of the site itself stays, beside the value that the rest of the model sees.
         (
             do(INTEGRATED, {"w": W}),
             REST | {"w": 0 * W},

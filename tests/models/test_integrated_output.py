@@ -149,7 +149,7 @@ def test_t_noise_is_gaussian_given_a_precision_for_each_value(double_precision):
 @pytest.mark.parametrize(
     "name", [pytest.param("one output", marks=pytest.mark.slow), "an output each", "by hand"]
 )
-def test_weights_drawn_back_have_the_joint_law_of_the_prior(name, double_precision):
+def test_weights_drawn_back_have_the_joint_distribution_of_the_prior(name, double_precision):
     """Geweke's test: with y drawn from the model, weights drawn back are distributed as those drawn.
 
     Statistics are averages over pairs, so that their errors are those of the paired differences.
@@ -302,7 +302,7 @@ REFUSED = {
         r"at once: the value of 'r' depends on them",
     ),
     "a scale that is learned": (heteroscedastic, {}, r"no latent site has a Gaussian prior and"),
-    "another law": (counts, {}, r"the model observes \{'y': 'Poisson'\}"),
+    "another distribution": (counts, {}, r"the model observes \{'y': 'Poisson'\}"),
     "t weights": (
         partial(network, prior=bnn.priors.StudentT(3.0, 1.0)),
         {},
@@ -312,7 +312,7 @@ REFUSED = {
     "a weight in a prior": (
         prior_of_a_weight,
         {"sites": ["w"]},
-        r"at once: the law of 'v' depends on them",
+        r"at once: the distribution of 'v' depends on them",
     ),
     "an unknown site": (
         network,

@@ -1,4 +1,4 @@
-"""Weights of rows: a row of weight w counts as w equal rows, in the law and in the units."""
+"""Weights of rows: a row of weight w counts as w equal rows, in the distribution and in the units."""
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +69,7 @@ def test_minibatches_take_the_weights_of_their_rows():
     np.testing.assert_allclose(*energies(), rtol=1e-5)
 
 
-def test_numpyro_sees_the_same_law():
+def test_numpyro_sees_the_same_distribution():
     """Called without this package: the target stays in the user's units, and so does its density."""
     model = bnn.regression(nn.Dense(1), bnn.priors.FanIn(), X[ROWS], Y[ROWS])
     draw = {k: abs(v) for k, v in nets.weights(model, X[ROWS], Y[ROWS]).items()}

@@ -72,10 +72,10 @@ def test_an_lkj_prior_of_two_outputs_is_uniform_in_their_correlation(double_prec
     """Concentration 1: density 1/2 on (-1, 1) of R[1, 0], which is the first entry of the second row."""
     with seed(rng_seed=0), trace() as sites:
         bnn.likelihoods.gaussian(np.zeros((3, 2)), noise=1.0, correlation=1.0)
-    law = sites["y.correlation"]["fn"]
+    distribution = sites["y.correlation"]["fn"]
     for r in (-0.9, 0.0, 0.5):
         factor = np.array([[1.0, 0.0], [r, np.sqrt(1 - r * r)]])
-        np.testing.assert_allclose(law.log_prob(factor), np.log(0.5), rtol=1e-6)
+        np.testing.assert_allclose(distribution.log_prob(factor), np.log(0.5), rtol=1e-6)
 
 
 def exact():

@@ -106,11 +106,13 @@ def test_precisions_of_groups_are_conjugate_and_have_the_density_of_their_integr
     given = stats.norm(scale=(0.5 * np.asarray(spread)) ** -0.5).logpdf(weights).sum()
     prior = Gamma(1.5, 0.7).log_prob(precision).sum()
     after = level.conditional({"w": weights}).log_prob(precision).sum()
-    law = GammaScaleMixture(1.5, 0.7, SHAPE, GROUPED)
-    np.testing.assert_allclose(law.log_prob(weights), given + prior - after, rtol=1e-4)
+    distribution = GammaScaleMixture(1.5, 0.7, SHAPE, GROUPED)
+    np.testing.assert_allclose(distribution.log_prob(weights), given + prior - after, rtol=1e-4)
     several = jnp.stack([weights, 2 * weights])
-    np.testing.assert_allclose(law.log_prob(several), [law.log_prob(w) for w in several], rtol=1e-5)
-    draws = law.sample(jax.random.key(0), (4000,))
+    np.testing.assert_allclose(
+        distribution.log_prob(several), [distribution.log_prob(w) for w in several], rtol=1e-5
+    )
+    draws = distribution.sample(jax.random.key(0), (4000,))
     assert draws.shape == (4000, *SHAPE)
     t = stats.t(3.0, scale=np.sqrt(0.7 / 0.5 / 1.5))
     assert stats.kstest(np.asarray(draws[:, 1, 2, 3, 2]), t.cdf).pvalue > 1e-3

@@ -46,7 +46,7 @@ def test_a_given_weight_is_not_among_the_targets():
 
 
 def both(x, y=None, z=None):
-    """Two targets, the second of which has a law that the first one is an argument of."""
+    """Two targets, the second of which has a distribution that the first one is an argument of."""
     slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
     with numpyro.plate("rows", len(x)):
         first = numpyro.sample("y", dist.Normal(slope * x, 1.0), obs=y)

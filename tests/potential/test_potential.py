@@ -14,7 +14,7 @@ from numpyro.infer.util import log_density
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
-from numpyro_bnn.potential.structure import begin_fit
+from numpyro_bnn.potential.structure import trace_and_check
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 SIZE = 6
@@ -253,7 +253,7 @@ def test_an_outer_product_of_predictions_and_targets_is_refused():
         numpyro.sample("y", dist.Normal(f, 1), obs=y)
 
     with pytest.raises(ValueError, match=r"\(6,\) but a distribution of shape \(6, 1\)|every pred"):
-        begin_fit(model, data(), {})
+        trace_and_check(model, data(), {})
 
 
 def test_a_minibatch_of_a_plate_that_there_is_not_is_refused():

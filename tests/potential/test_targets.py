@@ -15,7 +15,7 @@ from numpyro.infer import AIES, HMC, NUTS, SA, BarkerMH
 from numpyro.infer import MCMC as NumPyroMCMC
 
 import numpyro_bnn as bnn
-from numpyro_bnn.potential.structure import begin_fit
+from numpyro_bnn.potential.structure import trace_and_check
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -24,16 +24,16 @@ ROWS = 5
 Y = np.arange(float(ROWS))
 
 
-def observing(law, y, plate="data", rows=ROWS):
-    """A model that observes `y` under ``law(f)``, f being a prediction for every row."""
+def observing(distribution, y, plate="data", rows=ROWS):
+    """A model that observes `y` under ``distribution(f)``, f being a prediction for every row."""
 
     def model():
         f = numpyro.sample("w", dist.Normal()) * jnp.ones(rows)
         if plate is None:
-            numpyro.sample("y", law(f), obs=y)
+            numpyro.sample("y", distribution(f), obs=y)
         else:
             with numpyro.plate(plate, rows):
-                numpyro.sample("y", law(f), obs=y)
+                numpyro.sample("y", distribution(f), obs=y)
 
     return model
 
@@ -78,10 +78,12 @@ STRETCHED = {
 @pytest.mark.parametrize("plate", ["data", None])
 @pytest.mark.parametrize("name", STRETCHED)
 def test_a_value_is_never_stretched(name, plate):
-    law, y, message = STRETCHED[name]
+    distribution, y, message = STRETCHED[name]
     with pytest.raises(ValueError, match=f"(?s)observed site 'y'.*{message}"):
-        begin_fit(
-            observing(law, y, None if name in ("a column of predictions", "no values") else plate),
+        trace_and_check(
+            observing(
+                distribution, y, None if name in ("a column of predictions", "no values") else plate
+            ),
             (),
             {},
         )
@@ -96,10 +98,10 @@ SUMMED = {
 
 @pytest.mark.parametrize("name", SUMMED)
 def test_a_target_that_is_one_event_is_no_target_of_a_plate(name):
-    law, y, message = SUMMED[name]
+    distribution, y, message = SUMMED[name]
     with pytest.raises(ValueError, match=message):
-        begin_fit(observing(law, y), (), {})
-    begin_fit(observing(law, y, None), (), {})
+        trace_and_check(observing(distribution, y), (), {})
+    trace_and_check(observing(distribution, y, None), (), {})
 
 
 def factored(log_density, outer=1):
@@ -123,7 +125,7 @@ def factored(log_density, outer=1):
 )
 def test_a_factor_counts_once(log_density, outer, times):
     with pytest.raises(ValueError, match=f"factor 'likelihood'.*would count {times} times"):
-        begin_fit(factored(log_density, outer), (Y,), {})
+        trace_and_check(factored(log_density, outer), (Y,), {})
 
 
 def scanned(y):
@@ -162,9 +164,11 @@ def sum_to_zero(y):
 
 RIGHT = {
     "a value a row": observing(normal, Y),
-    "one law for all": observing(lambda f: dist.Normal(f[0], 1), Y, None),
-    "one law for all, in a plate": observing(lambda f: dist.Normal(f[0], 1), Y),
-    "one law for a table": observing(lambda f: dist.Normal(f[0], 1), np.ones((5, 2)), None),
+    "one distribution for all": observing(lambda f: dist.Normal(f[0], 1), Y, None),
+    "one distribution for all, in a plate": observing(lambda f: dist.Normal(f[0], 1), Y),
+    "one distribution for a table": observing(
+        lambda f: dist.Normal(f[0], 1), np.ones((5, 2)), None
+    ),
     "an event": observing(event, Y, None),
     "columns": observing(column_event, Y[:, None]),
     "one row": observing(normal, 3.0, None, rows=()),
@@ -183,7 +187,7 @@ RIGHT = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_counts_once_is_accepted(name):
-    *_, structure = begin_fit(RIGHT[name], (), {})
+    *_, structure = trace_and_check(RIGHT[name], (), {})
     assert structure.observed
 
 
@@ -193,7 +197,7 @@ def test_weights_are_not_stretched():
             observing(normal, Y)()
 
     with pytest.raises(ValueError, match=r"has shape \(5,\), but it is scaled by weights of shape"):
-        begin_fit(model, (), {})
+        trace_and_check(model, (), {})
 
 
 def test_plates_of_one_row_stretch_nothing():
@@ -201,7 +205,7 @@ def test_plates_of_one_row_stretch_nothing():
         with numpyro.plate("networks", 1, dim=-2):
             observing(normal, Y)()
 
-    begin_fit(model, (), {})
+    trace_and_check(model, (), {})
 
 
 def test_masks_are_not_stretched():
@@ -210,7 +214,7 @@ def test_masks_are_not_stretched():
             observing(normal, Y)()
 
     with pytest.raises(ValueError, match="every value would be compared with every prediction"):
-        begin_fit(model, (), {})
+        trace_and_check(model, (), {})
 
 
 # -- by every door ---------------------------------------------------------------------------
@@ -325,13 +329,13 @@ def test_a_target_that_reaches_no_site_is_said():
         line(x)
 
     with pytest.warns(UserWarning, match=r"none of its sites has `obs=`, so that \['y'\]"):
-        begin_fit(model, (X, Y), {})
+        trace_and_check(model, (X, Y), {})
 
 
 def test_densities_and_priors_on_purpose_have_nothing_to_observe():
-    begin_fit(lambda: numpyro.sample("w", dist.Normal()), (), {})
-    begin_fit(partial(line, y=None), (X,), {})
-    begin_fit(partial(line, X, None), (), {})
+    trace_and_check(lambda: numpyro.sample("w", dist.Normal()), (), {})
+    trace_and_check(partial(line, y=None), (X,), {})
+    trace_and_check(partial(line, X, None), (), {})
 
 
 def test_likelihoods_and_ready_models_refuse_no_rows():

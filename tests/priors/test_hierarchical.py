@@ -1,4 +1,4 @@
-"""The hierarchy of precisions: its prior laws, its coordinates, and the laws of precisions given weights."""
+"""The hierarchy of precisions: priors, coordinates, and distributions of precisions given weights."""
 
 import json
 import math
@@ -43,12 +43,12 @@ def sites_of(prior, shapes=SHAPES, num_draws=None):
     return {name: np.asarray(value, np.float64) for name, value in draws.items()}
 
 
-def follows(draws, law):
+def follows(draws, distribution):
     """Independent draws pass a Kolmogorov-Smirnov test at one in ten thousand."""
-    assert stats.kstest(np.ravel(draws), law.cdf).pvalue > 1e-4
+    assert stats.kstest(np.ravel(draws), distribution.cdf).pvalue > 1e-4
 
 
-# -- one law for every level -------------------------------------------------------------------
+# -- one distribution for every level -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -283,11 +283,11 @@ def test_every_precision_is_in_the_draws_in_all_coordinates():
         assert f"{KERNEL}.precision" in names["centered"]
 
 
-def test_precisions_are_drawn_back_independently_from_their_law():
+def test_precisions_are_drawn_back_independently_from_their_distribution():
     """Weights that hardly differ, as in a chain that moves in small steps."""
     weights = (1.0 + 1e-5 * np.arange(2000.0)[:, None] * np.ones(3)).astype(np.float32)
-    law = dist.Gamma(2.5, 1.5)
-    both = jax.jit(jax.vmap(lambda w: [drawn_back(name, law, [w]) for name in ("a", "b")]))
+    distribution = dist.Gamma(2.5, 1.5)
+    both = jax.jit(jax.vmap(lambda w: [drawn_back(name, distribution, [w]) for name in ("a", "b")]))
     first, other = (np.asarray(drawn, float) for drawn in both(weights))
     follows(first, stats.gamma(2.5, scale=1 / 1.5))
     follows(other, stats.gamma(2.5, scale=1 / 1.5))
@@ -295,7 +295,7 @@ def test_precisions_are_drawn_back_independently_from_their_law():
         assert abs(np.corrcoef(left, right)[0, 1]) < 4 / math.sqrt(2000)
 
 
-# -- laws given weights ------------------------------------------------------------------------
+# -- distributions given weights ------------------------------------------------------------------------
 
 
 def test_conjugate_levels_follow_the_joint_density_up_to_a_constant():
@@ -314,13 +314,13 @@ def test_conjugate_levels_follow_the_joint_density_up_to_a_constant():
 
     def gap_of_group():
         along = jax.vmap(lambda t: joint(values | {group: t}))(grid)
-        shape, up, down = levels[group].law(values, {})
+        shape, up, down = levels[group].distribution(values, {})
         return along - ((shape - 1) * jnp.log(grid) - up * grid - down / grid)
 
     # The group level is not conjugate.
     gaps = jax.jit(lambda: [gap_of_unit(0), gap_of_unit(1), gap_of_group()])()
-    for gap, law in zip(gaps, ("first", "second", "group")):
-        np.testing.assert_allclose(gap, gap[0] * np.ones(30), atol=2e-4, err_msg=law)
+    for gap, distribution in zip(gaps, ("first", "second", "group")):
+        np.testing.assert_allclose(gap, gap[0] * np.ones(30), atol=2e-4, err_msg=distribution)
 
 
 def chain(levels, values, num_draws):
@@ -377,7 +377,7 @@ def test_the_energy_of_weights_has_the_lowest_level_integrated_out():
     np.testing.assert_allclose(jax.jit(marginal)(z), expected, rtol=1e-5)
 
 
-def test_weights_alone_start_every_coordinate_with_precisions_in_the_middle_of_their_laws():
+def test_weights_alone_start_every_coordinate_with_precisions_in_the_middle_of_their_distributions():
     found = {}
     for parameterization in ("centered", "noncentered", "collapsed"):
         potential = bnn.potential_of(model_of(TWO, parameterization))

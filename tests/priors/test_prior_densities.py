@@ -50,9 +50,9 @@ def joint(prior, values, shapes=SHAPES):
     return float(jax.jit(lambda named: log_density(model, (), {}, named)[0])(named))
 
 
-def total(law_of):
-    """Sum over all weights of the log density of a law of SciPy that depends on the path."""
-    return sum(law_of(path).logpdf(values).sum() for path, values in WEIGHTS.items())
+def total(distribution_of):
+    """Sum over all weights of the log density of a distribution of SciPy that depends on the path."""
+    return sum(distribution_of(path).logpdf(values).sum() for path, values in WEIGHTS.items())
 
 
 def normal_by_fan_in(path, scale=1.0):
@@ -62,13 +62,13 @@ def normal_by_fan_in(path, scale=1.0):
 
 
 def chosen(**by_ending):
-    """A law by the last component of a path, or by the layer before it."""
+    """A distribution by the last component of a path, or by the layer before it."""
 
-    def law_of(path):
+    def distribution_of(path):
         layer, leaf = path.split(".")
         return by_ending.get(layer, by_ending.get(leaf))
 
-    return law_of
+    return distribution_of
 
 
 CASES = {
@@ -108,8 +108,8 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_density_of_a_network_is_the_sum_over_its_weights(name):
-    prior, law_of = CASES[name]
-    assert joint(prior, WEIGHTS) == pytest.approx(total(law_of), rel=2e-5)
+    prior, distribution_of = CASES[name]
+    assert joint(prior, WEIGHTS) == pytest.approx(total(distribution_of), rel=2e-5)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -121,9 +121,9 @@ def test_every_array_is_one_event_of_its_shape(name):
             values = CASES[name][0].sample("net", SHAPES)
         assert list(sites) == [f"net/{path}" for path in values]
         for path, shape in SHAPES.items():
-            law = sites[f"net/{path}"]["fn"]
-            assert law.batch_shape == ()
-            assert law.event_shape == shape == values[path].shape
+            distribution = sites[f"net/{path}"]["fn"]
+            assert distribution.batch_shape == ()
+            assert distribution.event_shape == shape == values[path].shape
 
     jax.eval_shape(draw)  # traced only, not compiled
 
@@ -158,7 +158,7 @@ def test_collapsed_weights_of_a_single_weight_are_student_t():
         assert joint(prior, {"b": np.array([w])}, {"b": (1,)}) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_horseshoe_multiplies_four_laws():
+def test_a_horseshoe_multiplies_four_distributions():
     prior = priors.Horseshoe(0.5, 1.5, 6.0)
     values = {"b.global_scale": 0.3, "b.local_scale": np.array([0.2, 4.0])}
     values |= {"b.slab_variance": 2.0, "b.base": np.array([-1.0, 0.5])}
@@ -261,7 +261,7 @@ def test_what_is_no_prior_is_refused(given, message):
         as_prior(given)
 
 
-def test_priors_over_several_sites_have_no_law_of_one_path():
+def test_priors_over_several_sites_have_no_distribution_of_one_path():
     for prior in (priors.Horseshoe(), priors.Hierarchical()):
         with pytest.raises(TypeError, match=f"{type(prior).__name__} ties several sites together"):
             prior("Dense_0.kernel", (4, 3))

@@ -101,7 +101,7 @@ def test_pretrained_draws_scatter_around_the_trained_values():
     assert_variance(values["Dense_0.bias"] - 1.0, 0.04)
 
 
-def test_horseshoe_draws_are_normal_given_their_scales_which_follow_their_own_laws():
+def test_horseshoe_draws_are_normal_given_their_scales_which_follow_their_own_distributions():
     values, sites = draw(priors.Horseshoe(global_scale=0.3, slab_scale=1.5, slab_df=5.0))
     site = {k.removeprefix("net/Dense_0.kernel"): np.asarray(v, float) for k, v in sites.items()}
     assert_quantiles(site[".global_scale"], stats.halfcauchy(scale=0.3))
@@ -290,7 +290,7 @@ def test_the_former_name_of_a_variance_is_taken_for_one_more_release():
     ):
         former = priors.FanIn(scale=2.0)
     assert repr(former) == "FanIn(variance=2.0, fan_in=fan_in)"
-    law = former("Dense_0.kernel", (8, 3))
-    assert float(law.variance) == pytest.approx(2 / 8)
+    distribution = former("Dense_0.kernel", (8, 3))
+    assert float(distribution.variance) == pytest.approx(2 / 8)
     with pytest.warns(DeprecationWarning, match=r"FanIn\.scale is a variance.*write `variance`"):
         assert former.scale == 2.0

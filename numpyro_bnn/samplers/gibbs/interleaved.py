@@ -15,7 +15,7 @@ from numpyro.infer.gibbs import CustomGibbs, DiscreteGibbs, Gibbs, with_conditio
 from numpyro.infer.hmc import HMCState
 from numpyro.infer.mcmc import MCMCKernel
 
-from numpyro_bnn._text import Told
+from numpyro_bnn._text import ReprMixin
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.flat_position import flat_like
@@ -30,7 +30,7 @@ from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
 from numpyro_bnn.samplers.temperature_of_kernels import refuse_temperature
 
 
-class Interleaved(Told, MCMCKernel):
+class Interleaved(ReprMixin, MCMCKernel):
     """A kernel over a model, and moves after each of its steps.
 
     :param kernel: HMC, NUTS or a kernel of this package over the model in centred or non-centred
@@ -66,7 +66,7 @@ class Interleaved(Told, MCMCKernel):
 
     @property
     def has_exact_energy(self) -> bool:
-        """Whether ``potential_energy`` is exact at the draw: as the inner kernel has it, after moves too."""
+        """Whether ``potential_energy`` is exact at the draw, as that of the inner kernel is."""
         return has_exact_energy(self.kernel)
 
     def get_diagnostics_str(self, state: PyTree) -> str:
@@ -101,8 +101,14 @@ class Interleaved(Told, MCMCKernel):
             sites = trace(seed(self.model, jax.random.key(0))).get_trace(
                 *bound.args, **bound.kwargs
             )
-            laws = {n: unwrapped(s["fn"]) for n, s in sites.items() if s["type"] == "sample"}
-            hidden = [n for n, law in laws.items() if isinstance(law, GammaScaleMixture)]
+            distributions = {
+                n: unwrapped(s["fn"]) for n, s in sites.items() if s["type"] == "sample"
+            }
+            hidden = [
+                n
+                for n, distribution in distributions.items()
+                if isinstance(distribution, GammaScaleMixture)
+            ]
         if hidden:
             raise ValueError(
                 f"Interleaved: moves need weights and precisions, and the kernel has none at {hidden}: it "
@@ -111,7 +117,7 @@ class Interleaved(Told, MCMCKernel):
             )
 
     def state_for_data(self, state: PyTree, model_args: tuple, model_kwargs: dict | None) -> PyTree:
-        """The state with all that the inner kernel keeps of data computed again; moves keep nothing."""
+        """The state with what the inner kernel keeps of the data recomputed; moves keep nothing."""
         return self.kernel.refresh(state, model_args, model_kwargs)
 
     def sample(self, state: PyTree, model_args: tuple, model_kwargs: dict | None) -> PyTree:
@@ -133,13 +139,13 @@ class Interleaved(Told, MCMCKernel):
 
 
 def _check_kernel(kernel: MCMCKernel, moves: Sequence[Move]) -> None:
-    """Refuse another temperature than 1, and minibatches where a move draws given all rows."""
+    """Refuse other temperatures than 1, and minibatches under a move that needs all rows."""
     parts = [part for part, _ in kernel.blocks] if isinstance(kernel, Gibbs) else [kernel]
     for part in parts:
         refuse_temperature(
             part,
-            "Moves leave the posterior itself as it is, the law at temperature 1. Leave the moves out, or "
-            "sample at temperature 1.",
+            "Moves keep the posterior, the distribution at temperature 1. Leave the moves out, or sample at "
+            "temperature 1.",
         )
         rows = part.gradient.batch_size if isinstance(part, SGMCMC) else None
         for move in moves:
@@ -168,7 +174,7 @@ def state_at(kernel: MCMCKernel, state: PyTree, values: Values, bound: Bound) ->
         after = kernel.refresh(_at(z, state, kernel), args, kwargs)
         if not isinstance(state, HMCState):
             return after
-        # The total energy of HMC is recorded of each draw: that of the new position, with the same momentum.
+        # HMC records the total energy of each draw: now that of the new position and the same momentum.
         change = after.potential_energy - state.potential_energy
         return after._replace(energy=state.energy + change)
     states: list[Any] = []

@@ -19,7 +19,7 @@ import numpyro.distributions as dist
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.util import compute_log_probs
 
-from numpyro_bnn._text import Told
+from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.distributions.generalized_inverse_gaussian import sample_log
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
@@ -30,7 +30,7 @@ from numpyro_bnn.samplers.gibbs.precision_gibbs import centered_model, refuse_al
 from numpyro_bnn.samplers.gibbs.precision_redraw import redrawn
 
 
-class Bound(Told):
+class Bound(ReprMixin):
     """A model in centred coordinates with its data; moves use it.
 
     :param model: a NumPyro model.
@@ -93,7 +93,7 @@ def _levels_of_weights(sites: dict[str, dict]) -> dict[str, Level]:
 
 
 def _unaltered(sites: dict[str, dict]) -> dict[str, dict]:
-    """A trace, refused where a hierarchical prior has other posteriors in other coordinates."""
+    """The trace; refused if a handler scales or masks a hierarchical prior."""
     refuse_altered("Interleaved", _levels_of_weights(sites).values(), sites)
     return sites
 
@@ -105,7 +105,7 @@ class Move(Protocol):
         """New constrained values of all latent sites."""
 
 
-class RidgeScaling(Told):
+class RidgeScaling(ReprMixin):
     """A Metropolis step along (w, τ) → (s w, τ/s²), one for every hierarchical group.
 
     All weights below a top precision are multiplied by s, and all precisions between divided by
@@ -153,7 +153,7 @@ def _family(top: Level, levels: dict[str, Level]) -> tuple[list[str], list[str]]
     return weights, [level.site for level in (top, *below)]
 
 
-class PrecisionRedraw(Told):
+class PrecisionRedraw(ReprMixin):
     """Draw every precision of weights from its exact conditional given the weights; needs no energy.
 
     After a kernel in non-centred coordinates this interweaves centred and non-centred coordinates: each is
@@ -170,15 +170,15 @@ class PrecisionRedraw(Told):
         return redrawn(key, bound.levels("PrecisionRedraw", values), values)
 
 
-class UnitRescaling(Told):
+class UnitRescaling(ReprMixin):
     """Rescale each hidden unit of a layer: in-weights times s, out-weights over s.
 
     With relu units (or others with φ(s a) = s φ(a)) no prediction changes: s depends on the prior alone.
-    Where it is Gaussian given its precisions, log p(s²) is that of a generalised inverse Gaussian law
-    with shape (n_in - n_out)/2, up Σ τ w_in²/2 and down Σ τ w_out²/2, from which s² is drawn
-    exactly, for all units at once. That is the proposal of a Metropolis step, which is then always
-    accepted; with other activations, or priors with a scale (Student t), fewer proposals are accepted and the
-    step is still exact. Costs two energies.
+    Where it is Gaussian given its precisions, s² has a generalised inverse Gaussian distribution with shape
+    (n_in - n_out)/2, up Σ τ w_in²/2 and down Σ τ w_out²/2, and is drawn exactly, for all units at once.
+    That is the proposal of a Metropolis step, which is then always accepted; with other activations, or
+    priors with a scale (Student t), fewer proposals are accepted and the step is still exact. Costs two
+    energies.
 
     :param incoming: site of the kernel whose last axis counts the units.
     :param outgoing: site of the kernel whose first axis but the last counts them.
@@ -231,7 +231,7 @@ class UnitRescaling(Told):
             )
 
 
-class UnitRefresh(Told):
+class UnitRefresh(ReprMixin):
     """A Metropolis step on each hidden unit of a layer, one after the other: new weights into it.
 
     The weights w into a unit become sqrt(1 - s²) w + s v, with v drawn from their Gaussian prior given its
@@ -281,9 +281,13 @@ class UnitRefresh(Told):
             scale = jnp.exp(log_scales[unit])
             own = {name: now[name] for name in names}
             for name, key_name in zip(names, jax.random.split(key_draw, len(names))):
-                law = priors[name]
-                drawn = law.sample(key_name) - law.loc
-                mixed = law.loc + jnp.sqrt(1 - scale**2) * (own[name] - law.loc) + scale * drawn
+                distribution = priors[name]
+                drawn = distribution.sample(key_name) - distribution.loc
+                mixed = (
+                    distribution.loc
+                    + jnp.sqrt(1 - scale**2) * (own[name] - distribution.loc)
+                    + scale * drawn
+                )
                 own[name] = jnp.where(jnp.arange(units) == unit, mixed, own[name])
             after = bound.log_joint(now | own)
             gain = after - before - log_prior(own) + log_prior({n: now[n] for n in names})
@@ -312,25 +316,27 @@ class UnitRefresh(Told):
 
 def _gaussian(name: str, sites: dict[str, Any]) -> dist.Normal:
     """The prior of a site given its precisions, of the shape of the site."""
-    law = sites[name]["fn"]
-    base = unwrapped(law)
+    distribution = sites[name]["fn"]
+    base = unwrapped(distribution)
     if not isinstance(base, dist.Normal):
         raise ValueError(
             f"UnitRefresh: the prior of '{name}' is {type(base).__name__}, and the step keeps Gaussian "
             "ones. Use Normal or hierarchical weights."
         )
-    return dist.Normal(*(jnp.broadcast_to(part, law.shape()) for part in (base.loc, base.scale)))
+    return dist.Normal(
+        *(jnp.broadcast_to(part, distribution.shape()) for part in (base.loc, base.scale))
+    )
 
 
 def _squares(name: str, sites: dict[str, Any], values: Values) -> jax.Array:
     """Squared weights over the squared scales of their prior."""
-    law = unwrapped(sites[name]["fn"])
-    if not isinstance(law, (dist.Normal, dist.StudentT, dist.Laplace)):
+    distribution = unwrapped(sites[name]["fn"])
+    if not isinstance(distribution, (dist.Normal, dist.StudentT, dist.Laplace)):
         raise ValueError(
-            f"UnitRescaling: the prior of '{name}' is {type(law).__name__}, which has no scale that "
+            f"UnitRescaling: the prior of '{name}' is {type(distribution).__name__}, which has no scale that "
             "this knows. Use Normal, Student t or Laplace weights given their precisions."
         )
-    return (values[name] / law.scale) ** 2
+    return (values[name] / distribution.scale) ** 2
 
 
 def _choose(accepted: jax.Array, new: Values, old: Values) -> Values:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
 
-from numpyro_bnn._text import Told
+from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.linear_gaussian import product, weights_given
 from numpyro_bnn.distributions.polya_gamma import PolyaGamma
@@ -44,19 +44,19 @@ from numpyro_bnn.samplers.gibbs.moves import Bound
 _LOGISTIC = Asked(
     "OutputLayerGibbs",
     families=(dist.BernoulliLogits, dist.BinomialLogits, dist.CategoricalLogits),
-    family_words="a Bernoulli, binomial or categorical law of logits",
+    family_words="a Bernoulli, binomial or categorical distribution of logits",
     part="logits",
     part_words="logit",
     priors=(dist.Normal, dist.StudentT),
     prior_words="Gaussian or Student's t",
-    for_other_laws="Give such a law its logits (`logits=`, not `probs=`); for Gaussian or t noise use "
-    "`bnn.integrate_output(model)`, for other laws a gradient kernel alone.",
+    for_other_distributions="Give such a distribution its logits (`logits=`, not `probs=`); for Gaussian or "
+    "t noise use `bnn.integrate_output(model)`, for other distributions a gradient kernel alone.",
     why_unscaled="a likelihood to a power has no Pólya-Gamma form of one variable a label",
     of_other_priors="weights with another prior are left to the kernel",
 )
 
 
-class OutputLayerGibbs(Told):
+class OutputLayerGibbs(ReprMixin):
     """Draw the weights and biases of a classifier's output layer given everything else; uses no gradient.
 
     A move for :class:`Interleaved`, after each step of a kernel that samples all weights. It works on the
@@ -83,7 +83,7 @@ class OutputLayerGibbs(Told):
 
     :param sites: names of the sites to draw; default: every latent site outside of plates that has a
         Gaussian or t prior, that the logits are linear in, and that enters no other density: neither by a
-        law nor by an observed value (a soft constraint, ``obs=w.sum()``).
+        distribution nor by an observed value (a soft constraint, ``obs=w.sum()``).
     :raises ValueError: when run, for a target that is not logistic or has no logits; for rows with weights
         or a model that takes minibatches of its own; for a power of the likelihood other than 1; where no
         such site is left, or a named one is not of this kind; for a softmax whose classes share weights.
@@ -93,7 +93,7 @@ class OutputLayerGibbs(Told):
     Analysis 1 (2006), §3, who use another augmentation.
     """
 
-    # A draw given a minibatch would be from another law; `Interleaved` looks for this.
+    # A draw given a minibatch would have another distribution; `Interleaved` checks this flag.
     needs_all_rows = True
 
     def __init__(self, sites: Sequence[str] | None = None) -> None:
@@ -111,10 +111,10 @@ class OutputLayerGibbs(Told):
         target = target_of(parts)
         names = chosen(parts, target, self.sites)
         site = bound.sites(values)[target]
-        law, shape = unwrapped(site["fn"]), site["fn"].shape()
+        distribution, shape = unwrapped(site["fn"]), site["fn"].shape()
         classes = None
-        if isinstance(law, dist.CategoricalLogits):
-            classes = law.logits.shape[-1]
+        if isinstance(distribution, dist.CategoricalLogits):
+            classes = distribution.logits.shape[-1]
             shape = (*shape, classes)
         axes = {name: _axis_of_classes(parts, target, name, classes) for name in names}
         key_prior, key_sweep = jax.random.split(key)
@@ -128,7 +128,7 @@ class OutputLayerGibbs(Told):
         layer = _Layer(
             _design(derivative, priors, axes),
             zero + derivative({name: prior.loc for name, prior in priors.items()}),
-            *_labels(law, site["value"], classes),
+            *_labels(distribution, site["value"], classes),
         )
         standard = [
             _by_class((values[name] - prior.loc) / prior.scale, axes[name])
@@ -145,18 +145,13 @@ class OutputLayerGibbs(Told):
 
 
 class _Layer(NamedTuple):
-    """The rows of a logistic regression for each class, in weights u with a standard normal prior.
+    """The rows of a logistic regression for each class, in weights u with a standard normal prior."""
 
-    - **design** - derivative of the logit of row i and class k by weight j of that class, (q, rows, classes)
-    - **fixed** - logits at u = 0, (rows, classes)
-    - **kappa** - label, or its number of successes, less half the trials, (rows, classes)
-    - **trials** - trials of each row, (rows,)
-    """
-
+    # Derivatives of the logit of row i and class k by the weights of that class, (q, rows, classes).
     design: jax.Array
-    fixed: jax.Array
-    kappa: jax.Array
-    trials: jax.Array
+    fixed: jax.Array  # Logits at u = 0, (rows, classes)
+    kappa: jax.Array  # Label, or its number of successes, less half the trials, (rows, classes)
+    trials: jax.Array  # Trials of each row, (rows,)
 
     def redrawn(self, key: jax.Array, u: jax.Array) -> jax.Array:
         """Weights (q, classes) drawn anew, one class after the other."""
@@ -184,10 +179,7 @@ class _Layer(NamedTuple):
 def _gaussian_draw(
     key: jax.Array, design: jax.Array, omega: jax.Array, kappa: jax.Array, fixed: jax.Array
 ) -> jax.Array:
-    """A draw of u ~ N(0, 1) given observations κ/ω of fixed + u·design with precisions ω.
-
-    :param design: X, (q, rows).
-    """
+    """A draw of u ~ N(0, 1) given observations κ/ω of fixed + u·design, (q, rows), with precisions ω."""
     root = jnp.sqrt(omega)
     # A row without trials has neither precision nor κ.
     observed = kappa / jnp.where(omega > 0, root, 1.0)
@@ -195,13 +187,13 @@ def _gaussian_draw(
 
 
 def _labels(
-    law: dist.Distribution, value: jax.Array, classes: int | None
+    distribution: dist.Distribution, value: jax.Array, classes: int | None
 ) -> tuple[jax.Array, jax.Array]:
     """κ by row and class, and the trials of each row."""
     if classes is not None:
         own = jax.nn.one_hot(value.reshape(-1), classes)
         return own - 0.5, jnp.ones(own.shape[0], int)
-    count = jnp.broadcast_to(getattr(law, "total_count", 1), jnp.shape(value)).reshape(-1)
+    count = jnp.broadcast_to(getattr(distribution, "total_count", 1), jnp.shape(value)).reshape(-1)
     return (jnp.reshape(value, -1) - count / 2)[:, None], count
 
 
@@ -211,10 +203,10 @@ def _gaussian_priors(
     """The Gaussian prior of each site given its precisions; for t weights given also one precision each."""
     priors = {}
     for i, name in enumerate(names):
-        law = sites[name]["fn"]
-        loc, scale = prior_part(law, "loc"), prior_part(law, "scale")
-        if isinstance(unwrapped(law), dist.StudentT):
-            df = prior_part(law, "df")
+        distribution = sites[name]["fn"]
+        loc, scale = prior_part(distribution, "loc"), prior_part(distribution, "scale")
+        if isinstance(unwrapped(distribution), dist.StudentT):
+            df = prior_part(distribution, "df")
             rate = (df + ((values[name] - loc) / scale) ** 2) / 2
             own = Gamma((df + 1) / 2, rate).sample(jax.random.fold_in(key, i))
             scale = scale / jnp.sqrt(own)
@@ -223,11 +215,7 @@ def _gaussian_priors(
 
 
 def _axis_of_classes(parts: SiteParts, target: str, name: str, classes: int | None) -> int | None:
-    """The axis of a site that counts the classes, each of whose slices leads to the logit of its class alone.
-
-    :return: None where there is one logit a row.
-    :raises ValueError: if there is none: the classes share weights.
-    """
+    """The axis of a site with one slice a class; None where there is one logit a row."""
     if classes is None:
         return None
     shape = parts.shapes[name]
@@ -273,7 +261,7 @@ def _design(
         axis, shape = axes[name], prior.loc.shape
         scales = _by_class(prior.scale, axis)
 
-        # Weight j of every class at once: classes do not share weights, so each logit sees its own.
+        # Weight j of all classes at once: classes do not share weights.
         def by_weight(unit: jax.Array, name: str = name, args: Any = (scales, shape, axis)) -> Any:
             scales, shape, axis = args
             return derivative(zeros | {name: _from_classes(unit[:, None] * scales, shape, axis)})

@@ -17,7 +17,7 @@ from numpyro.infer.gibbs import GIBBS_SITES_KWARG, CustomGibbsState, Gibbs
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity
 
-from numpyro_bnn._text import Told, call_of
+from numpyro_bnn._text import ReprMixin, call_of
 from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
@@ -37,11 +37,7 @@ def centered_model(model: Callable) -> parameterize:
 
 
 def precision_sites(model_trace: Mapping[str, dict]) -> list[str]:
-    """Names of all hierarchical precisions in a trace that are sampled: sites of a block.
-
-    :param model_trace: trace of the model in centred coordinates.
-    :raises ValueError: if there are none.
-    """
+    """Names of the hierarchical precisions sampled in a trace of the model in centred coordinates."""
     names = list(levels_of(model_trace))
     if not names:
         raise ValueError(
@@ -55,13 +51,7 @@ def precision_sites(model_trace: Mapping[str, dict]) -> list[str]:
 
 
 def refuse_altered(owner: str, levels: Iterable[Level], model_trace: Mapping[str, dict]) -> None:
-    """Refuse precisions beside or above a density that a handler changes: their conditional law is another.
-
-    :param owner: the caller, for the error.
-    :param levels: precisions to draw.
-    :param model_trace: trace of the model in centred coordinates.
-    :raises ValueError: naming the sites with a density that is scaled or masked.
-    """
+    """Refuse precisions whose conditional distribution a handler changes (``scale``, ``mask``)."""
     faults: dict[str, str] = {}
     for level in levels:
         for name in (level.site, *level.beside):
@@ -77,8 +67,8 @@ def refuse_altered(owner: str, levels: Iterable[Level], model_trace: Mapping[str
         )
 
 
-class PrecisionGibbs(Told, MCMCKernel):
-    """Draws hierarchical precisions from their exact conditional laws, lowest level first.
+class PrecisionGibbs(ReprMixin, MCMCKernel):
+    """Draws hierarchical precisions from their exact conditional distributions, lowest level first.
 
     It draws the precisions of :class:`~numpyro_bnn.priors.hierarchical.Hierarchical` priors, and those of the
     noise if a likelihood of this package has a :class:`~numpyro_bnn.likelihoods.families.Precision`. Use it
@@ -185,7 +175,7 @@ class PrecisionGibbs(Told, MCMCKernel):
         observed = {site for level in levels for site in level.members}
         if not observed:
             return {}
-        # With precision 1 the scale of the noise is 1 in its own unit.
+        # With precision 1 the noise has scale 1.
         own = {name: values[name] for name in self._levels}
         own |= {level.site: jnp.ones_like(own[level.site]) for level in levels}
         bound = substitute(seed(self._model, jax.random.key(0)), data=own)
@@ -211,22 +201,18 @@ class PrecisionGibbs(Told, MCMCKernel):
 
 
 def _standard_residual(name: str, site: dict[str, Any]) -> jax.Array:
-    law = unwrapped(site["fn"])
-    if site["scale"] is not None or not isinstance(law, (dist.Normal, dist.StudentT)):
+    distribution = unwrapped(site["fn"])
+    if site["scale"] is not None or not isinstance(distribution, (dist.Normal, dist.StudentT)):
         raise ValueError(
             f"PrecisionGibbs: the observed site '{name}' is scaled, masked or subsampled, so that the "
-            "law of its noise given the data is not known. Leave its precision to the block of the "
+            "distribution of its noise given the data is not known. Leave its precision to the block of the "
             "weights."
         )
-    return (site["value"] - law.loc) / law.scale
+    return (site["value"] - distribution.loc) / distribution.scale
 
 
 class NealGibbs(Gibbs):
-    """NumPyro's Gibbs of precisions and weights, with a `repr` that shows its parts.
-
-    :param model: the model in centred coordinates.
-    :param weights: the kernel of everything but the precisions.
-    """
+    """NumPyro's Gibbs of precisions and weights, with a `repr` that shows its parts."""
 
     def __init__(self, model: Callable, weights: MCMCKernel) -> None:
         self.weights = weights

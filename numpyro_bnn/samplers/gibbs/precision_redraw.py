@@ -22,16 +22,9 @@ from numpyro_bnn.priors.precision_conditionals import Level
 def redrawn(
     key: jax.Array, levels: dict[str, Level], values: Values, gammas: jax.Array | None = None
 ) -> Values:
-    """Constrained values with every precision of `levels` drawn from its conditional.
-
-    Those with a Gamma distributed conditional govern weights alone, and are independent given all else.
-    One call draws them together: a loop of proposals for each takes half a second to compile.
-
-    :param key: random key.
-    :param levels: the levels to draw, the lowest first.
-    :param values: constrained values of weights and precisions.
-    :param gammas: draws from Gamma(c, 1) with c = :func:`concentrations`; default: drawn here.
-    """
+    """Constrained values with every precision of `levels` drawn from its conditional."""
+    # Gamma distributed conditionals depend on weights alone, and are independent given all else. One call
+    # draws them together: a loop of proposals for each takes half a second to compile.
     values = dict(values)
     key_gammas, key = jax.random.split(key)
     shapes = {name: jnp.shape(value) for name, value in values.items()}
@@ -60,13 +53,8 @@ def conjugate(levels: dict[str, Level]) -> dict[str, Level]:
 
 
 def concentrations(levels: dict[str, Level], shapes: dict[str, tuple[int, ...]]) -> np.ndarray:
-    """Shape parameters of the Gamma distributed conditionals, one for each precision in order.
-
-    They depend on no value, so that the draws of a whole ladder can be made before its states are known.
-
-    :param levels: the levels to draw.
-    :param shapes: shapes of the precisions and of the weights that they govern.
-    """
+    """Shape parameters of the Gamma distributed conditionals, one for each precision in order."""
+    # They depend on no value, so the draws of a whole ladder can be made before its states are known.
     each = [
         np.full(prod(shapes[name]), level.shape_given(shapes))
         for name, level in conjugate(levels).items()
@@ -75,11 +63,7 @@ def concentrations(levels: dict[str, Level], shapes: dict[str, tuple[int, ...]])
 
 
 class LadderRedraw:
-    """Draws every precision given the weights, from unconstrained values of a model in any coordinates.
-
-    :param potential: potential energy of the model.
-    :param structure: structure of the model in centred coordinates.
-    """
+    """Draws every precision given the weights, from unconstrained values of a model in any coordinates."""
 
     def __init__(self, potential: Potential, structure: Structure) -> None:
         self.potential = potential
@@ -91,25 +75,17 @@ class LadderRedraw:
         return concentrations(self.structure.levels, self.structure.shapes)
 
     def __call__(self, key: jax.Array, z: Values, gammas: jax.Array | None = None) -> Values:
-        """Unconstrained values with new precisions.
-
-        :param key: random key.
-        :param z: unconstrained values.
-        :param gammas: draws from Gamma(:attr:`concentrations`, 1); default: drawn here.
-        """
+        """Unconstrained values with new precisions; `gammas` ~ Gamma(:attr:`concentrations`, 1)."""
         values = self.potential.constrain(z, deterministic=True)
         values = redrawn(key, self.structure.levels, values, gammas)
-        # The weights keep their values; standardised weights in the model's own coordinates follow from them.
+        # Weights are kept; standardised weights in the model's own coordinates follow from them.
         return own_coordinates(
             self.potential, {name: values[name] for name in self.structure.latent}
         )
 
 
 def precision_redraw(potential: Potential) -> LadderRedraw | None:
-    """The redraw of the precisions of a model; None for a model without hierarchical precisions.
-
-    :param potential: potential energy of a model in any coordinates.
-    """
+    """The redraw of the precisions of a model; None for a model without hierarchical precisions."""
     structure = centered(potential.model, potential.args, potential.kwargs).structure
     # Only precisions of weights are drawn: those of the noise depend on the power of the likelihood.
     return LadderRedraw(potential, structure) if structure.levels else None

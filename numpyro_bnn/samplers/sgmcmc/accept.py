@@ -63,54 +63,36 @@ class Metropolis:
 
 
 class ProposalInputs(NamedTuple):
-    """The inputs of a Metropolis decision: the state of the chain and the ingredients that move it.
+    """The inputs of a Metropolis decision: the state of the chain and the ingredients that move it."""
 
-    - **method** - dynamics that make the proposal
-    - **gradient** - estimator of the gradient
-    - **rows** - potential energy on all rows or some of them
-    - **state** - state of the dynamics before the proposal
-    - **energy** - U at its position, in nats
-    - **estimator** - state of the gradient estimator
-    - **settings** - step size, temperature, metric
-    - **key** - for the noise of the proposal and for the decision
-    """
-
-    method: Dynamics
-    gradient: Estimator
-    rows: Rows
-    state: DynamicsState
-    energy: jax.Array
-    estimator: PyTree
-    settings: Settings
-    key: jax.Array
+    method: Dynamics  # Dynamics that make the proposal
+    gradient: Estimator  # Estimator of the gradient
+    rows: Rows  # Potential energy on all rows or some of them
+    state: DynamicsState  # State of the dynamics before the proposal
+    energy: jax.Array  # U at its position, in nats
+    estimator: PyTree  # State of the gradient estimator
+    settings: Settings  # Step size, temperature, metric
+    key: jax.Array  # For the noise of the proposal and for the decision
 
 
 class Decision(NamedTuple):
-    """The state of a chain after a Metropolis decision.
+    """The state of a chain after a Metropolis decision."""
 
-    - **dynamics**, **estimator** - states of the dynamics and of the gradient estimator
-    - **energy** - U at the position
-    - **gradient** - the last gradient computed; None for methods without gradients
-    - **accept_prob** - acceptance probability of the proposal
-    - **accepted** - whether the proposal was accepted, so that the gradient belongs to the position
-    - **num_steps** - steps of the proposal
-    """
-
+    # States of the dynamics and of the gradient estimator.
     dynamics: DynamicsState
     estimator: PyTree
-    energy: jax.Array
-    gradient: PyTree
-    accept_prob: jax.Array
+    energy: jax.Array  # U at the position
+    gradient: PyTree  # The last gradient computed; None for methods without gradients
+    accept_prob: jax.Array  # Acceptance probability of the proposal
+    # Whether the proposal was accepted, so that the gradient belongs to the position.
     accepted: jax.Array
-    num_steps: jax.Array | int = 1
+    num_steps: jax.Array | int = 1  # Steps of the proposal
 
 
 def propose(rule: Metropolis, begin: ProposalInputs) -> Decision:
-    """Propose by one step of the dynamics, and accept or reject it.
-
-    With minibatch gradients the same rows are used at both ends, so that the densities of the proposal and
-    of its reverse are known given the rows; the energy on all rows makes the decision exact.
-    """
+    """Propose by one step of the dynamics, and accept or reject it."""
+    # The same rows are used at both ends, so the densities of the proposal and of its reverse
+    # are known given the rows; the energy on all rows makes the decision exact.
     method, gradient, rows, state, energy, estimator, settings, key = begin
     key_noise, key_accept = jax.random.split(key)
     noises = normals_like(key_noise, method.num_noises, state.position)
@@ -157,7 +139,7 @@ def trajectory(rule: Metropolis, begin: ProposalInputs) -> Decision:
     like = jax.tree.map(jnp.zeros_like, state.position)
     carry = (state, estimator, jnp.zeros((), real), like)
     end, estimator, value, last = lax.fori_loop(0, count, step, carry)
-    # A splitting that ends with a kick has computed gradient and energy at the end of the trajectory.
+    # A splitting that ends with a kick already has gradient and energy at the end of the trajectory.
     known = method.reuses_gradient and gradient.batch_size is None
     end_energy = value if known else jnp.asarray(rows.energy(end.position), real)
     change = end_energy - energy + end.work
@@ -178,13 +160,7 @@ def _decide(
     gradient: PyTree,
     estimator: PyTree,
 ) -> Decision:
-    """Accept the end of a proposal with the probability given by its energy error.
-
-    :param end_energy: U at the end, in nats.
-    :param energy_error: change of the total energy, in nats.
-    :param gradient: the last one; None for methods without.
-    :param estimator: state of the gradient estimator after the proposal.
-    """
+    """Accept the end of a proposal with the probability given by its energy error, in nats."""
     log_accept = log_acceptance(energy_error, begin.settings.temperature)
     accept = jnp.log(jax.random.uniform(key, dtype=log_accept.dtype)) < log_accept
     state = accept_or_reject(accept, end, begin.state)

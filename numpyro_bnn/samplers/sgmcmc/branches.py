@@ -39,12 +39,8 @@ def where_needed(flag: jax.Array, new: Callable[[], PyTree], old: PyTree) -> PyT
 
 
 def chosen(flag: jax.Array, new: PyTree, old: PyTree) -> PyTree:
-    """Leaves of `new` where a flag is true and of `old` elsewhere; random keys always of `new`.
-
-    Random keys are always the new ones: a step has used its key even if its result is dropped.
-
-    :param flag: boolean scalar.
-    """
+    """Leaves of `new` where a flag is true and of `old` elsewhere; random keys always of `new`."""
+    # A step has used its key even if its result is dropped.
 
     def choose(one: jax.Array, other: jax.Array) -> jax.Array:
         is_key = jnp.issubdtype(one.dtype, jax.dtypes.prng_key)

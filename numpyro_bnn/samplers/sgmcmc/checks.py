@@ -25,10 +25,7 @@ GradientNoise = PyTree | Literal["auto"]
 
 
 def check_step_size(owner: str, step_size: object) -> None:
-    """Check the argument `step_size`.
-
-    :raises ValueError: for a word other than "auto", or a number that is not positive.
-    """
+    """Check the argument `step_size`."""
     if isinstance(step_size, str) and step_size != "auto":
         raise ValueError(
             f'{owner}: step_size must be a number, a schedule or "auto", got {step_size!r}.'
@@ -41,10 +38,7 @@ def check_step_size(owner: str, step_size: object) -> None:
 
 
 def check_first_step(owner: str, step_size: Schedule) -> None:
-    """Refuse a first step size of 0, from which the default friction is computed.
-
-    :raises ValueError: for a schedule that begins at 0, from which no friction follows.
-    """
+    """Refuse a first step size of 0, from which the default friction is computed."""
     first = step_size(0)
     if not isinstance(first, jax.core.Tracer) and not first > 0:
         raise ValueError(
@@ -56,10 +50,7 @@ def check_first_step(owner: str, step_size: Schedule) -> None:
 def check_friction(
     owner: str, friction: float | None, method: Dynamics, positive: bool = False
 ) -> None:
-    """Check the argument `friction`.
-
-    :raises ValueError: for a friction out of range, or for a method without momentum.
-    """
+    """Check the argument `friction`."""
     if friction is None:
         return
     if not method.has_momentum:
@@ -82,10 +73,7 @@ def check_friction(
 def check_numbers(
     owner: str, resample_momentum: object, target_accept_prob: float, method: Dynamics
 ) -> None:
-    """Check the numbers that only some methods take.
-
-    :raises ValueError: for a number out of range, or one that the method has no use for.
-    """
+    """Check the numbers that only some methods take."""
     if resample_momentum is not None and not method.has_momentum:
         raise ValueError(
             f"{owner}: resample_momentum={resample_momentum}, but this method has no momentum. "
@@ -98,10 +86,7 @@ def check_numbers(
 
 
 def check_changed(owner: str, method: Dynamics) -> None:
-    """Refuse a method that has no half kick to take back, where something changes between its steps.
-
-    :raises ValueError: for a word whose only kick is its last letter.
-    """
+    """Refuse a method that has no half kick to take back, where something changes between its steps."""
     if method.pending_kick < 0:
         raise ValueError(
             f"{owner}: {method} ends with its kick, half of which belongs to the next step. Gibbs, moves and "
@@ -116,11 +101,7 @@ def check_gradient_noise(
     rule: Metropolis | None,
     gradient: Estimator,
 ) -> None:
-    """Check the argument `gradient_noise`.
-
-    :raises ValueError: for a negative variance, another word than "auto", a method that cannot subtract it,
-        or gradients whose noise cannot be estimated.
-    """
+    """Check the argument `gradient_noise`."""
     if isinstance(gradient_noise, str):
         if gradient_noise != "auto":
             raise ValueError(
@@ -151,10 +132,7 @@ def check_gradient_noise(
 
 
 def check_noise_in_warmup(owner: str, gradient: Estimator, num_warmup: int) -> None:
-    """Check that warm-up is long enough to estimate the variance of gradients in it.
-
-    :raises ValueError: for no warm-up, or for anchors that are given too far apart.
-    """
+    """Check that warm-up is long enough to estimate the variance of gradients in it."""
     if not num_warmup:
         raise ValueError(
             f'{owner}: gradient_noise="auto" is estimated in warm-up, but num_warmup=0. Give it some steps.'
@@ -176,11 +154,7 @@ def check_target(
     batch_size: int | None,
     gradient: Estimator,
 ) -> None:
-    """Check that there is a model or a potential, and a model for minibatches.
-
-    :raises ValueError: for two targets or none, and for minibatches without a model.
-    :raises TypeError: for a Flax network in place of a model.
-    """
+    """Check that there is a model or a potential, and a model for minibatches."""
     refuse_network(model)
     if (model is None) == (potential_fn is None):
         raise ValueError(
@@ -202,10 +176,7 @@ def check_target(
 
 
 def check_kinds(owner: str, gradient: object, preconditioner: object) -> None:
-    """Check the types of gradient estimator and preconditioner.
-
-    :raises TypeError: for ingredients that are no estimator or no preconditioner.
-    """
+    """Check the types of gradient estimator and preconditioner."""
     if not hasattr(gradient, "estimate"):
         raise TypeError(
             f"{owner}: gradient must be an estimator such as `gradients.minibatch(100)`, got "
@@ -225,10 +196,7 @@ def check_fit(
     preconditioner: Preconditioner,
     rule: Metropolis | None,
 ) -> None:
-    """Check that the ingredients fit each other.
-
-    :raises ValueError: for ingredients that do not fit each other.
-    """
+    """Check that the ingredients fit each other."""
     if preconditioner.varies and (method.has_momentum or rule is not None):
         raise ValueError(
             f"{owner}: {preconditioner} goes on changing after warm-up, which only SGLD and PSGLD "
@@ -256,10 +224,7 @@ def check_fit(
 
 
 def check_all_rows(owner: str, batch_size: int | None, gradient: Estimator | None) -> None:
-    """Refuse minibatches for a method that needs gradients on all rows.
-
-    :raises ValueError: for a minibatch, where a method needs gradients on all rows.
-    """
+    """Refuse minibatches for a method that needs gradients on all rows."""
     if batch_size is None and getattr(gradient, "batch_size", None) is None:
         return
     shown = f"batch_size={batch_size}" if gradient is None else f"gradient={gradient}"
@@ -278,10 +243,7 @@ def _is_number(value: Any) -> bool:
 
 
 def check_warm(owner: str, temperature: Schedule) -> None:
-    """Refuse temperature 0 for momenta of constant size, which would be 0.
-
-    :raises ValueError: for a temperature that begins at 0, where momenta of constant size are 0.
-    """
+    """Refuse a temperature that begins at 0 for momenta of constant size, which would be 0."""
     first = temperature(0)
     if not isinstance(first, jax.core.Tracer) and not first > 0:
         raise ValueError(
@@ -291,13 +253,15 @@ def check_warm(owner: str, temperature: Schedule) -> None:
 
 
 def refuse_integrals(kernel: MCMCKernel, rows: Rows) -> None:
-    """Refuse another temperature than 1 where a model has weights or precisions integrated out.
-
-    :raises ValueError: naming kernel and temperature.
-    """
+    """Refuse another temperature than 1 where a model has weights or precisions integrated out."""
     structure = getattr(rows.potential, "structure", None)
-    laws = [] if structure is None else [site.law for site in structure.sites.values()]
-    if any(issubclass(law, (LinearGaussian, GammaScaleMixture)) for law in laws):
+    distributions = (
+        [] if structure is None else [site.distribution for site in structure.sites.values()]
+    )
+    if any(
+        issubclass(distribution, (LinearGaussian, GammaScaleMixture))
+        for distribution in distributions
+    ):
         refuse_temperature(
             kernel,
             "The model has weights or precisions integrated out, an integral at temperature 1. Sample them "

@@ -15,7 +15,7 @@ from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 _MEMORY = 149 / 151
 # Width, in log step size, of the weight of an energy error by its distance from the target.
 _TRUST = 1.5
-# Energy errors below so many rounding errors of U are ignored.
+# Energy errors below this number of rounding errors of U are ignored.
 _ROUNDINGS = 4
 # The step size may at most double, or halve, from one step to the next.
 _LARGEST_CHANGE = 2.0
@@ -27,20 +27,15 @@ _RESOLVED = 0.5
 
 
 class WarmupStatistics(NamedTuple):
-    """Statistics of warm-up.
+    """Statistics of warm-up."""
 
-    - **weight**, **error** - decaying sums of weights, and of weighted squared energy errors in
-      units of the target and at the present step size
-    - **block** - sum of the positions of the block being filled
-    - **blocks** - moments of the means of complete blocks
-    - **draws** - moments of the positions of the present third
-    """
-
+    # Decaying sums of weights, and of weighted squared energy errors in units of the target
+    # and at the present step size.
     weight: jax.Array
     error: jax.Array
-    block: PyTree
-    blocks: Moments
-    draws: Moments
+    block: PyTree  # Sum of the positions of the block being filled
+    blocks: Moments  # Moments of the means of complete blocks
+    draws: Moments  # Moments of the positions of the present third
 
 
 @dataclass(frozen=True)
@@ -86,15 +81,7 @@ class Decoherence:
         i: jax.Array,
         num_warmup: int,
     ) -> StepTuning:
-        """Step size, friction and statistics after one step of warm-up.
-
-        :param energy_error: energy error of the step over the temperature; non-finite counts as infinite.
-        :param energy: U after the step, over the temperature.
-        :param position: position after the step.
-        :param metrics: inverse mass matrices before and after the step.
-        :param i: steps before this one.
-        :param num_warmup: steps of warm-up.
-        """
+        """Step size, friction and statistics after step `i` of warm-up; energies are over the temperature."""
         if self.energy_variance is not None:
             rounding = _ROUNDINGS * jnp.finfo(energy.dtype).eps * jnp.abs(energy)
             target = size(position) * self.energy_variance + rounding**2
@@ -113,7 +100,7 @@ class Decoherence:
         chosen = jnp.where((at == -1) & seen, 1 / scale, tuned.friction)
         steps = _autocorrelation_time(learned, length)
         found = 1 / (_SHARE * tuned.step_size * steps)
-        # The autocorrelation time of a chain that is slower than its blocks comes out as about one block.
+        # A chain slower than its blocks gets an estimate of about one block.
         found = jnp.where(steps > _RESOLVED * length, jnp.minimum(found, chosen), found)
         chosen = jnp.where(at + 1 == third, found, chosen)
         friction = chosen.astype(tuned.friction.dtype)
@@ -146,11 +133,7 @@ class Decoherence:
 def _with_draw(
     learned: WarmupStatistics, position: PyTree, at: jax.Array, third: int, length: int
 ) -> WarmupStatistics:
-    """Statistics with one more position.
-
-    :param at: place of the position in the last third of warm-up; negative in the second third.
-    :param third: steps of a third.
-    :param length: steps of a block."""
+    """Statistics with one more position; `at`, its place in the last third, is negative in the second."""
     empty = jax.tree.map(jnp.zeros_like, learned.draws)
     draws = jax.tree.map(lambda zero, old: jnp.where(at == 0, zero, old), empty, learned.draws)
     block = jax.tree.map(jnp.add, learned.block, position)
@@ -172,9 +155,8 @@ def _with_draw(
 
 
 def _autocorrelation_time(learned: WarmupStatistics, length: int) -> jax.Array:
-    """Integrated autocorrelation time in steps, the mean over parameters.
-
-    It is at least 1; a parameter that does not move counts as 1."""
+    """Integrated autocorrelation time in steps, at least 1, the mean over parameters."""
+    # A parameter that does not move counts as 1.
 
     def time(between: jax.Array, overall: jax.Array) -> jax.Array:
         moves = overall > 0

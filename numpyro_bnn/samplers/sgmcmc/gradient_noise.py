@@ -28,32 +28,26 @@ from numpyro_bnn.samplers.sgmcmc.branches import where_needed
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like, size, spread, total
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimate, Estimator
 
-# The mean over warm-up forgets what is older than this share of it: noise is larger where a chain begins.
+# The running mean spans this share of warm-up, because noise is larger where a chain begins.
 _SHARE = 0.25
-# Anchors that warm-up has at least, where gradients have any: so many that this share of it sees all ages.
+# The fewest anchors in warm-up, if gradients have any: that share of it then sees anchors of all ages.
 ANCHORS = 4
-# Mean variance that one kick of an automatic step may add, in units of T M. What is taken off is exact for
-# positions; recorded momenta are then colder than T by half of this.
+# Mean variance that one kick of an automatic step may add, in units of T M. The correction is exact for
+# positions; recorded momenta are colder than T by half of this.
 _QUIET = 0.08
 
 
 class NoiseEstimate(NamedTuple):
-    """The estimate of V.
+    """The estimate of V."""
 
-    - **variance** - like the position
-    - **pairs** - pairs of gradients that it has seen
-    """
-
-    variance: PyTree
-    pairs: jax.Array
+    variance: PyTree  # Like the position
+    pairs: jax.Array  # Pairs of gradients used so far
 
 
 def anchored_in_warmup(estimator: Estimator, gradient_noise: Any, num_warmup: int) -> Estimator:
-    """The estimator, with anchors so near to each other that warm-up sees several where noise is estimated.
-
-    The noise of an anchored gradient grows with the way from the anchor. A chain whose first new anchor comes
-    after warm-up would have an estimate of the noise near one, and heat up.
-    """
+    """The estimator, with anchors so close together that warm-up sees several where noise is estimated."""
+    # The noise of an anchored gradient grows with the distance from the anchor. If the first new anchor
+    # came after warm-up, the noise would be estimated near the first one only, and the chain heat up.
     follows = isinstance(gradient_noise, str) and estimator.follows_chain
     if not follows or getattr(estimator, "period", 0) is not None:
         return estimator
@@ -75,11 +69,7 @@ def learned_noise(
     count: jax.Array,
     num_warmup: int,
 ) -> NoiseEstimate:
-    """Update the estimate by a second minibatch at the position of the first; unchanged after warm-up.
-
-    :param first: the estimate of the gradient at `position`, with the state of the estimator after it.
-    :param count: steps so far.
-    """
+    """Update the estimate by a second minibatch at the position of the first; unchanged after warm-up."""
     horizon = max(1.0, _SHARE * num_warmup)
 
     def learn() -> NoiseEstimate:
@@ -99,14 +89,9 @@ def learned_noise(
 def quiet_step(
     known: NoiseEstimate, inverse_mass_matrix: PyTree, temperature: Number, has_momentum: bool
 ) -> jax.Array:
-    r"""The step size at which noise of the gradient is 8 % of what belongs there, on average over parameters.
-
-    With momenta :math:`h^2 V = 0.08\, T M`, the part of the energy of a momentum that a kick adds; without,
-    :math:`\tfrac14 \epsilon^2 V / M^2 = 0.08\, \epsilon T / M`, the part of the noise of a step.
-
-    :param has_momentum: whether the step is h or, without momenta, epsilon.
-    :return: infinite without noise, and at temperature 0, where noise is not compared with anything.
-    """
+    """The step size at which gradient noise is 8 % of the proper noise, on average over parameters."""
+    # With momenta h² V = 0.08 T M, the part of the energy of a momentum that a kick adds; without, ¼ ε² V /
+    # M² = 0.08 ε T / M, the part of the noise of a step. Infinite without noise and at T = 0.
     variance = known.variance
     inverse_mass = spread(inverse_mass_matrix, variance, "inverse_mass_matrix")
     mean = total(lambda v, w: v * w, variance, inverse_mass) / size(variance)

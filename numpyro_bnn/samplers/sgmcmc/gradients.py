@@ -262,8 +262,7 @@ class _ControlVariate:
     def estimate(self, potential: Rows, position: PyTree, state: AnchorState) -> Estimate:
         if self.follows_chain:
             period = self.period_of(potential)
-            # The sequence of minibatches advances outside of the branch: its random key must be used only
-            # once.
+            # The sequence of minibatches advances outside of the branch, to use its random key only once.
             batches = state.batches
             exact = where_needed(
                 batches.count % period == 0,
@@ -284,11 +283,7 @@ class _ControlVariate:
 
 
 def _anchor_like(position: PyTree, anchor: PyTree) -> PyTree:
-    """A given anchor in the form of the position of one chain.
-
-    :raises TypeError: for anything but values by site.
-    :raises ValueError: for other sites or shapes than those of the position.
-    """
+    """A given anchor, values by site, in the form of the position of one chain."""
     owner = "gradients.control_variate"
     if not isinstance(anchor, Mapping):
         raise TypeError(
@@ -309,7 +304,7 @@ def _anchor_like(position: PyTree, anchor: PyTree) -> PyTree:
                 f"{owner}: anchor has shape {given.shape} at the site {name!r}, expected {expected}. Give "
                 "the values of one chain: of several starts take one, such as the best."
             )
-        # `optimize` gives an axis of chains to a single one too.
+        # `optimize` adds an axis of chains for a single one too.
         values[name] = given.reshape(expected)
     return flat_like(position, values)
 

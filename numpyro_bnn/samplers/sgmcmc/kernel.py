@@ -102,7 +102,7 @@ class SGMCMC(MCMCKernel):
     """
 
     sample_field = "z"
-    # Data may stay on the host, see run/kernel_protocol.py.
+    # Data may stay on the host (see `run/kernel_protocol.py`).
     takes_host_rows = True
 
     def __init__(
@@ -208,9 +208,9 @@ class SGMCMC(MCMCKernel):
         # A step that ends with a kick has taken its gradient at its end.
         return self.dynamics.reuses_gradient and self.gradient.batch_size is None
 
-    def is_cold(self, num_steps: int) -> bool:
+    def is_zero_temperature(self, num_steps: int) -> bool:
         """Whether the temperature is 0 in all of `num_steps` steps, so that the kernel only optimises."""
-        # Most kernels are told apart by the first step, without compiling a program.
+        # The first step decides for most kernels, without compiling a program.
         if self.temperature(0) > 0:
             return False
         return not bool(jnp.any(jax.vmap(self.temperature)(jnp.arange(num_steps))))
@@ -271,7 +271,7 @@ class SGMCMC(MCMCKernel):
         return rows_of(self._model, args, kwargs, self.gradient.needs_rows, self._plate)
 
     def take_num_warmup(self, num_warmup: int) -> None:
-        """Learn the length of warm-up, which is all that steps need of :meth:`init`."""
+        """Set the length of warm-up, the only setting of :meth:`init` that steps need."""
         self._num_warmup = num_warmup
 
     def init(

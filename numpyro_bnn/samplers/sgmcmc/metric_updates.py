@@ -25,15 +25,9 @@ def learned_metric(
     warming: jax.Array,
     curvature: PyTree = None,
 ) -> tuple[PyTree, PyTree]:
-    """Update a preconditioner by a gradient, and rescale the momentum to the new metric.
-
-    :param metric: the preconditioner.
-    :param state: its state.
-    :param num_rows: N, for metrics of the mean loss; 0 where it is not known.
-    :param momentum: momentum under the old metric; None for methods without.
-    :param warming: whether this is warm-up.
-    :param curvature: diagonal of the Hessian, for a metric that changes after warm-up too.
-    """
+    """Update a preconditioner by a gradient, and rescale the momentum to the new metric."""
+    # `num_rows` is 0 where unknown; `curvature`, the diagonal of the Hessian, is for a metric
+    # that changes after warm-up too.
     if getattr(metric, "data_size", 0) is None and num_rows:
         metric = dataclasses.replace(metric, data_size=num_rows)  # type: ignore[type-var]
     learned = metric.update(state, gradient, position, warming, curvature)

@@ -54,17 +54,11 @@ def next_rows(
 
 
 def shuffled(key: jax.Array, place: jax.Array, size: int) -> jax.Array:
-    """A keyed pseudo-random permutation of 0 … size - 1, evaluated at some places only.
-
-    A four-round Feistel network over the next power of four, applied until its value is below `size` (Black
-    and Rogaway, *Ciphers with arbitrary finite domains*, 2002), then rotated by a uniform offset, so that
-    each place holds every row with equal probability. It needs no memory for N numbers and no sort. A
-    permutation of all rows would need both in every epoch, and under ``jax.vmap`` in every step.
-
-    :param key: decides the permutation.
-    :param place: integers below `size`.
-    :param size: number of rows, below 2³⁰.
-    """
+    """A keyed pseudo-random permutation of 0 … size - 1 (size < 2³⁰), evaluated at some places only."""
+    # A four-round Feistel network over the next power of four, applied until its value is below `size`
+    # (Black and Rogaway, *Ciphers with arbitrary finite domains*, 2002), then rotated by a uniform offset,
+    # so that each place holds every row with equal probability. A permutation of all rows would need memory
+    # for N numbers and a sort in every epoch, and under ``jax.vmap`` in every step.
     half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
     mask = jnp.uint32((1 << half) - 1)
     bits = jax.random.bits(key, (5,), jnp.uint32)

@@ -39,7 +39,7 @@ class MomentumRefresh(Protocol):
 
 @dataclass(frozen=True)
 class FreshMomentum:
-    """Momenta drawn from their stationary law.
+    """Momenta drawn from their stationary distribution.
 
     :param every: calls of `sample` from one fresh momentum to the next.
     """

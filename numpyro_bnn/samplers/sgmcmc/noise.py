@@ -30,8 +30,8 @@ def normal_like(key: jax.Array, tree: PyTree) -> PyTree:
     small = [k for k, x in enumerate(leaves) if x.dtype == jnp.float32 and x.size <= _SMALL]
     noise = {}
     if len(small) > 1:
-        # One vector for all leaves, so that its code is compiled once; the barrier keeps the compiler from
-        # repeating it wherever a part is used.
+        # One vector for all leaves compiles once; the barrier keeps the compiler from repeating it for each
+        # part.
         key, key_small = jax.random.split(key)
         sizes = [leaves[k].size for k in small]
         joint = lax.optimization_barrier(normal(key_small, (sum(sizes),), jnp.float32))
@@ -51,28 +51,20 @@ def normals_like(key: jax.Array, count: int, tree: PyTree) -> tuple[PyTree, ...]
 
 
 def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
-    """An array of independent standard normals.
-
-    :param key: a key of JAX, not to be used again.
-    :param shape: shape of the array.
-    :param dtype: dtype of the array; single precision is fast.
-    """
+    """An array of independent standard normals; single precision is fast."""
     if dtype != jnp.float32:
         return jax.random.normal(key, shape, dtype)
     bits = hashed_bits(jax.random.bits(key, (2,), jnp.uint32), shape)
-    # 23 bits give numbers in the middle of their cells, never ±1, where the inverse error function is
-    # infinite.
+    # 23 bits give midpoints of cells, never ±1, where the inverse error function is infinite.
     uniform = (bits >> 9).astype(jnp.float32) * 2.0**-22 + (2.0**-23 - 1)
     return jnp.float32(2**0.5) * lax.erf_inv(uniform)
 
 
 def hashed_bits(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """32 random bits for every entry: an integer hash of its index and of two random words.
-
-    The mixing rounds and their constants are Wellons' ``triple32``, whose bias is the smallest
-    found for three multiplications (*Hash Function Prospector*, 2018); the two words
-    enter before the first and the second.
-    """
+    """32 random bits for every entry: an integer hash of its index and of two random words."""
+    # The mixing rounds and their constants are Wellons' ``triple32``, whose bias is the
+    # smallest found for three multiplications (*Hash Function Prospector*, 2018); the two
+    # words enter before the first and the second.
     first, second = words
     size = 1
     for axis in shape:

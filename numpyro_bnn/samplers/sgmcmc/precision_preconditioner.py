@@ -74,10 +74,8 @@ class _GivenPrecisions:
 
 
 def _mean_square(scores: jax.Array) -> jax.Array:
-    """Mean square over draws, without draws that are not finite because of a wide prior.
-
-    An example is a hazard of exp(100). A single NaN in the metric would freeze the chain.
-    """
+    """Mean square over draws, without those that a wide prior makes non-finite, e.g. a hazard of exp(100)."""
+    # A single NaN in the metric would freeze the chain.
     finite = jnp.isfinite(scores**2)
     total = jnp.where(finite, scores**2, 0.0).sum(axis=0)
     return total / jnp.maximum(finite.sum(axis=0), 1)
@@ -118,11 +116,11 @@ def _curvature(potential: Potential, key: jax.Array) -> tuple[Values, Values]:
     return prior, jax.grad(log_likelihood)(z)
 
 
-def _prior_curvature(law: dist.Distribution, z: jax.Array) -> jax.Array:
+def _prior_curvature(distribution: dist.Distribution, z: jax.Array) -> jax.Array:
     """1/scale² where the prior has a scale and is on the whole line; 1 in other coordinates."""
-    law = unwrapped(law)
-    scale = getattr(law, "scale", None)
-    if scale is None or law.support is not dist.constraints.real:
+    distribution = unwrapped(distribution)
+    scale = getattr(distribution, "scale", None)
+    if scale is None or distribution.support is not dist.constraints.real:
         return jnp.ones_like(z)
     return jnp.broadcast_to(1 / scale**2, z.shape)
 

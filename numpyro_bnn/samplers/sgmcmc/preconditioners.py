@@ -68,7 +68,7 @@ class Preconditioner(Protocol):
 
 
 def _if(adapting: jax.Array, update: Callable[[], Any], state: PyTree) -> Any:
-    # A conditional and not a selection, so that steps after warm-up do not compute the statistics.
+    # Not a selection, so that steps after warm-up do not compute the statistics.
     return where_needed(adapting, update, state)
 
 
@@ -96,7 +96,7 @@ class _Fixed:
                     f"parameter has {wanted}. Give one number for each entry, or one for the "
                     "whole leaf."
                 )
-        # The metric is in the state, so that a large one is an argument of the compiled step and no constant.
+        # In the state, so that a large metric is an argument of the compiled step and not a constant.
         metric = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self.value)
         return flat_like(position, metric)
 

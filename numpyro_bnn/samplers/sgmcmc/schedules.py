@@ -90,7 +90,7 @@ def as_schedule(value: float | Schedule, name: str = "step_size", owner: str = "
     label += f" is the schedule {getattr(value, '__qualname__', type(value).__qualname__)}"
     _check_traced(label, value)
     first = value(jnp.zeros((), jnp.int32))
-    # The value of a schedule that was made from traced values is not known, and not checked.
+    # The value of a schedule made from traced values is unknown, and not checked.
     if not isinstance(first, jax.core.Tracer) and not (math.isfinite(first) and first >= 0):
         raise ValueError(
             f"{label}, whose value at count 0 is {first}, expected a finite number that is not "
@@ -100,11 +100,7 @@ def as_schedule(value: float | Schedule, name: str = "step_size", owner: str = "
 
 
 def _check_traced(label: str, schedule: Schedule) -> None:
-    """Call a schedule as a compiled sampler will, without computing anything.
-
-    :param label: the schedule, for error messages.
-    :raises TypeError: if it cannot be called so, or gives no real number.
-    """
+    """Call a schedule as a compiled sampler will, without computing anything."""
     advice = (
         "A schedule takes the number of steps so far and gives one number, like those of Optax."
     )

@@ -122,11 +122,7 @@ def record(
     at: PyTree,
     settings: Settings,
 ) -> SGMCMCState:
-    """The state after a step of the dynamics, with its statistics for the user.
-
-    :param gradient: the last gradient; None for methods without gradients.
-    :param at: the position at which it was computed.
-    """
+    """The state after a step of the dynamics, with its statistics; `gradient` was computed at `at`."""
     real = jnp.result_type(float)
     new = state._replace(
         dynamics=dynamics,
@@ -151,11 +147,9 @@ def record(
 
 
 def freeze(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
-    """Keep the last finite state of a chain that explodes, and record the step at which it did.
-
-    A step size or temperature that is negative or not finite counts as an explosion too; it stays in the
-    state, so that the message of the run can give the reason.
-    """
+    """Keep the last finite state of a chain that explodes, and record the step at which it did."""
+    # A step size or temperature that is negative or not finite counts as an explosion too; it
+    # stays in the state, so that the message of the run can give the reason.
     scheduled = jnp.stack([after.step_size, after.temperature])
     possible = (jnp.isfinite(scheduled) & (scheduled >= 0)).all()
     finite = jnp.isfinite(after.potential_energy) & jnp.isfinite(

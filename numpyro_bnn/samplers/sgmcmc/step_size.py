@@ -20,7 +20,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, RandomWalkPro
 from numpyro_bnn.samplers.sgmcmc.gradient_noise import NoiseEstimate
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 
-# Share of the largest stable leapfrog step, 2/√λ, that a first guess takes.
+# The first step size as a share of the largest stable leapfrog step, 2/√λ.
 _STABLE = 0.25
 _POWER_STEPS = 20
 # Weight of the past curvature after one step with a smaller curvature.
@@ -28,22 +28,17 @@ _MEMORY = 0.98
 
 
 class StepTuning(NamedTuple):
-    """Step size and friction of a chain.
+    """Step size and friction of a chain."""
 
-    - **step_size** - the step size in use, with "auto" the tuned one
-    - **friction** - friction per unit time
-    - **averaging** - statistics that the tuning in warm-up needs: the state of dual averaging of the log
-      step size, or :class:`~numpyro_bnn.samplers.sgmcmc.energy_error_tuning.WarmupStatistics`
-    - **curvature** - recent estimate of the largest eigenvalue of M⁻¹∇²U; NaN where it is not used
-    - **direction** - estimate of its eigenvector in units of √M⁻¹; None where it is not used
-    - **noise** - estimated variance of the gradient; None where it is not estimated
-    """
-
-    step_size: jax.Array
-    friction: jax.Array
+    step_size: jax.Array  # The step size in use, with "auto" the tuned one
+    friction: jax.Array  # Friction per unit time
+    # Statistics that the tuning in warm-up needs: the state of dual averaging of the log step
+    # size, or `WarmupStatistics`.
     averaging: PyTree
+    # Recent estimate of the largest eigenvalue of M⁻¹∇²U; NaN where it is not used.
     curvature: jax.Array
-    direction: PyTree
+    direction: PyTree  # Estimate of its eigenvector in units of √M⁻¹; None where it is not used
+    # Estimated variance of the gradient; None where it is not estimated.
     noise: NoiseEstimate | None = None
 
 
@@ -54,7 +49,7 @@ def _norm(vector: PyTree) -> jax.Array:
 def _power_step(
     product: Callable[[PyTree], PyTree], inverse_mass_matrix: PyTree, vector: PyTree
 ) -> tuple[PyTree, jax.Array]:
-    """One step of power iteration with √M⁻¹ ∇²U √M⁻¹: a unit vector, and the factor by which it grew."""
+    """One power iteration with √M⁻¹ ∇²U √M⁻¹: the unit vector, and its growth factor."""
     root = jax.tree.map(jnp.sqrt, spread(inverse_mass_matrix, vector, "inverse_mass_matrix"))
     scaled = map_like(jnp.multiply, vector, root)
     image = map_like(jnp.multiply, product(scaled), root)
@@ -68,14 +63,8 @@ def _power_step(
 def largest_curvature(
     rows: Rows, position: PyTree, inverse_mass_matrix: PyTree, key: jax.Array
 ) -> tuple[jax.Array, PyTree]:
-    """Largest eigenvalue, in size, of M⁻¹∇²U at a position, by power iteration.
-
-    Costs 20 Hessian-vector products on all rows, once.
-
-    :param inverse_mass_matrix: diagonal, a scalar or like the position.
-    :param key: for the first vector.
-    :return: the eigenvalue, 1 where the potential is flat, and its vector.
-    """
+    """Largest eigenvalue, in size, of M⁻¹∇²U (1 where U is flat) and its vector, by power iteration."""
+    # Costs 20 Hessian-vector products on all rows, once.
 
     def product(vector: PyTree) -> PyTree:
         return jax.jvp(jax.grad(rows.energy), (position,), (vector,))[1]
@@ -98,35 +87,21 @@ def _stable_step(dynamics: Dynamics, curvature: jax.Array, position: PyTree) -> 
 
 
 class ChainStart(NamedTuple):
-    """The start of a chain, from which the first step size is computed.
+    """The start of a chain, from which the first step size is computed."""
 
-    - **rows** - the potential energy
-    - **position** - unconstrained
-    - **inverse_mass_matrix** - diagonal, a scalar or like the position
-    - **key** - for the first vector of a power iteration
-    - **step_size** - the one that was given; None for "auto"
-    - **dynamics** - the method
-    """
-
-    rows: Rows
-    position: PyTree
-    inverse_mass_matrix: PyTree
-    key: jax.Array
-    step_size: Number | None
-    dynamics: Dynamics
+    rows: Rows  # The potential energy
+    position: PyTree  # Unconstrained
+    inverse_mass_matrix: PyTree  # Diagonal, a scalar or like the position
+    key: jax.Array  # For the first vector of a power iteration
+    step_size: Number | None  # As given; None for "auto"
+    dynamics: Dynamics  # The method
 
 
 def begin_tuning(
     start: ChainStart, friction: float | None, follow: bool = False, lasting: bool = False
 ) -> StepTuning:
-    """The first step size and friction of a chain.
-
-    :param start: the start of the chain.
-    :param friction: the friction that was given; None for 0.1 / step_size, which keeps nine tenths of a
-        momentum in each step.
-    :param follow: whether the step size follows the curvature in warm-up.
-    :param lasting: whether a momentum lasts for at least a unit of time; for a friction that is not given.
-    """
+    """The first step size and friction of a chain; no friction given is 0.1 / step_size."""
+    # That keeps nine tenths of a momentum in each step; with `lasting` at least a unit of time.
     step_size = start.step_size
     real = jnp.result_type(float)
     curvature, direction = jnp.full((), jnp.nan, real), None
@@ -157,13 +132,9 @@ def follow_curvature(
     dynamics: Dynamics,
     by_step: bool,
 ) -> StepTuning:
-    """Update the step size by a new estimate of the curvature, in the current metric.
-
-    A larger curvature takes effect at once, a smaller one over some fifty steps.
-
-    :param product: the product of a vector with the Hessian of U, on all rows or a minibatch.
-    :param by_step: whether the friction is kept at 0.1 / step_size.
-    """
+    """Update the step size by a new estimate of the curvature, in the current metric."""
+    # A larger curvature takes effect at once, a smaller one over some fifty steps. With
+    # `by_step` the friction is kept at 0.1 / step_size.
     direction, grown = _power_step(product, inverse_mass_matrix, tuned.direction)
     fading = _MEMORY * tuned.curvature + (1 - _MEMORY) * grown
     curvature = jnp.maximum(grown, fading).astype(tuned.curvature.dtype)
@@ -174,7 +145,7 @@ def follow_curvature(
         curvature=curvature,
         direction=direction,
     )
-    # A curvature at a position whose energy is not finite is not used.
+    # A curvature that is not finite is not used.
     known = jnp.isfinite(curvature) & (curvature > 0)
     return jax.tree.map(lambda a, b: jnp.where(known, a, b), new, tuned)
 
@@ -182,10 +153,8 @@ def follow_curvature(
 def follow_acceptance(
     tuned: StepTuning, accept_prob: jax.Array, target: float, warming: jax.Array, last: jax.Array
 ) -> StepTuning:
-    """Dual averaging of the log step size during warm-up; its average from the last step on.
-
-    Source: Hoffman and Gelman, *The No-U-Turn Sampler* (2014), section 3.2.
-    """
+    """Dual averaging of the log step size during warm-up; its average from the last step on."""
+    # Source: Hoffman and Gelman, *The No-U-Turn Sampler* (2014), section 3.2.
     _, update = dual_averaging()
     averaging = update(target - accept_prob, tuned.averaging)
     now, average = averaging[0], averaging[1]

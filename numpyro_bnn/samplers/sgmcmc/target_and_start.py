@@ -15,11 +15,7 @@ from numpyro_bnn.potential.starts import gentle_start
 def rows_of(
     model: Callable, args: tuple, kwargs: dict | None, needs_rows: bool, plate: str | None
 ) -> Rows:
-    """The potential of a model for these arguments, and its data plate where one is needed.
-
-    :param needs_rows: whether the gradient estimator takes minibatches.
-    :param plate: name of the data plate, where the model has several.
-    """
+    """The potential of a model for these arguments, and its data plate if minibatches are taken."""
     potential = Potential(model, args, kwargs)
     if needs_rows:
         return Rows(potential, *potential.data_plate(plate))
@@ -31,13 +27,7 @@ def rows_of(
 def start_of(
     owner: str, rows: Rows, key: jax.Array, init_params: PyTree, kwargs: dict | None
 ) -> PyTree:
-    """The unconstrained position at which a chain begins.
-
-    :param owner: the kernel, for errors.
-    :param init_params: the start; None for a prior draw without extreme values.
-    :param kwargs: keyword arguments of the model; NumPyro's Gibbs adds an entry to them.
-    :raises ValueError: for a potential function without a start.
-    """
+    """The unconstrained position at which a chain begins; by default a prior draw without extreme values."""
     if not isinstance(rows.potential, Potential):
         if init_params is None:
             raise ValueError(

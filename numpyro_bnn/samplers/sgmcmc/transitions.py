@@ -41,35 +41,28 @@ _OF_THE_GRADIENT = ("grad_norm", "configurational_temperature", "configurational
 
 
 class Ingredients(NamedTuple):
-    """The ingredients of a kernel, as a step uses them.
-
-    - **dynamics**, **gradient**, **preconditioner**, **tuning** - see their modules
-    - **metropolis**, **refresh** - the rules for acceptance and for new momenta, or None
-    - **step_size**, **temperature** - schedules of the step count
-    - **auto** - whether the step size is that of the tuning and not of the schedule
-    - **friction** - per unit time, as given, or None
-    - **gradient_noise** - known variance of the gradient, or "auto"
-    - **num_warmup** - steps of warm-up
-    - **is_changed** - whether potential, position or momentum are changed between two steps
-    """
+    """The ingredients of a kernel, as a step uses them."""
 
     dynamics: Dynamics
     gradient: Estimator
     preconditioner: Preconditioner
     tuning: Tuning
+    # The rules for acceptance and for new momenta, or None.
     metropolis: Metropolis | None
     refresh: MomentumRefresh | None
+    # Schedules of the step count.
     step_size: Schedule
     temperature: Schedule
-    auto: bool
-    friction: float | None
-    gradient_noise: GradientNoise
-    num_warmup: int
+    auto: bool  # Whether the step size is tuned, not scheduled
+    friction: float | None  # Per unit time, as given, or None
+    gradient_noise: GradientNoise  # Known variance of the gradient, or "auto"
+    num_warmup: int  # Steps of warm-up
+    # Whether potential, position or momentum are changed between two steps.
     is_changed: bool = False
 
     @property
     def completes_kicks(self) -> bool:
-        """Whether a step ends with the half kick that it could leave to the next, at a second gradient."""
+        """Whether a step ends with its pending half kick, at the cost of a second gradient."""
         return self.is_changed and self.dynamics.pending_kick > 0
 
     @property
@@ -91,11 +84,7 @@ class Ingredients(NamedTuple):
         return isinstance(self.gradient_noise, str) and self.gradient.batch_size is not None
 
     def settings(self, count: jax.Array, tuned: StepTuning, metric: PyTree) -> Settings:
-        """Step size, temperature, metric and friction of the next step.
-
-        :param count: steps since the end of warm-up.
-        :param metric: state of the preconditioner.
-        """
+        """Step size, temperature, metric and friction of the next step, `count` steps after warm-up."""
         settings = Settings(
             step_size=tuned.step_size if self.auto else self.step_size(count),
             temperature=self.temperature(count),
@@ -120,18 +109,16 @@ class Ingredients(NamedTuple):
         step_size = jnp.minimum(settings.step_size, most)
         friction = settings.friction
         if self.friction is None:
-            # It stays 0.1 / step_size.
+            # The friction stays 0.1 / step_size.
             friction = friction * settings.step_size / step_size
         return settings._replace(step_size=step_size, friction=friction)
 
     def evaluate(
         self, rows: Rows, z: PyTree, estimator: PyTree
     ) -> tuple[jax.Array, PyTree, PyTree]:
-        """U, ∇U and the state of the estimator at a position for which no step has computed them.
-
-        The gradient at the beginning is an estimate like all others: if it were exact, the reversed
-        trajectory would not be equally likely.
-        """
+        """U, ∇U and the state of the estimator at a position for which no step has computed them."""
+        # The gradient at the beginning is an estimate like all others: if it were exact,
+        # the reversed trajectory would not be equally likely.
         if not self.dynamics.uses_gradient:
             return rows.energy(z), None, estimator
         value, gradient, after = self.gradient.estimate(rows, z, estimator)
@@ -159,11 +146,9 @@ def take_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCState
 
 
 def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCState:
-    """One step without a Metropolis decision: advance, estimate the gradient, complete.
-
-    A step that completes its kicks takes back half a kick first, by the gradient that it kicks with: what is
-    left of that is the half which belongs to this step.
-    """
+    """One step without a Metropolis decision: advance, estimate the gradient, complete."""
+    # A step that completes its kicks first takes back half a kick by the gradient that it
+    # kicks with: the half that is left belongs to this step.
     rng_key, key, key_probe = jax.random.split(state.rng_key, 3)
     warming = state.i < parts.num_warmup
     noises = normals_like(key, parts.dynamics.num_noises, state.dynamics.position)

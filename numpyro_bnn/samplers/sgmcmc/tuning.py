@@ -34,19 +34,12 @@ _FIRST_FRICTION = 1.0
 
 
 class TuningContext(NamedTuple):
-    """The user's choices and the other ingredients, on which a tuning depends.
+    """The user's choices and the other ingredients, on which a tuning depends."""
 
-    - **auto** - whether the step size is tuned
-    - **friction** - friction per unit time as given; None where it is tuned
-    - **all_rows** - whether gradients are computed on all rows
-    - **num_warmup** - steps of warm-up
-    - **dynamics**, **preconditioner** - these ingredients of the kernel
-    """
-
-    auto: bool
-    friction: float | None
-    all_rows: bool
-    num_warmup: int
+    auto: bool  # Whether the step size is tuned
+    friction: float | None  # Friction per unit time as given; None where it is tuned
+    all_rows: bool  # Whether gradients are computed on all rows
+    num_warmup: int  # Steps of warm-up
     dynamics: Dynamics
     preconditioner: Preconditioner
 
@@ -236,10 +229,7 @@ def _learned(
     after: SGMCMCState,
     energy_error: jax.Array,
 ) -> SGMCMCState:
-    """The state with its tuning updated by the energy error and position of a step of warm-up.
-
-    :param energy_error: energy error of the step, divided by the temperature.
-    """
+    """The state with its tuning updated by a step of warm-up; `energy_error` is over the temperature."""
     if not rule.learns:
         return after
 

@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn._types import Values
 
-# Number of batches: so few that each is much longer than the autocorrelation time of the ladder.
+# Few batches, so that each is much longer than the autocorrelation time of the ladder.
 _BATCHES = 20
 _FIELDS = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
-# Log evidences differ beyond chance if by more than so many nats and so many joint errors.
+# Log evidences differ if by more than so many nats and so many joint standard errors.
 _NATS = 1.0
 _ERRORS = 2.0
 
@@ -43,12 +43,9 @@ class Tempering(NamedTuple):
 
     @property
     def round_trips_at_best(self) -> np.ndarray:
-        """Round trips a sweep if every move drew a new state of its rung: 1 / (2 + 2Λ), (chain,).
-
-        That is the limit of many rungs; a ladder whose swaps are often refused makes some fewer. Far fewer
-        are made where moves leave the log likelihood as it was, which `move_correlations` tells by rung.
-        Source: Syed et al. 2022, *JRSS B* 84(2).
-        """
+        """Round trips a sweep if every move drew a new state of its rung: 1 / (2 + 2Λ), (chain,)."""
+        # That is the limit of many rungs; refused swaps make some fewer, moves that leave the log
+        # likelihood as it was (`move_correlations`) far fewer. Source: Syed et al. 2022, *JRSS B* 84(2).
         return 1 / (2 + 2 * self.barrier)
 
     def facts(self) -> list[str]:
@@ -74,7 +71,7 @@ class Tempering(NamedTuple):
 
 
 def _in_words(correlations: np.ndarray) -> str:
-    """What moves leave of the log likelihood; nothing for a run that did not record it."""
+    """How much of the log likelihood moves keep, in words; empty for a run that did not record it."""
     known = correlations[np.isfinite(correlations)]
     if not known.size:
         return ""
@@ -86,17 +83,10 @@ def _in_words(correlations: np.ndarray) -> str:
 
 
 def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple[float, float]:
-    r"""log p(y) and its Monte Carlo error, from the draws of every rung.
-
-    Stepping stones (Xie, Lewis, Fan, Kuo and Chen 2011, *Systematic Biology* 60(2), eq. 14):
-    log p(y) = Σ_k log E_k[p(y | θ)^(b_{k+1} - b_k)], the expectation over rung k. The error is
-    that of the linearised sum by batch means over time, which rungs that exchange their states
-    share.
-
-    :param log_likelihoods: log p(y | θ) (draw, rung), in nats.
-    :param likelihood_powers: b (rung,), from 0 to 1.
-    :return: both in nats; the error is NaN for fewer than 40 draws.
-    """
+    """log p(y) and its error, in nats, from log likelihoods (draw, rung); NaN for less than 40 draws."""
+    # Stepping stones (Xie, Lewis, Fan, Kuo and Chen 2011, *Systematic Biology* 60(2), eq. 14): log p(y) =
+    # Σ_k log E_k[p(y | θ)^(b_{k+1} - b_k)], the expectation over rung k. The error is that of the
+    # linearised sum by batch means over time, because rungs exchange their states.
     terms = np.asarray(log_likelihoods, np.float64)[:, :-1]
     terms = terms * np.diff(np.asarray(likelihood_powers, np.float64))
     highest = terms.max(0)
@@ -114,12 +104,7 @@ def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple
 
 
 def tempering_of(stats: Mapping[str, ArrayLike]) -> Tempering | None:
-    """The statistics of parallel tempering from the fields that the sampler recorded.
-
-    :param stats: arrays (chain, draw, …) by name, such as
-        ``mcmc.get_extra_fields(group_by_chain=True)``.
-    :return: None for samplers that have no ladder.
-    """
+    """Statistics of parallel tempering from fields (chain, draw, …); None for samplers without a ladder."""
     if not set(_FIELDS) <= set(stats):
         return None
     likelihoods, powers, swaps, trips = (np.asarray(stats[name]) for name in _FIELDS)
@@ -135,11 +120,7 @@ def tempering_of(stats: Mapping[str, ArrayLike]) -> Tempering | None:
 
 
 def doubts(found: Tempering, second: Tempering | None = None) -> list[str]:
-    """Reasons why a run of parallel tempering cannot be trusted yet, a sentence for each.
-
-    :param found: statistics of the run.
-    :param second: statistics of another run of the same model.
-    """
+    """Reasons why a run of parallel tempering cannot be trusted yet, a sentence for each."""
     said = []
     idle = np.flatnonzero(found.round_trips == 0)
     if idle.size:
@@ -158,7 +139,7 @@ def doubts(found: Tempering, second: Tempering | None = None) -> list[str]:
 
 
 def _parted(values: np.ndarray, errors: np.ndarray, whose: str) -> list[str]:
-    """A sentence where log evidences differ by more than a nat beyond their errors."""
+    """A sentence if log evidences differ by more than a nat beyond their errors."""
     gaps = np.abs(values[:, None] - values) - _ERRORS * np.hypot(errors[:, None], errors)
     if not (gaps > _NATS).any():
         return []

@@ -25,7 +25,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
 from numpyro_bnn._checks import check_whole
-from numpyro_bnn._text import Told
+from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values, transforms_of
 from numpyro_bnn.samplers.gibbs.moves import Move
@@ -53,8 +53,7 @@ from numpyro_bnn.samplers.tempering.warmup import (
     round_ends,
 )
 
-# The pilot run: sweeps on a ladder of so many rungs, which are doubled while its pairs reject too often to
-# estimate the barrier.
+# The pilot run: sweeps and rungs; rungs are doubled while pairs reject too often to estimate the barrier.
 _PILOT_SWEEPS = 200
 _PILOT_RUNGS = 8
 _MOST_PILOT_RUNGS = 128
@@ -63,7 +62,7 @@ _FEWEST_RUNGS = 3
 _FIRST_STEP = 0.1
 
 
-class ParallelTempering(Told, MCMCKernel):
+class ParallelTempering(ReprMixin, MCMCKernel):
     r"""Non-reversible parallel tempering from the prior to the posterior.
 
     Rung k targets p(θ) p(y | θ)^b_k, 0 = b_0 < … < b_K = 1. What is tempered is every observed site
@@ -72,8 +71,8 @@ class ParallelTempering(Told, MCMCKernel):
     and odd pairs in turn (Syed et al. 2022, *JRSS B* 84(2)). Warm-up adapts the ladder to equal
     rejection, and a step size and a diagonal metric for every rung; all are frozen after it. The log
     evidence log p(y) comes from stepping stones (Xie et al. 2011): ``mcmc.log_evidence``,
-    ``mcmc.log_evidence_error``, and all else that the ladder tells in ``mcmc.tempering``. It is that of all
-    values that are given, of sites that ``handlers.condition`` holds too.
+    ``mcmc.log_evidence_error``, and further statistics of the ladder in ``mcmc.tempering``. It is that of all
+    given values, including sites that ``handlers.condition`` holds.
 
     For posteriors of several modes, and to compare models by their evidence. A sweep costs rungs ×
     steps gradients: where NUTS mixes, it is cheaper. Trajectories must be long enough for the cold
@@ -203,7 +202,7 @@ class ParallelTempering(Told, MCMCKernel):
         return kernel
 
     def take_num_warmup(self, num_warmup: int) -> None:
-        """Learn the length of warm-up, which is all that sweeps need of :meth:`init`."""
+        """Set the length of warm-up, the only setting of :meth:`init` that sweeps need."""
         self._num_warmup = num_warmup
 
     def init(

@@ -17,19 +17,12 @@ _LEAST_REJECTION = 0.01
 
 
 def first_ladder(num_rungs: int) -> jax.Array:
-    """Powers of the likelihood to begin with.
-
-    :param num_rungs: from prior to posterior, both included.
-    """
+    """Powers of the likelihood to begin with, from prior to posterior."""
     return jnp.linspace(0.0, 1.0, num_rungs) ** _ROOT
 
 
 def equalized(powers: jax.Array, rejections: jax.Array) -> jax.Array:
-    """The ladder on which all pairs would reject equally often.
-
-    :param powers: likelihood powers in use (rung,).
-    :param rejections: mean rejection probability of each pair (rung - 1,).
-    """
+    """The ladder on which all pairs would reject equally often."""
     barrier = jnp.cumsum(jnp.maximum(rejections, _LEAST_REJECTION))
     barrier = jnp.concatenate([jnp.zeros(1), barrier])
     wanted = jnp.linspace(0.0, 1.0, powers.size) * barrier[-1]
@@ -38,12 +31,7 @@ def equalized(powers: jax.Array, rejections: jax.Array) -> jax.Array:
 
 
 def carried_over(values: jax.Array, powers: jax.Array, new_powers: jax.Array) -> jax.Array:
-    """Values on the rungs of one ladder, interpolated for the rungs of another.
-
-    :param values: (rung, …).
-    :param powers: likelihood powers of the old ladder.
-    :param new_powers: likelihood powers of the new ladder.
-    """
+    """Values (rung, …) on the rungs of one ladder, interpolated for the rungs of another."""
     old, new = powers ** (1 / _ROOT), new_powers ** (1 / _ROOT)
     flat = values.reshape(len(values), -1)
     found = jax.vmap(lambda column: jnp.interp(new, old, column), 1, 1)(flat)

@@ -13,20 +13,16 @@ import jax.numpy as jnp
 
 
 class MoveMoments(NamedTuple):
-    """Running moments of pairs of numbers, of each rung that moves (rung - 1,).
+    """Running moments of pairs of numbers, of each rung that moves (rung - 1,)."""
 
-    - **pairs** - number of pairs so far
-    - **mean_before**, **mean_after** - means
-    - **squares_before**, **squares_after** - summed squared deviations from them
-    - **products** - summed products of the deviations
-    """
-
-    pairs: jax.Array
+    pairs: jax.Array  # Number of pairs so far
+    # Means.
     mean_before: jax.Array
     mean_after: jax.Array
+    # Summed squared deviations from them.
     squares_before: jax.Array
     squares_after: jax.Array
-    products: jax.Array
+    products: jax.Array  # Summed products of the deviations
 
     @classmethod
     def empty(cls, rungs: int) -> "MoveMoments":
@@ -34,10 +30,8 @@ class MoveMoments(NamedTuple):
         return cls(jnp.zeros(rungs, jnp.int32), *(jnp.zeros(rungs) for _ in range(5)))
 
     def add(self, before: jax.Array, after: jax.Array) -> "MoveMoments":
-        """The moments with one more pair for each rung; pairs that are not finite do not count.
-
-        Source: B. P. Welford, *Technometrics* 4 (1962), 419.
-        """
+        """The moments with one more pair for each rung; pairs that are not finite do not count."""
+        # Source: B. P. Welford, *Technometrics* 4 (1962), 419.
         finite = jnp.isfinite(before) & jnp.isfinite(after)
         pairs = self.pairs + finite
         weight = finite / jnp.maximum(pairs, 1)
@@ -58,5 +52,5 @@ class MoveMoments(NamedTuple):
 
     @property
     def correlation(self) -> jax.Array:
-        """The correlation of the numbers of a pair (rung - 1,); NaN where one of them never differed."""
+        """The correlation of the numbers of a pair (rung - 1,); NaN where one of them is constant."""
         return self.products / jnp.sqrt(self.squares_before * self.squares_after)

@@ -17,7 +17,7 @@ from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Structure, altered
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 
-# Starts come from the best of so many prior draws a rung.
+# Number of prior draws for each rung, the best of which are starts.
 _DRAWS_A_RUNG = 16
 _NONE = np.zeros(0)
 
@@ -25,32 +25,27 @@ _NONE = np.zeros(0)
 def prior_noise(
     structure: Structure, key: jax.Array, count: tuple[int, ...] = (), more: np.ndarray = _NONE
 ) -> tuple[Values, jax.Array]:
-    """What Gaussian and Gamma sites of draws from the prior are made of, and further Gamma draws.
-
-    One call draws all normals, another one all Gamma variates: a loop of proposals for each site would take
-    half a second to compile.
-
-    :param structure: structure of the model.
-    :param key: random key.
-    :param count: number of draws, () for one without an axis of draws.
-    :param more: shape parameters of further draws, of any shape.
-    :return: standard normals and draws from Gamma(concentration, 1) by site, leaves (*count, …), and draws
-        from Gamma(more, 1).
-    """
+    """Standard noise for Gaussian and Gamma sites of `count` prior draws, and draws of Gamma(`more`, 1)."""
+    # One call draws all normals, another one all Gamma variates: a loop of proposals for each
+    # site would take half a second to compile. Leaves are (*count, …).
     key_normals, key_gammas = jax.random.split(key)
     sites = {name: structure.sites[name] for name in structure.latent}
     real = jnp.result_type(float)
     shapes = {name: (*count, *site.shape) for name, site in sites.items()}
     noise: Values = normal_like(
         key_normals,
-        {n: jax.ShapeDtypeStruct(shapes[n], real) for n, s in sites.items() if s.law is Normal},
+        {
+            n: jax.ShapeDtypeStruct(shapes[n], real)
+            for n, s in sites.items()
+            if s.distribution is Normal
+        },
     )
     gammas = {n: site.concentration for n, site in sites.items() if site.concentration is not None}
     known = [np.full(prod(shapes[name]), number) for name, number in gammas.items()]
     flat = np.concatenate([*known, more.reshape(-1)])
     if not flat.size:
         return noise, jnp.zeros(more.shape, real)
-    # The barrier keeps the compiler from repeating the work wherever a part is used.
+    # The barrier keeps the compiler from repeating the work for each part.
     drawn = lax.optimization_barrier(standard_gamma(key_gammas, flat, flat.shape))
     *parts, rest = jnp.split(drawn, np.cumsum([len(one) for one in known]))
     by_site = {name: part.reshape(shapes[name]) for name, part in zip(gammas, parts)}
@@ -58,12 +53,7 @@ def prior_noise(
 
 
 def prior_draw(potential: Potential, key: jax.Array, noise: Values | None = None) -> Values:
-    """A draw from the prior, unconstrained.
-
-    :param potential: potential energy of the model.
-    :param key: random key.
-    :param noise: of :func:`prior_noise`; default: drawn here.
-    """
+    """A draw from the prior, unconstrained; `noise` is that of :func:`prior_noise`."""
     if noise is None:
         key_noise, key = jax.random.split(key)
         noise, _ = prior_noise(potential.structure, key_noise)
@@ -93,10 +83,7 @@ def best_draws(potential: Potential, key: jax.Array, num_rungs: int) -> Values:
 
 
 def refuse_improper(potential: Potential) -> None:
-    """Refuse latent sites whose prior density is not that of draws from their distribution.
-
-    :raises ValueError: naming the sites.
-    """
+    """Refuse latent sites whose prior density is not that of draws from their distribution."""
     faults: dict[str, str] = {}
 
     def value(site: dict[str, Any]) -> Any:

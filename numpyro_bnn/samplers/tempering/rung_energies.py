@@ -9,28 +9,18 @@ from numpyro_bnn.potential.potential import Potential, Values
 
 
 class RungEnergies(NamedTuple):
-    """Energies of the state of each rung, in nats, (rung,).
+    """Energies of the state of each rung, in nats, (rung,)."""
 
-    `up` and `down` are -log p(y | θ) wherever the likelihood is raised to a power; see
-    :meth:`~numpyro_bnn.potential.tempered_likelihood.TemperedLikelihood.between` for integrated weights.
+    # `up` and `down` are -log p(y | θ), for integrated weights see `TemperedLikelihood.between`.
 
-    - **posterior** - U on the posterior's rung
-    - **up** - the energy of the likelihood between a rung and the next; of the last rung, as `down`
-    - **down** - that between the rung before and a rung; of the first rung, as `up`
-    """
-
-    posterior: jax.Array
+    posterior: jax.Array  # U on the posterior's rung
+    # The energy of the likelihood between a rung and the next; of the last rung, as `down`.
     up: jax.Array
-    down: jax.Array
+    down: jax.Array  # That between the rung before and a rung; of the first rung, as `up`
 
 
 def rung_energies(potential: Potential, powers: jax.Array, rungs: Values) -> RungEnergies:
-    """Energies of the states of a ladder; a likelihood without a value is 0.
-
-    :param potential: potential energy of the model.
-    :param powers: likelihood power of each rung (rung,).
-    :param rungs: positions: leaves (rung, …).
-    """
+    """Energies of the states of a ladder; a likelihood without a value is 0."""
     below = jnp.concatenate([powers[:1], powers[:-1]])
     above = jnp.concatenate([powers[1:], powers[-1:]])
     first, last = jnp.arange(powers.size) == 0, jnp.arange(powers.size) == powers.size - 1

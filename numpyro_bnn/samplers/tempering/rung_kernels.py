@@ -25,60 +25,45 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS
 from numpyro_bnn.samplers.sgmcmc.noise import normal
 
-# The step size of each trajectory is jittered between these factors, so that trajectories do not return to
-# their start periodically, and some steps are small enough where the curvature is large.
+# Range of the jitter of step sizes: trajectories are not periodic, and some steps are small enough for large
+# curvatures.
 _LOW, _HIGH = 0.3, 1.2
 # A high acceptance, for steps that suit regions of high curvature too.
 _TARGET = 0.9
 _LARGEST_ERROR = 1000.0
-# Trajectory length in units of the adapted metric, where a quarter of a period is 1.6; longer ones are worth
-# less than more sweeps.
+# Trajectory length in units of the adapted metric, where a quarter of a period is 1.6; more sweeps are worth
+# more than longer trajectories.
 _LENGTH = 1.0
 _MOST_STEPS = 512
-# Rungs whose trajectories take few steps run up to so many of them in a sweep: near the prior, where states
-# forget their modes, this costs little beside the longest trajectory.
+# The most trajectories of a rung in a sweep, where they take few steps: near the prior, where states forget
+# their modes, this is cheap compared with the longest trajectory.
 _MOST_TRAJECTORIES = 8
 _SHARE = 4
 
 
 class Moved(NamedTuple):
-    """The state of a rung after its trajectories.
+    """The state of a rung after its trajectories."""
 
-    - **position** - flat vector
-    - **accept_prob** - mean acceptance probability of its trajectories, which tunes the step size
-    - **diverging** - whether a trajectory diverged
-    - **num_steps** - number of gradients
-    """
-
-    position: jax.Array
+    position: jax.Array  # Flat vector
+    # Mean acceptance probability of its trajectories, which tunes the step size.
     accept_prob: jax.Array
-    diverging: jax.Array
-    num_steps: jax.Array
+    diverging: jax.Array  # Whether a trajectory diverged
+    num_steps: jax.Array  # Number of gradients
 
 
 class RungKernel(NamedTuple):
-    """The settings of the kernel that moves each rung.
+    """The settings of the kernel that moves each rung."""
 
-    - **target_accept_prob** - acceptance probability that step sizes are adapted to
-    - **num_steps** - for HMC, steps of a trajectory; None where its length is given
-    - **trajectory_length** - step size times number of steps, of MAMS their mean
-    - **max_tree_depth** - for NUTS, the largest depth of a tree
-    - **random_length** - whether the number of steps is drawn for each trajectory, as in MAMS
-    """
-
-    target_accept_prob: float
-    num_steps: int | None = None
-    trajectory_length: float | None = None
-    max_tree_depth: int | None = None
+    target_accept_prob: float  # Acceptance probability that step sizes are adapted to
+    num_steps: int | None = None  # For HMC, steps of a trajectory; None where its length is given
+    trajectory_length: float | None = None  # Step size times number of steps, of MAMS their mean
+    max_tree_depth: int | None = None  # For NUTS, the largest depth of a tree
+    # Whether the number of steps is drawn for each trajectory, as in MAMS.
     random_length: Metropolis | None = None
 
     @classmethod
     def of(cls, kernel: Any, model: Callable) -> "RungKernel":
-        """The settings of a kernel over `model`; defaults for the classes HMC, NUTS and MAMS themselves.
-
-        :raises TypeError: for other kernels.
-        :raises ValueError: for a kernel over another model, or a dense metric.
-        """
+        """The settings of a kernel over `model`; defaults for the classes HMC, NUTS and MAMS themselves."""
         if kernel is HMC:
             kernel = HMC(model, trajectory_length=_LENGTH, target_accept_prob=_TARGET)
         elif kernel is NUTS:
@@ -142,15 +127,8 @@ class RungKernel(NamedTuple):
         step_size: jax.Array,
         inverse_mass_matrix: jax.Array,
     ) -> Moved:
-        """One trajectory on every rung, or several, see :meth:`trajectories_per_sweep`.
-
-        :param potential_of: U of a rung, from its likelihood power.
-        :param powers: likelihood powers of the rungs (rung,).
-        :param positions: their states (rung, parameter).
-        :param keys: a random key for each.
-        :param step_size: step size of each, in units of its metric.
-        :param inverse_mass_matrix: diagonal metric of each (rung, parameter).
-        """
+        """One trajectory on every rung, or several (:meth:`trajectories_per_sweep`)."""
+        # `potential_of` gives U of a rung by its power; positions and metrics are (rung, parameter).
         repeats = self.trajectories_per_sweep(step_size)
 
         def one(power: jax.Array, repeats: jax.Array, *own: jax.Array) -> Moved:
@@ -204,15 +182,7 @@ class RungKernel(NamedTuple):
         inverse_mass_matrix: jax.Array,
         is_moving: jax.Array | bool = True,
     ) -> Moved:
-        """One trajectory, which leaves the density exp(-U) invariant.
-
-        :param potential_fn: U as a function of a flat vector.
-        :param position: the start.
-        :param key: random key for momentum and decision.
-        :param step_size: in units of the metric.
-        :param inverse_mass_matrix: diagonal, like the position.
-        :param is_moving: False for no steps at all, of HMC and MAMS.
-        """
+        """One trajectory, which leaves the density exp(-U) invariant; U is a function of a flat vector."""
         key_momentum, key_step, key_choice = jax.random.split(key, 3)
         noise = normal(key_momentum, position.shape, position.dtype)
         if self.random_length is not None:
@@ -250,11 +220,9 @@ def _leapfrog(
     inverse_mass_matrix: jax.Array,
     steps: Any,
 ) -> tuple[jax.Array, jax.Array]:
-    """The end of a trajectory of HMC, and its energy error.
-
-    The loop begins with a step of size 0, which leaves position and momentum as they are and has the gradient
-    there: so the gradient is compiled once, not also before the loop.
-    """
+    """The end of a trajectory of HMC, and its energy error."""
+    # The loop begins with a step of size 0, which only computes the gradient there: so the
+    # gradient is compiled once, not also before the loop.
     _, update = velocity_verlet(potential_fn, euclidean_kinetic_energy)
     none = jnp.zeros((), position.dtype)
 

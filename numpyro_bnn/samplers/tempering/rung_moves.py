@@ -13,11 +13,8 @@ from numpyro_bnn.samplers.tempering.prior_draws import finite_or_before
 def with_moves(
     potential: Potential, moves: Sequence[Move]
 ) -> Callable[[jax.Array, jax.Array, Values], Values]:
-    """A function of key, likelihood power and unconstrained values that makes all moves in order.
-
-    :param potential: potential energy of a model in any coordinates.
-    :param moves: each leaves the density p(θ) p(y | θ)^b as it is, where its `bound` has the power b.
-    """
+    """A function of key, power and unconstrained values that makes all moves in order."""
+    # Each move leaves p(θ) p(y | θ)^b invariant, where its `bound` has the power b.
 
     def moved(key: jax.Array, power: jax.Array, z: Values) -> Values:
         bound = Bound(potential.model, potential.args, potential.kwargs, power)

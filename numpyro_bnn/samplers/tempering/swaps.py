@@ -10,28 +10,16 @@ import jax.numpy as jnp
 
 
 def swap_probabilities(powers: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
-    """Probability that the states of each pair of neighbours change places.
-
-    min(1, exp((b_{k+1} - b_k) (E_{k+1} - E_k))), where E_k is the energy of the likelihood of the state on
-    rung k, over the powers between the two rungs.
-
-    :param powers: likelihood powers (rung,).
-    :param up: E of each state between its rung and the next, in nats; infinite where the likelihood is 0.
-    :param down: E of each state between the rung before and its own.
-    """
+    """Probability that neighbours change places: min(1, exp((b_{k+1} - b_k) (E_{k+1} - E_k)))."""
+    # E_k is the energy of the likelihood of the state on rung k over the powers between the
+    # two rungs, in nats; infinite where the likelihood is 0.
     gain = jnp.diff(powers) * (down[1:] - up[:-1])
     # Two states of likelihood 0 are not swapped.
     return jnp.where(jnp.isnan(gain), 0.0, jnp.exp(jnp.minimum(gain, 0.0)))
 
 
 def swap_order(probabilities: jax.Array, key: jax.Array, sweep: jax.Array) -> jax.Array:
-    """The index of the state that each rung has after the swaps of a sweep.
-
-    :param probabilities: acceptance probability of each pair's swap.
-    :param key: random key.
-    :param sweep: number of the sweep; even pairs in even sweeps, odd pairs in odd ones.
-    :return: index into the rungs before, (rung,).
-    """
+    """The index of the state that each rung has after the swaps; even pairs swap in even sweeps."""
     pairs = probabilities.size
     proposed = jnp.arange(pairs) % 2 == sweep % 2
     swapped = proposed & (jax.random.uniform(key, (pairs,)) < probabilities)
@@ -40,12 +28,7 @@ def swap_order(probabilities: jax.Array, key: jax.Array, sweep: jax.Array) -> ja
 
 
 def round_trips(heading: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Which end of the ladder each state visited last, and how many round trips were completed.
-
-    :param heading: 0: at neither end yet, 1: last at the prior, 2: at the posterior since then,
-        by rung.
-    :return: `heading` after the states at the two ends were marked, and round trips (0 or 1).
-    """
+    """The ends that states visited last (0 neither, 1 prior, 2 posterior), and completed round trips."""
     trips = (heading[0] == 2).astype(jnp.int32)
     heading = heading.at[0].set(1)
     return heading.at[-1].set(jnp.where(heading[-1] == 1, 2, heading[-1])), trips

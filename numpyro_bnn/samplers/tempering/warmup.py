@@ -9,7 +9,7 @@ from numpyro.infer.hmc_util import dual_averaging, welford_covariance
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.tempering.ladder import carried_over, equalized
 
-# The metric of the round before counts as much as so many positions of the new round.
+# Weight of the metric of the last round, in positions of the new one.
 _METRIC_WEIGHT = 10
 
 _begin_averaging, _average = dual_averaging()
@@ -17,30 +17,18 @@ _begin_moments, _add_moments, _ = welford_covariance(diagonal=True)
 
 
 class RungTuning(NamedTuple):
-    """Step sizes and metrics of each rung but the first, and the statistics that tune them.
+    """Step sizes and metrics of each rung but the first, and the statistics that tune them."""
 
-    - **step_size** - step size in use (rung - 1,)
-    - **averaging** - dual averaging of the log step sizes
-    - **inverse_mass_matrix** - diagonal metric (rung - 1, parameter)
-    - **moments** - running mean and variance of the positions of this round
-    - **rejections** - summed rejection probabilities of the pairs of this round (rung - 1,)
-    - **sweeps** - sweeps in this round
-    """
-
-    step_size: jax.Array
-    averaging: PyTree
-    inverse_mass_matrix: jax.Array
-    moments: PyTree
-    rejections: jax.Array
-    sweeps: jax.Array
+    step_size: jax.Array  # Step size in use (rung - 1,)
+    averaging: PyTree  # Dual averaging of the log step sizes
+    inverse_mass_matrix: jax.Array  # Diagonal metric (rung - 1, parameter)
+    moments: PyTree  # Running mean and variance of the positions of this round
+    rejections: jax.Array  # Summed rejection probabilities of the pairs of this round (rung - 1,)
+    sweeps: jax.Array  # Sweeps in this round
 
 
 def begin_round(step_size: jax.Array, inverse_mass_matrix: jax.Array) -> RungTuning:
-    """The tuning at the start of a round, with empty statistics.
-
-    :param step_size: first step sizes of the rungs.
-    :param inverse_mass_matrix: their metrics, in use for the whole round.
-    """
+    """The tuning at the start of a round, with empty statistics."""
     rungs, size = inverse_mass_matrix.shape
     return RungTuning(
         step_size=step_size,
@@ -60,15 +48,7 @@ def after_sweep(
     accept_probs: jax.Array,
     swap_probs: jax.Array,
 ) -> RungTuning:
-    """The tuning after one more sweep.
-
-    :param adaptation: the tuning before it.
-    :param target: acceptance probability that step sizes are adapted to.
-    :param last: whether warm-up ends with this sweep, and the mean of the log step sizes is taken.
-    :param positions: positions on the rungs (rung - 1, parameter).
-    :param accept_probs: mean acceptance probability of their trajectories.
-    :param swap_probs: acceptance probability of each pair's swap.
-    """
+    """The tuning after one more sweep; the last one of warm-up takes the mean of the log step sizes."""
     accept_probs = jnp.where(jnp.isfinite(accept_probs), accept_probs, 0.0)
     averaging = jax.vmap(_average)(target - accept_probs, adaptation.averaging)
     log_step = jnp.where(last, averaging[1], averaging[0])
@@ -82,18 +62,14 @@ def after_sweep(
 
 
 def next_round(powers: jax.Array, seen: RungTuning) -> tuple[jax.Array, RungTuning]:
-    """The ladder of equal rejection, with metrics and step sizes for its rungs.
-
-    :param powers: likelihood powers of the round that ends.
-    :param seen: its tuning and statistics.
-    """
+    """The ladder of equal rejection, with metrics and step sizes for its rungs."""
     new = equalized(powers, seen.rejections / seen.sweeps).astype(powers.dtype)
     share = seen.sweeps / (seen.sweeps + _METRIC_WEIGHT)
     _, squares, count = seen.moments
     variance = squares / jnp.maximum(count - 1, 1)[:, None]
     metric = share * variance + (1 - share) * seen.inverse_mass_matrix
     metric = jnp.where(jnp.isfinite(metric) & (metric > 0), metric, seen.inverse_mass_matrix)
-    # Metric and step size as columns of one array, because interpolation takes long to compile.
+    # One array for metric and step size, because interpolation is slow to compile.
     columns = jnp.column_stack([metric, seen.averaging[1]])
     columns = carried_over(columns, powers[1:], new[1:])
     metric, log_step = columns[:, :-1], columns[:, -1]
@@ -104,13 +80,9 @@ def next_round(powers: jax.Array, seen: RungTuning) -> tuple[jax.Array, RungTuni
 
 
 def round_ends(num_warmup: int) -> list[int]:
-    """Sweeps of warm-up after which ladder and metric are set anew; each round is twice as long.
-
-    The second half of warm-up keeps both and tunes the step sizes: a rung must have visited all its modes for
-    that, since one of them may need much shorter steps than the others.
-
-    :param num_warmup: sweeps of warm-up.
-    """
+    """Sweeps of warm-up after which ladder and metric are set anew; each round is twice as long."""
+    # The second half of warm-up keeps both and tunes the step sizes: a rung must have visited
+    # all its modes for that, since one of them may need much shorter steps than the others.
     ends = [max(1, num_warmup // 2)]
     while ends[0] >= 16:
         ends.insert(0, ends[0] // 2)

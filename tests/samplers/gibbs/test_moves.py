@@ -1,4 +1,4 @@
-"""Moves leave the joint law of precisions, weights and data as it is."""
+"""Moves leave the joint distribution of precisions, weights and data as it is."""
 
 import jax
 import jax.numpy as jnp
@@ -77,9 +77,9 @@ def joint_draws(model, move, power=1.0):
     return {n: np.asarray(v, np.float64) for n, v in values.items()}, float(np.mean(moved))
 
 
-def assert_law_is_kept(values):
-    def follows(draws, law):
-        assert stats.kstest(draws, law.cdf).pvalue > 1e-4
+def assert_distribution_is_kept(values):
+    def follows(draws, distribution):
+        assert stats.kstest(draws, distribution.cdf).pvalue > 1e-4
 
     group, units = values[f"{FIRST}.precision"], values[f"{FIRST}.unit_precision"]
     follows(group, stats.gamma(2.5, scale=1 / 2.5))
@@ -96,28 +96,28 @@ def assert_law_is_kept(values):
         follows(standard.reshape(2000, -1)[:, 0], stats.norm())
 
 
-def test_a_step_along_the_ridge_keeps_the_law():
+def test_a_step_along_the_ridge_keeps_the_distribution():
     values, moved = joint_draws(model_with(jnp.tanh), RidgeScaling(0.4))
     assert 0.2 < moved < 0.95
-    assert_law_is_kept(values)
+    assert_distribution_is_kept(values)
 
 
 @pytest.mark.parametrize("power", [1.0, 0.2])
-def test_new_weights_into_a_unit_keep_the_law(power):
+def test_new_weights_into_a_unit_keep_the_distribution(power):
     values, moved = joint_draws(model_with(jnp.tanh), REFRESH, power)
     # Some proposals are refused, and hotter rungs refuse fewer.
     assert 0.6 < moved < 0.85 if power == 1 else 0.85 < moved < 0.95
-    assert_law_is_kept(values)
+    assert_distribution_is_kept(values)
 
 
 @pytest.mark.parametrize(
     "activation", [jax.nn.relu, pytest.param(jnp.tanh, marks=pytest.mark.slow)]
 )
-def test_rescaled_units_keep_the_law(activation):
+def test_rescaled_units_keep_the_distribution(activation):
     values, moved = joint_draws(model_with(activation), RESCALING)
     # Of relu units all proposals are accepted, up to rounding; of others fewer, and it stays exact.
     assert moved > 0.99 if activation is jax.nn.relu else 0.05 < moved < 0.9
-    assert_law_is_kept(values)
+    assert_distribution_is_kept(values)
 
 
 COMPOSED = {
@@ -155,13 +155,13 @@ def test_moves_after_each_step_of_a_composition_agree_with_its_state(name):
     assert states.potential_energy.shape == states.rng_key.shape == (10,)
 
 
-def test_precisions_drawn_anew_keep_the_law():
+def test_precisions_drawn_anew_keep_the_distribution():
     values, _ = joint_draws(model_with(jnp.tanh), PrecisionRedraw())
-    assert_law_is_kept(values)
+    assert_distribution_is_kept(values)
 
 
 @pytest.mark.slow
-def test_interweaving_keeps_the_law():
+def test_interweaving_keeps_the_distribution():
     """Joint draws moved by non-centred HMC, with precisions drawn given the weights in between."""
     model = model_with(jax.nn.relu)
     kernel = Interleaved(
@@ -191,7 +191,7 @@ def test_interweaving_keeps_the_law():
 
     values, error = one(jax.random.split(jax.random.key(2), (2000, 2)))
     np.testing.assert_allclose(error, 0, atol=1e-3)
-    assert_law_is_kept({n: np.asarray(v, np.float64) for n, v in values.items()})
+    assert_distribution_is_kept({n: np.asarray(v, np.float64) for n, v in values.items()})
 
 
 def test_moves_that_do_not_fit_are_refused():

@@ -1,4 +1,4 @@
-"""The output layer of a classifier, drawn given all else: posteriors, joint laws, refusals."""
+"""The output layer of a classifier, drawn given all else: posteriors, joint distributions, refusals."""
 
 from functools import partial
 
@@ -33,12 +33,12 @@ def linear(x, y=None, *, kind="bernoulli", prior=None):
     w = numpyro.sample("w", prior.expand([3]).to_event(1))
     with numpyro.plate("data", len(x)):
         if kind == "softmax":
-            law = dist.Categorical(logits=2.0 * x[:, :1] * w)
+            distribution = dist.Categorical(logits=2.0 * x[:, :1] * w)
         elif kind == "binomial":
-            law = dist.Binomial(jnp.arange(len(x)) % 4, logits=x @ w[:2] + w[2])
+            distribution = dist.Binomial(jnp.arange(len(x)) % 4, logits=x @ w[:2] + w[2])
         else:
-            law = dist.Bernoulli(logits=x @ w[:2] + w[2])
-        numpyro.sample("y", law, obs=y)
+            distribution = dist.Bernoulli(logits=x @ w[:2] + w[2])
+        numpyro.sample("y", distribution, obs=y)
 
 
 def labels(kind):
@@ -127,7 +127,7 @@ def network(x, y=None, *, classes=3, prior=PRIOR):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("classes", [3, 1])
-def test_with_its_precisions_redrawn_it_keeps_the_joint_law(classes):
+def test_with_its_precisions_redrawn_it_keeps_the_joint_distribution(classes):
     """Weights, group and unit precisions and labels drawn together, then moved three times (Geweke 2004)."""
     model = partial(network, classes=classes)
     centered = bnn.parameterize(model, "centered")
@@ -156,13 +156,13 @@ def test_with_its_precisions_redrawn_it_keeps_the_joint_law(classes):
     after = {name: np.asarray(value, float) for name, value in after.items()}
     group, units = after[f"{KERNEL}.precision"], after[f"{KERNEL}.unit_precision"]
     standard = (after[KERNEL] * np.sqrt(units)[:, :, None]).reshape(2000, -1)
-    for drawn, law in (
+    for drawn, distribution in (
         (group, stats.gamma(2.5, scale=1 / 2.5)),
         (units[:, 1] / group, stats.gamma(3.0, scale=1 / 3.0)),
         ((standard**2).sum(1), stats.chi2(2 * classes)),
         (standard[:, 0], stats.norm()),
     ):
-        assert stats.kstest(drawn, law.cdf).pvalue > 1e-4
+        assert stats.kstest(drawn, distribution.cdf).pvalue > 1e-4
     # Labels less their probabilities have mean zero in every direction, that of the logits too.
     assert abs(np.mean(gap)) < 4 * np.std(gap) / np.sqrt(2000)
 

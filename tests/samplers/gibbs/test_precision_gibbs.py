@@ -25,7 +25,7 @@ width = priors.Hierarchical.width
 KERNEL, OUT = "net/Dense_0.kernel", "net/Dense_1.kernel"
 
 
-# -- the law of (precisions, weights, data) is left as it is -------------------------------------
+# -- the distribution of (precisions, weights, data) is left as it is -------------------------------------
 
 NOISE = likelihoods.Precision.width(0.5, common=3.0, output=4.0, case=5.0)
 PRIOR = priors.ByPath(
@@ -70,8 +70,8 @@ def after_a_step():
     return values, np.asarray(residuals, np.float64)
 
 
-def follows(draws, law):
-    assert stats.kstest(np.ravel(draws), law.cdf).pvalue > 1e-4
+def follows(draws, distribution):
+    assert stats.kstest(np.ravel(draws), distribution.cdf).pvalue > 1e-4
 
 
 def test_top_levels_follow_their_priors(after_a_step):
@@ -99,7 +99,7 @@ def test_lower_levels_follow_the_upper_ones(after_a_step):
 
 def test_weights_and_residuals_follow_their_precisions(after_a_step):
     values, residuals = after_a_step
-    for standard, law in (
+    for standard, distribution in (
         (values[KERNEL] * np.sqrt(values[f"{KERNEL}.unit_precision"])[..., None], stats.t(5)),
         (values[OUT] * np.sqrt(values[f"{OUT}.unit_precision"])[..., None], stats.norm()),
         (
@@ -110,10 +110,10 @@ def test_weights_and_residuals_follow_their_precisions(after_a_step):
     ):
         # One entry of each draw: those of one draw share the precision that was drawn given them.
         first = standard.reshape(len(standard), -1)
-        follows(first[:, 0], law)
-        follows(first[:, -1], law)
+        follows(first[:, 0], distribution)
+        follows(first[:, -1], distribution)
         # Small for wrong shapes too: the sum of squares decides on the precision.
-        reference = law.rvs(size=first.shape, random_state=1)
+        reference = distribution.rvs(size=first.shape, random_state=1)
         spread = [np.log((a**2).sum(1)) for a in (first, reference)]
         assert stats.ks_2samp(*spread).pvalue > 1e-4
 
@@ -160,7 +160,7 @@ KERNELS = {
     "gibbs": lambda model: bnn.neal(
         model, HMC, step_size=0.15, trajectory_length=0.9, adapt_step_size=False
     ),
-    # Given the precision the weights are Gaussian, whose law BAOAB has at any step.
+    # Given the precision the weights are Gaussian, whose distribution BAOAB has at any step.
     "gibbs, BAOAB": lambda model: bnn.neal(model, bnn.BAOAB, step_size=0.15),
     "gibbs, BAOAB on minibatches": lambda model: bnn.neal(
         model, bnn.BAOAB, step_size=0.02, batch_size=5, friction=5.0

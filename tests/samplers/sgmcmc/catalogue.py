@@ -14,7 +14,7 @@ SIZE, BATCH = 12, 4
 def model(x, y):
     """Linear regression with an unknown scale, whose support needs a transform.
 
-    Its prior is a law whose draws compile fast: those of a gamma law take half a second.
+    Its prior is a distribution whose draws compile fast: those of a gamma distribution take half a second.
     """
     weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
     scale = numpyro.sample("scale", dist.LogNormal(0.0, 0.5))
@@ -33,7 +33,7 @@ def data():
 # Steps for the momentum methods (h), and for the others (epsilon).
 H, EPSILON = 0.03, 2e-3
 
-# Name: (class, arguments). Those with "exact" in the name have the target as their law.
+# Name: (class, arguments). Those with "exact" in the name have the target as their distribution.
 SAMPLERS = {
     "SGLD": (bnn.SGLD, {"step_size": EPSILON, "batch_size": BATCH}),
     "SGLD polynomial": (

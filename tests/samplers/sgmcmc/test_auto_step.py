@@ -284,7 +284,7 @@ def test_the_step_is_in_the_units_of_the_metric_that_warmup_found():
     assert abs(kinetic.mean() - 1) < 5 * kinetic.std(ddof=1) / np.sqrt(8)
 
 
-def test_the_momentum_keeps_its_law_when_the_metric_changes():
+def test_the_momentum_keeps_its_distribution_when_the_metric_changes():
     """Unscaled, the momenta of a unit metric are hundreds of times too hot in the new one."""
     kernel = from_warmup()
 

@@ -62,7 +62,7 @@ def run(kernel, num_warmup=600, num_samples=2000, num_chains=8):
     return mcmc
 
 
-def test_a_sampler_from_outside_has_the_law_of_its_target():
+def test_a_sampler_from_outside_has_the_distribution_of_its_target():
     mcmc = run(PersistentHMC(potential_fn=energy))
     z = np.asarray(mcmc.get_samples(group_by_chain=True), np.float64)
     assert 0.8 < float(np.mean(mcmc.get_extra_fields()["accept_prob"])) < 0.97

@@ -150,7 +150,7 @@ def test_a_run(name):
     z = {"weights": fields["z.weights"], "scale": fields["z.scale"]}
     energy = jax.jit(jax.vmap(jax.vmap(potential)))(z)
     close = np.allclose(fields["potential_energy"], energy, rtol=1e-5)
-    # Of MCLMC on all rows the energy is exact, though its law is not.
+    # Of MCLMC on all rows the energy is exact, though its distribution is not.
     assert close == kernel.has_exact_energy == ("exact" in name or name == "MCLMC")
     one = chain(last, 0)
     text = kernel.get_diagnostics_str(one)

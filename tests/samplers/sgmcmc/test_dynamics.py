@@ -1,4 +1,4 @@
-"""The stationary law of every method, exactly, and the methods that are limits of others.
+"""The stationary distribution of every method, exactly, and the methods that are limits of others.
 
 On a quadratic potential a step is linear in state and noise: its matrices come from
 ``jax.jacobian`` of the code itself, its stationary covariance from the discrete Lyapunov

@@ -1,4 +1,4 @@
-"""The law of the draws that ``MCMC.run`` returns, of thousands of short vectorised chains.
+"""The distribution of the draws that ``MCMC.run`` returns, of thousands of short vectorised chains.
 
 On a linear-Gaussian model a step is affine, with a random matrix where rows are drawn: its mean
 and covariance follow from the data by linear algebra that shares no code with the samplers, and
@@ -108,7 +108,7 @@ def some_rows():
     return gradients.minibatch(2, "replacement")
 
 
-LAWS = {
+DISTRIBUTIONS = {
     "SGLD, all rows": (
         lambda: bnn.SGLD(linear, step_size=EPSILON, temperature=2.0),
         lambda: expected("langevin", WHOLE, EPSILON, 2.0),
@@ -199,22 +199,22 @@ FAST = {
 
 
 @pytest.mark.parametrize(
-    "name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in LAWS]
+    "name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in DISTRIBUTIONS]
 )
 def test_mean_and_covariance_are_those_of_the_discretised_chain(name):
-    kernel, law = LAWS[name]
+    kernel, distribution = DISTRIBUTIONS[name]
     start = {"w": jnp.asarray(np.tile(MEAN, (CHAINS, 1)), jnp.float32)}
     data = jnp.asarray(X, jnp.float32), jnp.asarray(Y, jnp.float32)
     draws = run(kernel(), *data, init_params=start).get_samples(group_by_chain=True)["w"]
     centred = np.asarray(draws, float) - MEAN
     assert np.abs(z_scores(centred.mean(1), 0.0)).max() < 5
     squares = np.einsum("cdi,cdj->cij", centred, centred) / centred.shape[1]
-    exact = law()
+    exact = distribution()
     z = z_scores(squares, exact)
     assert np.abs(z).max() < 5, (z, squares.mean(0), exact)
 
 
-def test_the_laws_differ_by_more_than_the_tolerance():
+def test_the_distributions_differ_by_more_than_the_tolerance():
     """What the test above can tell apart: noise of minibatches, of the step, the temperature."""
     plain = expected("langevin", WHOLE, EPSILON / 2, 0.5)
     noisy = expected("langevin", PAIRS, EPSILON / 2, 0.5)
@@ -264,24 +264,24 @@ EXACT = {
 PROBABILITIES = np.array([0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98])
 
 
-def law_of_rate(temperature):
+def distribution_of_rate(temperature):
     """exp(z) of the density above to the power 1/T, in z."""
     return stats.gamma(3 / temperature, scale=temperature / (1 + WAITS.sum()))
 
 
 def below_quantiles(kernel, temperature, num_chains=12_000, num_warmup=40):
-    """z-scores of the fractions below exact quantiles, for chains that begin in the law.
+    """z-scores of the fractions below exact quantiles, for chains that begin in the distribution.
 
-    An invariant law stays; chains that begin in it show any drift out of it in few steps.
+    An invariant distribution stays; chains that begin in it show any drift out of it in few steps.
     """
-    law = law_of_rate(temperature)
-    start = jnp.asarray(np.log(law.rvs(num_chains, random_state=3)), jnp.float32)
+    distribution = distribution_of_rate(temperature)
+    start = jnp.asarray(np.log(distribution.rvs(num_chains, random_state=3)), jnp.float32)
     data = jnp.asarray(WAITS, jnp.float32)
     mcmc = run(
         kernel, data, init_params={"rate": start}, num_chains=num_chains, num_warmup=num_warmup
     )
     draws = np.asarray(mcmc.get_samples(group_by_chain=True)["rate"])
-    below = (draws[..., None] < law.ppf(PROBABILITIES)).mean(1)
+    below = (draws[..., None] < distribution.ppf(PROBABILITIES)).mean(1)
     accepted = mcmc.get_extra_fields().get("accept_prob", jnp.ones(1)).mean()
     return z_scores(below, PROBABILITIES), float(accepted)
 

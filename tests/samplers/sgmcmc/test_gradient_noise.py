@@ -1,4 +1,4 @@
-"""The noise of minibatches: its estimate has the right mean, and taken off it leaves the exact law."""
+"""The noise of minibatches: its estimate has the right mean; taken off, the exact distribution is left."""
 
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,6 @@
 """Metropolis corrections: the ratio against transition densities, the draws against quantiles.
 
-The energy is exp(y) - y, so that exp(y) has a Gamma law at every temperature: skewed, with one
+The energy is exp(y) - y, so that exp(y) has a Gamma distribution at every temperature: skewed, with one
 steep and one flat side, its quantiles known. Gradients come from minibatches of two "data", far
 enough apart that an uncorrected sampler is visibly wrong.
 """

@@ -1,4 +1,4 @@
-"""Momenta on a sphere: the motion against its definition, the samplers against known laws.
+"""Momenta on a sphere: the motion against its definition, the samplers against known distributions.
 
 Tolerances are 5 Monte Carlo standard errors, from means over independent chains.
 """
@@ -111,9 +111,9 @@ def skewed(z):
 
 
 def below_quantiles(kernel, temperature, num_chains=5_000):
-    """z-scores of fractions below exact quantiles, of chains that begin in the law."""
-    law = stats.gamma(SHAPE / temperature, scale=temperature / RATE)
-    start = np.log(law.rvs((num_chains, 3), random_state=3))
+    """z-scores of fractions below exact quantiles, of chains that begin in the distribution."""
+    distribution = stats.gamma(SHAPE / temperature, scale=temperature / RATE)
+    start = np.log(distribution.rvs((num_chains, 3), random_state=3))
     mcmc = MCMC(
         kernel,
         num_warmup=0,
@@ -124,7 +124,7 @@ def below_quantiles(kernel, temperature, num_chains=5_000):
     )
     mcmc.run(jax.random.key(5), init_params={"a": jnp.asarray(start, jnp.float32)})
     draws = np.exp(np.asarray(mcmc.get_samples(group_by_chain=True)["a"])[:, 4:])
-    below = (draws[..., None] < law.ppf(PROBABILITIES)).mean((1, 2))
+    below = (draws[..., None] < distribution.ppf(PROBABILITIES)).mean((1, 2))
     return z_scores(below, PROBABILITIES), mcmc.get_extra_fields()
 
 
@@ -144,7 +144,7 @@ def test_the_corrected_sampler_is_exact_at_a_large_step(temperature):
     assert np.abs(z).max() < 5, z
 
 
-def test_without_the_correction_the_law_is_another_at_that_step():
+def test_without_the_correction_the_distribution_is_another_at_that_step():
     kernel = bnn.MCLMC(
         potential_fn=skewed, step_size=0.7, friction=1.0,
         preconditioner=preconditioners.diagonal(0.6),
@@ -184,7 +184,7 @@ def test_warmup_finds_the_step_of_the_energy_error_that_is_asked_for(tuned):
     assert np.all((decoherence > 0.4) & (decoherence < 2.0)), decoherence
 
 
-def test_its_law_is_close_to_the_target_by_as_much(tuned):
+def test_its_distribution_is_close_to_the_target_by_as_much(tuned):
     """At this target of the energy error variances are a few hundredths too large."""
     draws = np.asarray(tuned.get_samples(group_by_chain=True)["a"], np.float64) / SCALES
     squares = (draws**2).mean((1, 2))

@@ -1,4 +1,4 @@
-"""The normals of the samplers: their law, and independence within and between vectors.
+"""The normals of the samplers: their distribution, and independence within and between vectors.
 
 A wrong scale, a shift, a repeated key or a weak hash each fail one of these: 4 million normals
 bound a relative error of the variance by 0.35 % at 5 standard errors.
@@ -32,7 +32,7 @@ def test_moments_are_those_of_a_standard_normal(draws):
         assert abs((x**power).mean() - moment) < 5 * np.sqrt(variance / number)
 
 
-def test_law_of_all_and_of_single_places(draws):
+def test_distribution_of_all_and_of_single_places(draws):
     assert stats.kstest(draws[:40].ravel(), "norm").pvalue > 1e-4
     by_place = [stats.kstest(draws[:, place], "norm").pvalue for place in range(0, 10_000, 97)]
     assert stats.kstest(by_place, "uniform").pvalue > 1e-4

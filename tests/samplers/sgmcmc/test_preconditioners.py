@@ -122,7 +122,7 @@ def test_the_divergence_is_the_derivative_of_the_metric(decay):
 
 
 def total_variation(epsilon: float, with_divergence: bool, temperature: float = 0.7) -> float:
-    """Between the target exp(-U/T) and the law of pSGLD with decay 0, both on a grid."""
+    """Between the target exp(-U/T) and the distribution of pSGLD with decay 0, both on a grid."""
     y = np.linspace(-7.0, 2.5, 700)
     preconditioner = rmsprop(0.0, 1.0, gamma_term=True)
 
@@ -149,9 +149,9 @@ def total_variation(epsilon: float, with_divergence: bool, temperature: float = 
     matrix /= matrix.sum(1, keepdims=True)
     system = matrix.T - np.eye(len(y))
     system[-1] = 1.0
-    law = np.linalg.solve(system, np.eye(len(y))[-1])
+    distribution = np.linalg.solve(system, np.eye(len(y))[-1])
     target = np.exp(-(np.exp(y) - y) / temperature)
-    return 0.5 * np.abs(law - target / target.sum()).sum()
+    return 0.5 * np.abs(distribution - target / target.sum()).sum()
 
 
 @pytest.mark.usefixtures("x64")

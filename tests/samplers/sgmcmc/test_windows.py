@@ -22,13 +22,15 @@ METRIC = {"y": np.array([0.6, 1.0, 1.5])}
 
 
 def energy(z):
-    """exp(y) has a Gamma law at every temperature: one steep and one flat side."""
+    """exp(y) has a Gamma distribution at every temperature: one steep and one flat side."""
     return jnp.sum(jnp.exp(z["y"]) - z["y"])
 
 
-def moved(kernel, law, num_chains=20_000, num_steps=3):
+def moved(kernel, distribution, num_chains=20_000, num_steps=3):
     """Exact draws after some transitions: positions, and whether each chain left its place."""
-    y = jnp.log(jnp.asarray(law.rvs((num_chains, 3), random_state=np.random.default_rng(0)), float))
+    y = jnp.log(
+        jnp.asarray(distribution.rvs((num_chains, 3), random_state=np.random.default_rng(0)), float)
+    )
     state = kernel.init(jax.random.split(jax.random.key(1), num_chains), 0, {"y": y}, (), {})
 
     @jax.jit
@@ -48,7 +50,7 @@ def moved(kernel, law, num_chains=20_000, num_steps=3):
         pytest.param({"window": 1, "persistence": 0.5}, 1.0, marks=pytest.mark.slow),
     ],
 )
-def test_the_law_is_kept_at_a_large_step(options, temperature):
+def test_the_distribution_is_kept_at_a_large_step(options, temperature):
     kernel = bnn.WindowedHMC(
         potential_fn=energy,
         step_size=1.0,
@@ -57,19 +59,21 @@ def test_the_law_is_kept_at_a_large_step(options, temperature):
         preconditioner=preconditioners.diagonal(METRIC),
         **options,
     )
-    law = stats.gamma(1 / temperature, scale=temperature)
-    draws, accepted = moved(kernel, law)
+    distribution = stats.gamma(1 / temperature, scale=temperature)
+    draws, accepted = moved(kernel, distribution)
     assert 0.3 < accepted < 0.95
     for column in np.exp(draws).T:
-        assert stats.kstest(column, law.cdf).pvalue > 1e-4
+        assert stats.kstest(column, distribution.cdf).pvalue > 1e-4
 
 
 @pytest.mark.slow
 def test_windows_accept_what_an_end_point_would_not():
-    law = stats.gamma(1.0)
+    distribution = stats.gamma(1.0)
     accepted = [
         moved(
-            bnn.WindowedHMC(potential_fn=energy, step_size=1.2, num_steps=9, window=w), law, 4000
+            bnn.WindowedHMC(potential_fn=energy, step_size=1.2, num_steps=9, window=w),
+            distribution,
+            4000,
         )[1]
         for w in (1, 5)
     ]
@@ -192,8 +196,8 @@ def test_momenta_follow_the_metric():
 
 
 @pytest.mark.slow
-def test_the_metric_follows_the_precisions_and_the_law_is_kept():
-    """Joint draws of precisions, weights and data, moved by Neal's scheme, keep their law."""
+def test_the_metric_follows_the_precisions_and_the_distribution_is_kept():
+    """Joint draws of precisions, weights and data, moved by Neal's scheme, keep their distribution."""
     kernel = bnn.neal(linear, step_size=0.7, num_steps=5, window=2, persistence=0.5)
     assert isinstance(kernel, Gibbs)
     precisions = ("net/Dense_0.kernel.precision", "net/Dense_0.bias.precision")

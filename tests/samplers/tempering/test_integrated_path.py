@@ -123,8 +123,8 @@ def test_one_weight_against_quadrature(power, double_precision):
 
     @jax.jit
     def both():
-        law = LinearGaussian(jnp.full(3, 0.4), feature[:, None], scale)
-        return law.tempered_log_prob(y, power), law.log_prob(y)
+        distribution = LinearGaussian(jnp.full(3, 0.4), feature[:, None], scale)
+        return distribution.tempered_log_prob(y, power), distribution.log_prob(y)
 
     found, whole = both()
     np.testing.assert_allclose(found, quadrature(power, feature, y, scale), atol=1e-8)
@@ -136,25 +136,31 @@ def test_one_weight_against_quadrature(power, double_precision):
 
 PLANTED = {
     # The determinant of I + Bᵀ B without its half.
-    "determinant": lambda law, y, b: (
-        LinearGaussian.tempered_log_prob(law, y, b)
+    "determinant": lambda distribution, y, b: (
+        LinearGaussian.tempered_log_prob(distribution, y, b)
         - jnp.sum(
             jnp.log(
-                jnp.abs(jnp.diagonal(module._factor(jnp.sqrt(b) * law._in_units_of_noise(y)[1])))
+                jnp.abs(
+                    jnp.diagonal(
+                        module._factor(jnp.sqrt(b) * distribution._in_units_of_noise(y)[1])
+                    )
+                )
             )
         )
     ),
     # The power of the integral: another path with the same ends.
-    "another path": lambda law, y, b: b * LinearGaussian.tempered_log_prob(law, y, 1.0),
+    "another path": lambda distribution, y, b: (
+        b * LinearGaussian.tempered_log_prob(distribution, y, 1.0)
+    ),
     # A Gaussian of standard deviations s / √b, without the constants that the power leaves.
-    "constant": lambda law, y, b: (
-        LinearGaussian.tempered_log_prob(law, y, b)
+    "constant": lambda distribution, y, b: (
+        LinearGaussian.tempered_log_prob(distribution, y, b)
         + 0.5 * y.size * jnp.log(jnp.maximum(b, 1e-30))
-        - (1 - b) * jnp.sum(jnp.log(law.scale) + 0.5 * jnp.log(2 * jnp.pi))
+        - (1 - b) * jnp.sum(jnp.log(distribution.scale) + 0.5 * jnp.log(2 * jnp.pi))
     ),
     # Features of another position.
-    "stale features": lambda law, y, b: LinearGaussian.tempered_log_prob(
-        LinearGaussian(law.mean, law.features[::-1], law.scale), y, b
+    "stale features": lambda distribution, y, b: LinearGaussian.tempered_log_prob(
+        LinearGaussian(distribution.mean, distribution.features[::-1], distribution.scale), y, b
     ),
 }
 

@@ -140,7 +140,7 @@ def test_rungs_taken_in_turn_go_where_they_would_together(kernel, monkeypatch):
         assert inner.trajectories_per_sweep(step_size).tolist() == [8, 8, 1, 1]
 
 
-def test_a_rung_that_moves_often_keeps_its_law_and_forgets_where_it_was():
+def test_a_rung_that_moves_often_keeps_its_distribution_and_forgets_where_it_was():
     """Eight short trajectories of a Gaussian beside a long one: draws again, and eight times forgotten."""
     inner = RungKernel.of(HMC(two_modes, trajectory_length=0.5), two_modes)
     step_size, keys = jnp.array([0.5, 0.01]), jax.random.split(jax.random.key(0), 20_000)
@@ -166,7 +166,7 @@ def test_a_rung_that_moves_often_keeps_its_law_and_forgets_where_it_was():
     np.testing.assert_allclose(left, [kept**8, kept], atol=4 * error + 0.01)
 
 
-def test_a_rung_of_momenta_of_constant_size_keeps_its_law():
+def test_a_rung_of_momenta_of_constant_size_keeps_its_distribution():
     """Draws of a Gaussian stay draws of it, whatever the metric and however crude the step."""
     scale = jnp.array([0.5, 1.0, 3.0])
     settings = {"trajectory_length": 2.0, "max_num_steps": 6, "target_accept_prob": 0.8}

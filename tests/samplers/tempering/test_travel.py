@@ -140,7 +140,7 @@ def network(x, y=None):
     bnn.likelihoods.gaussian(net, y, x=x, noise=0.5)
 
 
-def test_draws_of_the_first_rung_have_the_law_of_the_prior():
+def test_draws_of_the_first_rung_have_the_distribution_of_the_prior():
     """Precisions that are drawn together are those of the model, and what is below follows them."""
     potential = bnn.potential_of(
         bnn.parameterize(network, "centered"), jnp.ones((3, 2)), jnp.zeros((3, 1))
@@ -148,21 +148,23 @@ def test_draws_of_the_first_rung_have_the_law_of_the_prior():
     keys = jax.random.split(jax.random.key(0), 2000)
     z = jax.jit(jax.vmap(lambda k: potential.constrain(prior_draw(potential, k))))(keys)
     draws = {name: np.asarray(value, np.float64) for name, value in z.items()}
-    laws = {
+    distributions = {
         "net/Dense_0.kernel.precision": stats.gamma(1.5, scale=1 / 1.5 / 4),
         "net/Dense_1.kernel.precision": stats.gamma(2.0, scale=2.0),
         "net/Dense_1.bias.precision": stats.gamma(2.0, scale=2.0),
     }
-    for name, law in laws.items():
-        assert stats.kstest(draws[name], law.cdf).pvalue > 1e-4, name
-    assert np.abs(np.corrcoef([draws[name] for name in laws]) - np.eye(3)).max() < 4 / np.sqrt(2000)
+    for name, distribution in distributions.items():
+        assert stats.kstest(draws[name], distribution.cdf).pvalue > 1e-4, name
+    assert np.abs(
+        np.corrcoef([draws[name] for name in distributions]) - np.eye(3)
+    ).max() < 4 / np.sqrt(2000)
     group, units = draws["net/Dense_0.kernel.precision"], draws["net/Dense_0.kernel.unit_precision"]
     assert stats.kstest(units[:, 0] / group, stats.gamma(2.0, scale=1 / 2.0).cdf).pvalue > 1e-4
     standard = draws["net/Dense_0.kernel"][:, 0, 0] * np.sqrt(units[:, 0])
     assert stats.kstest(standard, stats.norm.cdf).pvalue > 1e-4
 
 
-def test_after_a_sweep_precisions_have_their_conditional_law_on_every_rung():
+def test_after_a_sweep_precisions_have_their_conditional_distribution_on_every_rung():
     """Given the weights τ (rate + w²/2) is a Gamma variate, after a redraw and in a prior draw.
 
     Neighbours swap by their likelihoods, which say nothing of it; no state has the variate of another."""
@@ -184,7 +186,7 @@ def test_after_a_sweep_precisions_have_their_conditional_law_on_every_rung():
     keys = jax.random.split(jax.random.key(1), 2000)
     found = np.asarray(jax.jit(jax.vmap(variates))(keys), np.float64)
     assert found.shape == (2000, 6)
-    # A rate or a shape of twice the size is 20 times as far from the law.
+    # A rate or a shape of twice the size is 20 times as far from the distribution.
     assert stats.kstest(found, stats.gamma(2.5).cdf).pvalue.min() > 1e-4
     assert np.abs(np.corrcoef(np.log(found).T) - np.eye(6)).max() < 4.5 / np.sqrt(2000)
 

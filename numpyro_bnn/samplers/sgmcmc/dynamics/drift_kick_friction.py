@@ -1,6 +1,6 @@
 r"""The elementary movements of discretised Langevin dynamics (drift, kick, damping), as pure functions.
 
-The target density is proportional to :math:`\exp(-U(\theta)/T)`; momenta have the law
+The target density is proportional to :math:`\exp(-U(\theta)/T)`; momenta have the distribution
 :math:`N(0, T M)`, M diagonal. Each movement solves one part of the dynamics exactly for a time t:
 
 ====== ================================================================== ====================
@@ -38,7 +38,7 @@ class DynamicsState(NamedTuple):
     position: PyTree
     """Parameters, any pytree of floating-point arrays."""
     momentum: PyTree = None
-    """Like ``position``; stationary law N(0, temperature * mass)."""
+    """Like ``position``; stationary distribution N(0, temperature * mass)."""
     thermostat: PyTree = None
     """Damping rate in 1/time: a scalar, or like ``position`` when there is one a parameter."""
     gradient: PyTree = None
@@ -118,11 +118,7 @@ def momentum_from(noise: PyTree, settings: Settings) -> PyTree:
 
 
 def rescaled(momentum: PyTree, before: PyTree, after: PyTree) -> PyTree:
-    r"""A momentum with distribution N(0, T M) from one with N(0, T M'), given both inverse masses.
-
-    :param before: inverse mass matrix M'⁻¹, scalar or like the momentum.
-    :param after: M⁻¹.
-    """
+    """A momentum with distribution N(0, T M) from one with N(0, T M'), given both inverse masses."""
     return map_like(
         lambda p, w, v: p * jnp.sqrt(w / v),
         momentum,
@@ -285,11 +281,7 @@ def regulate(
 
 
 def log_acceptance(energy_error: Number, temperature: Number) -> jax.Array:
-    r""":math:`\min(0, -\Delta E / T)`, the log probability to accept.
-
-    :param energy_error: change of U plus ``work``, in nats; not-a-number is never accepted.
-    :param temperature: at 0 a proposal is accepted only if it does not raise the energy.
-    """
+    r""":math:`\min(0, -\Delta E / T)`, the log probability to accept; NaN is never accepted."""
     error, temperature = jnp.asarray(energy_error), jnp.asarray(temperature)
     cold = jnp.where(error > 0, -jnp.inf, 0.0)
     warm = jnp.minimum(-error / jnp.where(temperature > 0, temperature, 1.0), 0.0)
@@ -297,12 +289,8 @@ def log_acceptance(energy_error: Number, temperature: Number) -> jax.Array:
 
 
 def accept_or_reject(accept: jax.Array, end: DynamicsState, start: DynamicsState) -> DynamicsState:
-    """``end`` if accepted, else ``start`` with its momentum reversed; in both ``work`` is set to 0.
-
-    Without the reversal the target would not be invariant if momenta are only partly refreshed.
-
-    :param accept: boolean scalar, e.g. ``log(uniform) < log_acceptance(...)``.
-    """
+    """``end`` if accepted, else ``start`` with its momentum reversed; in both ``work`` is set to 0."""
+    # Without the reversal the target would not be invariant if momenta are only partly refreshed.
     if start.momentum is not None:
         start = start._replace(momentum=jax.tree.map(jnp.negative, start.momentum))
     state: DynamicsState = jax.tree.map(lambda x, y: jnp.where(accept, x, y), end, start)

@@ -66,10 +66,7 @@ class Isokinetic(Dynamics):
     def init(
         self, position: PyTree, noise: PyTree, settings: Settings, gradient: PyTree = None
     ) -> DynamicsState:
-        """The state at which a chain begins, with a momentum of constant size.
-
-        :raises ValueError: for a position of one scalar.
-        """
+        """The state at which a chain begins, with a momentum of constant size."""
         if size(position) < 2:
             raise ValueError(
                 "Isokinetic: the position has one scalar, and a momentum of constant size could "
@@ -123,12 +120,7 @@ def on_sphere(momentum: PyTree, settings: Settings) -> PyTree:
 def turn(
     momentum: PyTree, gradient: PyTree, time: jax.Array, settings: Settings
 ) -> tuple[PyTree, jax.Array]:
-    """The movement B on the sphere; see :class:`Isokinetic`.
-
-    :param momentum: momentum on the sphere.
-    :param gradient: gradient of U.
-    :return: the new momentum, and the kinetic energy gained, in nats at temperature 1.
-    """
+    """The movement B on the sphere: the new momentum, and the kinetic energy gained, in nats at T = 1."""
     temperature = jnp.asarray(settings.temperature)
     inverse_mass = inverse_mass_like(settings, momentum)
     dim = size(momentum)

@@ -153,10 +153,8 @@ class MAMS(SGMCMC):
 def _learned_unless(
     preconditioner: Preconditioner | None, step_size: StepSize
 ) -> Preconditioner | None:
-    """The preconditioner; by default the variances of warm-up if the step size is tuned, else the identity.
-
-    A given step size refers to the given metric, which by default is the identity.
-    """
+    """The preconditioner; default: variances of warm-up for a tuned step size, else the identity."""
+    # A given step size refers to the given metric.
     if preconditioner is not None or step_size != "auto":
         return preconditioner
     return preconditioners.from_warmup()

@@ -307,10 +307,7 @@ class AMAGOLD(SGMCMC):
 
 
 def _bounded_loss(friction: float | None, step_size: StepSize) -> None:
-    """Refuse a friction so large that the discretised dynamics is unstable.
-
-    :raises ValueError: for a friction so large that momenta would grow.
-    """
+    """Refuse a friction so large that the discretised dynamics is unstable."""
     if friction is None or not isinstance(step_size, (int, float)):
         return
     if friction * step_size >= 2:

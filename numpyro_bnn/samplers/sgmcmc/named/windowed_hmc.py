@@ -71,10 +71,7 @@ class WindowedHMC(SGMCMC):
 
 
 def _checked_windows(num_steps: int, window: int) -> tuple[int, int]:
-    """Number of steps and width of the windows as Python's integers.
-
-    :raises ValueError: for windows that overlap, and for numbers that are not whole.
-    """
+    """Number of steps and width of the windows as Python's integers."""
     num_steps = check_whole("WindowedHMC", "num_steps", num_steps)
     window = check_whole("WindowedHMC", "window", window)
     if 2 * window > num_steps + 1:

@@ -1,8 +1,8 @@
 """What the handlers around a model will do to a site that it has not sampled yet.
 
 NumPyro's ``condition``, ``do``, ``scale`` and ``mask`` act on sample sites alone. Weights that are computed
-from other sites (non-centred ones) or integrated out are not such sites, and these handlers would pass them
-by in silence. Code that decides which sites to sample therefore asks here first.
+from other sites (non-centred ones) or integrated out are not such sites, and would silently escape these
+handlers. Code that decides which sites to sample therefore asks here first.
 """
 
 from types import NoneType
@@ -14,25 +14,17 @@ from numpyro import primitives
 from numpyro.handlers import condition, do, scale, scope
 
 
-class Outside(NamedTuple):
-    """What handlers around a model do to one of its sites.
+class EnclosingHandlers(NamedTuple):
+    """What handlers around a model do to one of its sites."""
 
-    - **is_given** - whether one gives the site its value (``condition``, ``do``)
-    - **is_altered** - whether one changes its log density (``scale``, or ``mask`` with an array)
-    """
-
-    is_given: bool
-    is_altered: bool
+    is_given: bool  # Whether one gives the site its value (`condition`, `do`)
+    is_altered: bool  # Whether one changes its log density (`scale`, or `mask` with an array)
 
 
-def outside(site: str) -> Outside:
-    """What the handlers around the code that calls do to a sample site of this name.
-
-    It looks through handlers that hide sites (``block``), so that a model has the same coordinates when it is
-    traced for its shapes alone.
-
-    :param site: name of the site, as the model gives it.
-    """
+def enclosing_handlers(site: str) -> EnclosingHandlers:
+    """What the handlers around the calling code do to a sample site of this name."""
+    # Handlers that hide sites (``block``) are ignored, so that a model has the same
+    # coordinates when it is traced for its shapes alone.
     message = {
         "type": "sample",
         "name": site,
@@ -52,4 +44,6 @@ def outside(site: str) -> Outside:
             handler.process_message(message)
     # NumPyro's `Predictive` masks every model with the constant False, and uses no density.
     is_masked = not isinstance(numpyro.get_mask(), (bool, NoneType))
-    return Outside(bool(message["is_observed"]), message["scale"] is not None or is_masked)
+    return EnclosingHandlers(
+        bool(message["is_observed"]), message["scale"] is not None or is_masked
+    )

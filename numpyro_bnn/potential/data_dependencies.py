@@ -1,7 +1,4 @@
-"""Finds what arrays of a model are computed from: arguments, values of observed sites, and latent sites.
-
-Read off the traced program: nothing is computed.
-"""
+"""Finds what arrays of a model depend on (arguments, observed values, latent sites) from its jaxpr."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +13,7 @@ from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.distributions.unwrap import family_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
 
-# Where an argument stands in a call: its number, or its name where it was given by name.
+# The place of an argument in a call: its number, or its name for a keyword argument.
 Place = int | str
 # Primitives that call another program, by name.
 _CALLS = (
@@ -28,21 +25,16 @@ _CALLS = (
     "checkpoint",
     "remat2",
 )
-# A number for each of some observed sites, which whatever is computed from their values is computed from.
+# A number for each of some observed sites, on which all that is computed from their values depends.
 _Marks = Mapping[str, jax.Array | float]
 
 
 class Sources(NamedTuple):
-    """What arrays of a model are computed from.
+    """What arrays of a model are computed from."""
 
-    - **places** - arguments of the model
-    - **sites** - observed sites, whose values are taken
-    - **latent** - whether values of continuous latent sites are taken
-    """
-
-    places: frozenset[Place] = frozenset()
-    sites: frozenset[str] = frozenset()
-    latent: bool = False
+    places: frozenset[Place] = frozenset()  # Arguments of the model
+    sites: frozenset[str] = frozenset()  # Observed sites
+    latent: bool = False  # Whether continuous latent sites are among the sources
 
     @classmethod
     def joined(cls, several: Iterable["Sources"]) -> "Sources":
@@ -52,19 +44,15 @@ class Sources(NamedTuple):
 
 
 class SiteSources(NamedTuple):
-    """What the sites of a model are computed from, by site.
+    """What the sites of a model are computed from, by site."""
 
-    - **values** - values of observed sites; of a ``numpyro.factor`` its log density
-    - **laws** - distributions of all sites but factors
-    """
-
-    values: Mapping[str, Sources]
-    laws: Mapping[str, Sources]
+    values: Mapping[str, Sources]  # Values of observed sites; of a `numpyro.factor` its log density
+    distributions: Mapping[str, Sources]  # Distributions of all sites but factors
 
 
-def is_factor(law: Any) -> bool:
+def is_factor(distribution: Any) -> bool:
     """Whether a distribution is that of a ``numpyro.factor``."""
-    return type(family_of(law)).__name__ == "Unit"
+    return type(family_of(distribution)).__name__ == "Unit"
 
 
 def sources_of(
@@ -73,13 +61,9 @@ def sources_of(
     kwargs: dict[str, Any],
     taken: Sequence[str],
 ) -> SiteSources:
-    """Sources of the observed values and of the distributions of a model.
-
-    :param shaped: the model as a function of a blank number, which its latent values are.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    :param taken: observed sites of which it is also found who takes their values.
-    """
+    """Sources of the observed values and of the distributions of a model."""
+    # `shaped` is the model as a function of a blank number, which its latent values are;
+    # `taken` has observed sites of which it is also found who uses their values.
     args, kwargs = jax.tree.map(_in_memory, (args, kwargs))
     arguments = Arguments.split(args, kwargs)
     leaves = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
@@ -96,20 +80,24 @@ def sources_of(
         found = trace(_Marked(shaped(blank), marks)).get_trace(*args, **kwargs)
         sites = {name: site for name, site in found.items() if site["type"] == "sample"}
         values: dict[str, PyTree] = {}
-        laws: dict[str, PyTree] = {}
+        distributions: dict[str, PyTree] = {}
         for name, site in sites.items():
             if is_factor(site["fn"]):
                 values[name] = site["fn"]
                 continue
-            laws[name] = site["fn"]
+            distributions[name] = site["fn"]
             if site["is_observed"]:
                 values[name] = site["value"]
-        return [{n: jax.tree.leaves(part) for n, part in one.items()} for one in (values, laws)]
+        return [
+            {n: jax.tree.leaves(part) for n, part in one.items()} for one in (values, distributions)
+        ]
 
     marks = dict.fromkeys(taken, 0.0)
     found = _sources_of_results(parts, (0.0, arguments.arrays, marks), own)
-    values, laws = ({n: Sources.joined(several) for n, several in one.items()} for one in found)
-    return SiteSources(values, laws)
+    values, distributions = (
+        {n: Sources.joined(several) for n, several in one.items()} for one in found
+    )
+    return SiteSources(values, distributions)
 
 
 def sites_taken(
@@ -119,14 +107,8 @@ def sites_taken(
     name: str,
     values: Mapping[str, jax.Array],
 ) -> frozenset[str]:
-    """Sites whose values the distribution of a site takes, or the value of a deterministic one.
-
-    :param model: the model.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    :param name: the site.
-    :param values: stand-ins for values of other sites by name. Sites without are drawn, and may take them.
-    """
+    """Sites whose values the distribution of a site, or the value of a deterministic one, uses."""
+    # `values` are stand-ins for values of other sites; sites without one are drawn, and may be among them.
     arguments = Arguments.split(args, kwargs)
 
     def parts(values: Mapping[str, jax.Array], arrays: list[jax.Array]) -> list[Any]:
@@ -142,24 +124,17 @@ def sites_taken(
 
 
 def _sources_of_results(function: Callable, given: tuple, own: Sequence[Sources]) -> Any:
-    """Sources of all results of a function.
-
-    :param given: its arguments.
-    :param own: the sources of each of their leaves.
-    """
+    """Sources of all results of a function; `own` has the sources of each leaf of its arguments."""
     program, shapes = jax.make_jaxpr(function, return_shape=True)(*given)
     return jax.tree.unflatten(jax.tree.structure(shapes), _followed(program.jaxpr, own))
 
 
 def _followed(program: Any, own: Sequence[Sources]) -> list[Sources]:
-    """Sources of the results of a traced program.
-
-    :param own: the sources of each of its arguments.
-    """
+    """Sources of the results of a traced program; `own` has the sources of each of its arguments."""
     known: dict[Any, Sources] = dict(zip(program.invars, own))
 
     def of(variable: Any) -> Sources:
-        # Literals have a value, and cannot be looked up.
+        # Literals are not variables, and cannot be looked up.
         return Sources() if hasattr(variable, "val") else known.get(variable, Sources())
 
     for equation in program.eqns:
@@ -184,7 +159,7 @@ def called(equation: Any) -> Any:
 
 
 def _in_memory(leaf: Any) -> Any:
-    """Data on the host as an array of their shape and type, which takes no memory."""
+    """Host data as an array of their shape and type that takes no memory."""
     if not isinstance(leaf, OnHost):
         return leaf
     return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
@@ -204,22 +179,16 @@ class _Marked(Messenger):
 
 
 def given_sites(found: SiteSources, plates: Mapping[str, Collection[str]]) -> frozenset[str]:
-    """Observed sites that are no data: constants that the laws of others are computed from.
-
-    A weight or a scale that ``numpyro.handlers.condition`` holds at a value is one, and so is a measured
-    constant or the first value of a series, which are no rows of data either but tell of latent sites
-    (:func:`informative_sites`). Where no data come as arguments, constants and data cannot be told apart and
-    all are data; so are the sites inside a plate of data.
-
-    :param found: the sources of a model.
-    :param plates: plates around each observed site.
-    """
+    """Observed sites that are no data: constants that the distributions of others are computed from."""
+    # Such are a weight or scale that `condition` holds at a value, a measured constant, the
+    # first value of a series. Where no data come as arguments, constants and data cannot be
+    # told apart and all are data; so are the sites inside a plate of data.
     data = [name for name in plates if found.values[name].places]
     of_data = {plate for name in data for plate in plates[name]}
-    constant = [name for name in plates if name in found.laws and name not in data]
+    constant = [name for name in plates if name in found.distributions and name not in data]
 
     def is_taken(name: str) -> bool:
-        parts = [*found.laws.items(), *found.values.items()]
+        parts = [*found.distributions.items(), *found.values.items()]
         return any(name in sources.sites for other, sources in parts if other != name)
 
     return frozenset(
@@ -230,12 +199,9 @@ def given_sites(found: SiteSources, plates: Mapping[str, Collection[str]]) -> fr
 
 
 def informative_sites(found: SiteSources) -> frozenset[str]:
-    """Observed sites whose log density depends on a latent site, and so tells of it.
-
-    :param found: the sources of a model.
-    """
+    """Observed sites whose log density depends on a latent site."""
     return frozenset(
         name
         for name, value in found.values.items()
-        if value.latent or (name in found.laws and found.laws[name].latent)
+        if value.latent or (name in found.distributions and found.distributions[name].latent)
     )

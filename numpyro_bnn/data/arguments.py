@@ -141,7 +141,8 @@ def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
         if array.dtype == object and not isinstance(values, np.ndarray):
             # A table with mixed or nullable types of columns.
             array = np.array(array.tolist())
-        if array.dtype == object and all(isinstance(value, Decimal) for value in array.flat):
+        kinds = {type(value) for value in array.flat} if array.dtype == object else set()
+        if Decimal in kinds and all(issubclass(kind, (Decimal, *_NUMBERS)) for kind in kinds):
             array = array.astype(np.float64)
     except (TypeError, ValueError):  # rows of different lengths
         array = np.empty(0, object)

@@ -26,6 +26,7 @@ def test_tables_of_polars_too():
     np.testing.assert_array_equal(as_array("model", "x", table), NUMBERS)
 
 
+@pytest.mark.filterwarnings("ignore:BNNRegressor. the predictions are not known")
 def test_estimators_take_them():
     fit = bnn.BNNRegressor((2,), num_chains=1, num_warmup=2, num_samples=2, thinning=1)
     assert fit.fit(TABLE, np.arange(12.0)).predict(TABLE).shape == (12,)

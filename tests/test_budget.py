@@ -1,0 +1,37 @@
+"""The package has a budget of lines and files. It only falls: lower it when the package is below."""
+
+import ast
+
+from architecture import FILES
+
+LINES, MOST_FILES, EXECUTABLE = 46_900, 280, 30_400
+# The longest file of one idea.
+LONGEST = 600
+
+
+def executable_lines(source: str) -> int:
+    """Lines on which a statement begins or continues, without docstrings, comments and blank lines."""
+    found: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if body else node.end_lineno
+            found |= set(range(node.lineno, max(node.lineno, last) + 1))
+    code = source.splitlines()
+    return sum(bool(code[n - 1].strip()) and not code[n - 1].lstrip().startswith("#") for n in found)
+
+
+def test_the_package_stays_within_its_budget():
+    sources = [path.read_text(encoding="utf-8") for path in FILES.values()]
+    lines = [source.count("\n") for source in sources]
+    assert sum(lines) <= LINES
+    assert len(sources) <= MOST_FILES
+    assert sum(map(executable_lines, sources)) <= EXECUTABLE
+    assert max(lines) <= LONGEST
+
+
+def test_docstrings_and_comments_are_not_executable():
+    source = '"""Of a file."""\n\n# A comment.\ndef of(\n    x,\n):\n    """Its own."""\n\n    return x\n'
+    assert executable_lines(source) == 4

@@ -20,7 +20,9 @@ def executable_lines(source: str) -> int:
             last = body[0].lineno - 1 if body else node.end_lineno
             found |= set(range(node.lineno, max(node.lineno, last) + 1))
     code = source.splitlines()
-    return sum(bool(code[n - 1].strip()) and not code[n - 1].lstrip().startswith("#") for n in found)
+    return sum(
+        bool(code[n - 1].strip()) and not code[n - 1].lstrip().startswith("#") for n in found
+    )
 
 
 def test_the_package_stays_within_its_budget():

@@ -1,6 +1,6 @@
 """The report on a run: :func:`diagnose`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +18,12 @@ from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.diagnostics.sampler_stats import LIMITS
 from numpyro_bnn.diagnostics.verdict_rules import with_suspects, without_errors
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.fitted import is_finished, run_of
+from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.other_laws import sites_from_priors
 from numpyro_bnn.posterior.prediction_sites import structure_at
-from numpyro_bnn.posterior.predictions import first_rows, predict_with
+from numpyro_bnn.posterior.predictions import first_rows, predict_with, starts_as_draws
 from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.potential.potential import transforms_of
 from numpyro_bnn.priors.paths import is_auxiliary
 from numpyro_bnn.samplers.suspects import named_elsewhere
 from numpyro_bnn.storage.stored_array import StoredArray, read_by_scalar
@@ -150,7 +149,8 @@ def diagnose(
         names = ", ".join(f"chain {chain} ({why})" for chain, why in left_out.items())
         note = f"What follows is about the chains that are among the draws; left out: {names}."
         notes.append(f"{note} {UNEQUAL}" if superchains is not None and labels is None else note)
-    notes += _on_noise_at_start(run, draws, x, predictions, site)
+    begun = starts_as_draws(run, draws, x)
+    notes += _on_noise_at_start(begun, x, predictions.values.get("scale"), site)
     if drawn := sites_from_priors(draws, x, {}, batch_size=batch_size, site=site):
         notes.append(
             f"There are no draws of {', '.join(drawn)}: each draw takes values of them from their priors. "
@@ -160,33 +160,18 @@ def diagnose(
     return replace(report, sentences=(*notes, *report.sentences)) if notes else report
 
 
-def _on_noise_at_start(
-    run: Run, draws: Draws, x: PyTree, predictions: Predictions, site: str | None
-) -> list[str]:
+def _on_noise_at_start(begun: Draws | None, x: PyTree, noise: Any, site: str | None) -> list[str]:
     """A sentence on chains that began at a tenth of the noise of their draws, or less."""
-    mcmc, noise = run_of(run), predictions.values.get("scale")
-    starts = getattr(mcmc, "starts", None)
-    if mcmc is None or noise is None or not isinstance(starts, Mapping):
+    if begun is None or noise is None:
         return []
-    own, one = first_rows(draws, x, 1)
-    transforms = transforms_of(own.model, (one,), {})
-    if starts.keys() != draws.keys() & transforms.keys():
-        return []  # other coordinates than those of the model
-    kept = np.setdiff1d(np.arange(mcmc.num_chains), list(draws.left_out))
-    shape = (mcmc.num_chains, 1)
-    begun = {
-        n: transforms[n](v.reshape(*shape, *v.shape[mcmc.num_chains > 1 :]))
-        for n, v in starts.items()
-    }
-    begun = Draws({n: v[kept] for n, v in begun.items()}, draws.model, info=draws.info)
     first = predict_with(begun, x, {}, site=site).values["scale"]
     half = noise[:, noise.shape[1] // 2 :]
-    before, after = (np.median(v.reshape(len(kept), -1), 1) for v in (first, half))
+    before, after = (np.median(v.reshape(len(v), -1), 1) for v in (first, half))
     found = np.flatnonzero(before < 0.1 * after)
     if not len(found):
         return []
     return [
-        f"Chains {kept[found].tolist()} began at a noise of {before[found[0]]:.2g}, and their draws have "
+        f"Chains {found.tolist()} began at a noise of {before[found[0]]:.2g}, and their draws have "
         f"{after[found[0]]:.2g}: where few rows meet many weights a density grows without bound as the noise "
         "goes to 0, and chains from there may need long to forget it. Begin at `bnn.optimize`."
     ]

@@ -171,7 +171,7 @@ def test_a_constant_that_is_given_is_not_held_out():
 # -- no mode -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["gaussian"])
+@pytest.mark.parametrize("name", ["gaussian", "student_t", "heteroscedastic"])
 def test_where_there_is_no_mode_the_map_says_so(name):
     with pytest.raises(NoMode, match=r"map_estimate: no mode .* noise of '(y|target)' goes to 0"):
         bnn.map_estimate(MODELS[name], key(), X, Y, **(FAST | {"num_steps": 3000}))

@@ -117,7 +117,7 @@ class _LBFGS:
             )
             energy = np.asarray(energy, np.float64)
             done += count
-            bar.set_postfix_str(f"potential energy {np.nanmean(energy):.6g}", refresh=False)
+            bar.set_postfix_str(f"potential energy {energy.mean():.6g}", refresh=False)
             bar.update(count)
             if not (last - energy > REACHED / 10 + 4 * _rounding(z, energy)).any():
                 break

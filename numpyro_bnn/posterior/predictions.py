@@ -177,10 +177,10 @@ def starts_as_draws(run: Run, draws: Draws, x: PyTree) -> Draws | None:
     """Starts of a run, one draw for each chain with draws; None where the model has other coordinates."""
     mcmc = run_of(run)
     starts = getattr(mcmc, "starts", None)
-    if mcmc is None or draws.model is None or not isinstance(starts, Mapping):
+    if mcmc is None or not isinstance(starts, Mapping):
         return None
     own, one = first_rows(draws, x, 1)
-    transforms = transforms_of(own.model, (one,), {})
+    transforms = {} if own.model is None else transforms_of(own.model, (one,), {})
     if starts.keys() != draws.keys() & transforms.keys():
         return None
     kept = np.setdiff1d(np.arange(mcmc.num_chains), list(draws.left_out))

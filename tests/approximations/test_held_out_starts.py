@@ -176,7 +176,7 @@ def test_where_there_is_no_mode_the_map_says_so(likelihood):
     """Twelve rows and some fifty weights: NaN on the way to the singularity is no warning of NumPy's."""
     network = bnn.MLP([10], 2 if likelihood == "heteroscedastic" else 1)
     model = bnn.regression(network, bnn.priors.Normal(1.0), likelihood=likelihood)
-    with pytest.raises(NoMode, match="map_estimate: no mode .* noise of 'y' goes to 0"):
+    with pytest.raises(NoMode, match=r"map_estimate: no mode .* noise of 'y' goes to 0"):
         bnn.map_estimate(model, key(), X[:12], Y[:12], **(FAST | {"num_steps": 3000}))
 
 

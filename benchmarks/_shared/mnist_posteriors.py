@@ -24,6 +24,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
 from benchmarks._shared.sampled_runs import RHAT_LIMIT
 from numpyro_bnn import diagnostics, priors
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 
 HIDDEN, SCALE, SMALL = 50, 0.1, 1e-4
 # Of a trajectory; the step size is adapted to an acceptance of 0.8.
@@ -154,17 +155,12 @@ class Task(NamedTuple):
 
     def modes(self) -> tuple[dict, Fitted]:
         """Modes from independent starts: unconstrained, for a sampler, and as draws of an ensemble."""
-        starts = bnn.optimize(
-            self.pixels.model,
-            jax.random.key(self.seed),
-            self.x,
-            self.y,
-            num_chains=self.length.members,
-            num_steps=self.length.training,
-            # Weights without data must have the time to reach their mode.
-            tolerance=0.0,
-            progress_bar=False,
-        )
+        # Weights without data must have the time to reach their mode, and no rows are held out.
+        options = TrainingOptions(num_steps=self.length.training, tolerance=0, progress_bar=False)
+        members = MemberOptimizer("modes", self.pixels.model, (self.x, self.y), {})
+        key, count = jax.random.key(self.seed), self.length.members
+        z, _ = members.fit(key, count, options, to_mode=True)
+        starts = members.programs.compiled(members.programs.completed)(z, members.arrays)
         potential = bnn.potential_of(self.pixels.model, self.x, self.y)
         values = jax.vmap(lambda z: potential.constrain(z, deterministic=True))(starts)
         samples = {name: value[:, None] for name, value in values.items()}

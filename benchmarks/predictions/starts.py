@@ -1,8 +1,8 @@
 """Where do chains begin: at a noise of 0, or where held-out rows are likeliest?
 
 A network that can interpolate its rows has no mode: density grows without bound as the noise goes to 0. Ten
-tables of at most 350 rows to learn from, fewer than the weights of a 16-16 network; one of them under two
-priors and three likelihoods. Four members start by the rule of before, until energies no longer fall, and by
+tables of at most 350 rows to learn from, fewer than the weights of a 16-16 network, two priors and three
+likelihoods. Four members start by the rule of before, until energies no longer fall, and by
 that of now, where each stops by a fold of the rows that it holds out. Noise is e^(-l) / √(2πe) in standard
 deviations of the target, l the mean log density of the rows to learn from; the log score is that of the
 members' average on test rows, and of the average of as many MCLMC chains from them, with equal gradients;
@@ -26,26 +26,17 @@ from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, Trainin
 from numpyro_bnn.approximations.optimize import ensemble_of
 from numpyro_bnn.diagnostics import rhat
 
-TABLES = (
-    "diabetes",
-    "yacht",
-    "boston",
-    "energy",
-    "concrete",
-    "wine_red",
-    "kin8nm",
-    "power",
-    "naval",
-)
-TABLES += ("protein",)
+TABLES = ("diabetes", "yacht", "boston", "energy", "concrete")
+TABLES += ("wine_red", "kin8nm", "power", "naval", "protein")
 PRIORS = {"N(0, 1)": partial(bnn.priors.Normal, 1.0), "hierarchical": bnn.priors.Hierarchical}
 LIKELIHOODS = ("gaussian", "student_t", "heteroscedastic")
+FIRST = {"priors": ("N(0, 1)",), "likelihoods": LIKELIHOODS[:1]}
 RULES = ("before", "now")
 MEMBERS, MOST_ROWS, MOST_TESTED = 4, 350, 500
 SIZES: dict[str, Row] = {
-    "full": {"tables": TABLES, "draws": 200, "others": TABLES[:1]},
-    "quick": {"tables": TABLES[:2], "draws": 100, "others": ()},
-    "toy": {"tables": TABLES[:1], "draws": 20, "others": ()},
+    "full": {"tables": TABLES, "draws": 200, "priors": PRIORS, "likelihoods": LIKELIHOODS},
+    "quick": {"tables": TABLES[:2], "draws": 100} | FIRST,
+    "toy": {"tables": TABLES[:1], "draws": 20} | FIRST,
 }
 
 
@@ -150,14 +141,11 @@ def main(argv: list[str] | None = None) -> None:
     given = parser(__doc__).parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, ("table", "prior", "likelihood", "rule"), given)
-    first = {"prior": "N(0, 1)", "likelihood": "gaussian"}
-    cells = [{"table": table} | first for table in size["tables"]]
-    cells += [
+    cells = [
         {"table": table, "prior": prior, "likelihood": likelihood}
-        for table in size["others"]
-        for prior in PRIORS
-        for likelihood in LIKELIHOODS
-        if {"prior": prior, "likelihood": likelihood} != first
+        for table in size["tables"]
+        for prior in size["priors"]
+        for likelihood in size["likelihoods"]
     ]
     study.run(cells, partial(compute, given.data, size["draws"]))
     study.publish(summary(study.rows), findings(without(study.rows)), picture(study.rows))

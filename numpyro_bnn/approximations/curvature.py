@@ -6,8 +6,8 @@ network out: its likelihood part is never indefinite. For a likelihood in its na
 is the Hessian of the linearised model (Martens, *New insights and perspectives on the natural
 gradient method*, 2020, §9). Hierarchical precisions count as constants in its prior.
 
-An observed value may be computed from latent sites too, as in ``obs=y - f(x)``. A law of a location depends
-on the location less the value, which is differentiated; for other laws such a value is refused.
+An observed value may be computed from latent sites too, as in ``obs=y - f(x)``. A distribution of a location
+depends on the location less the value, which is differentiated; for others such a value is refused.
 
 Both are only multiplied with vectors, to compute one column (or diagonal entry) after another.
 """
@@ -33,25 +33,21 @@ from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.sites import counted
 
 Curvature = Literal["hessian", "gauss_newton"]
-# Laws that depend on their location and value by the difference of the two.
+# Distributions that depend on their location and value by the difference of the two.
 _LOCATION = (dist.Normal, dist.StudentT)
 # Columns that are computed at a time.
 _COLUMNS = 32
 
 
 class UnknownInformation(ValueError):
-    """The Gauss-Newton matrix of a law, or of its observed value, is not known; callers say what to do."""
+    """The Gauss-Newton matrix of a distribution or of its value is not known; callers say what to do."""
 
 
 def matrix(
     member_optimizer: MemberOptimizer, z: Values, sites: Sequence[str], kind: Curvature
 ) -> np.ndarray:
-    """All second derivatives with respect to some sites, raveled in the order of `ravel_pytree`.
-
-    Costs as many products with a vector, of two to three gradients each, as there are parameters.
-
-    :return: (parameters, parameters), float64.
-    """
+    """All second derivatives with respect to some sites, in the order of `ravel_pytree`, float64."""
+    # It costs two to three gradients for each parameter.
 
     full = _compute(member_optimizer, z, sites, kind, columns)
     return (full + full.T) / 2
@@ -102,13 +98,7 @@ def _compute(
 def products(
     marginal: Marginal, z: Values, sites: Sequence[str], kind: Curvature
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """The product of the curvature with a vector, as a function for use inside a compiled function.
-
-    :return: the values of the sites as one vector, in the order of `ravel_pytree`, and the product
-        with a vector like it.
-    :raises UnknownInformation: for the Gauss-Newton matrix of a distribution whose Fisher information is
-        not known here.
-    """
+    """Values of the sites as one vector, and the product of the curvature with a vector like it."""
     at, unravel = ravel_pytree({name: z[name] for name in sites})
 
     def moved(v: jax.Array) -> Values:
@@ -124,12 +114,7 @@ def products(
 def gauss_newton_parts(
     marginal: Marginal, z: Values, sites: Sequence[str]
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
-    """The two parts of the Gauss-Newton matrix, Σ JᵀFJ of the data and ∇²(-log prior), as products.
-
-    :return: the values of the sites as one vector, and the products of the parts with a vector like it.
-    :raises UnknownInformation: for a distribution whose Fisher information is not known here, or with an
-        observed value that depends on the sites where its law is not one of a location.
-    """
+    """Values of the sites as one vector, and products with Σ JᵀFJ of the data and ∇²(-log prior)."""
     at, unravel = ravel_pytree({name: z[name] for name in sites})
 
     def moved(v: jax.Array) -> Values:
@@ -159,7 +144,7 @@ def gauss_newton_parts(
 def _check_values(
     marginal: Marginal, sites_at: Callable[[jax.Array], dict[str, Any]], at: jax.Array
 ) -> None:
-    """Refuse observed values that depend on the position where only parameters of their law are used."""
+    """Refuse observed values that depend on the position where only parameters are differentiated."""
     structure = marginal.centered.structure
     if all(
         issubclass(structure.sites[name].distribution, _LOCATION) for name in structure.observed
@@ -174,11 +159,11 @@ def _check_values(
     program, shapes = jax.make_jaxpr(values, return_shape=True)(at)
     kinds = jax.tree.unflatten(jax.tree.structure(shapes), dependence(program.jaxpr, [AFFINE]))
     for name, of_site in kinds.items():
-        law = family_of(found[name]["fn"])
-        if not isinstance(law, _LOCATION) and any(kind != CONSTANT for kind in of_site):
+        family = family_of(found[name]["fn"])
+        if not isinstance(family, _LOCATION) and any(kind != CONSTANT for kind in of_site):
             raise UnknownInformation(
                 f"laplace: the observed value of '{name}' depends on latent sites, and the Gauss-Newton "
-                f"matrix of such a value is known for Normal and StudentT, not for {type(law).__name__}."
+                f"matrix of such a value is known for Normal and StudentT, not for {type(family).__name__}."
             )
 
 
@@ -196,7 +181,7 @@ def _standardized(marginal: Marginal, z: Values) -> list[jax.Array]:
     found = []
     for name in marginal.centered.structure.observed:
         fn, scale, value = (sites[name][key] for key in ("fn", "scale", "value"))
-        # Each value counts, also where several are under one law without batch axes.
+        # Each value counts, also where several are under one distribution without batch axes.
         shape = jnp.broadcast_shapes(jnp.shape(value), fn.batch_shape + fn.event_shape)
         shown = counted(sites[name] | {"value": jnp.broadcast_to(value, shape)})
         for part in _by_family(name, family_of(fn), value, shape):
@@ -235,8 +220,8 @@ def _by_family(
     if isinstance(fn, (dist.BernoulliLogits, dist.BernoulliProbs)):
         p = constant(fn.probs)
         return [jnp.broadcast_to(jnp.sqrt(p * (1 - p)) * fn.logits, shape)]
-    law = "a `numpyro.factor`" if is_factor(fn) else f"{type(fn).__name__}, the distribution of"
-    raise UnknownInformation(f"laplace: the Gauss-Newton matrix is not known for {law} '{name}'.")
+    what = "a `numpyro.factor`" if is_factor(fn) else f"{type(fn).__name__}, the distribution of"
+    raise UnknownInformation(f"laplace: the Gauss-Newton matrix is not known for {what} '{name}'.")
 
 
 def _information_of_df(df: jax.Array) -> jax.Array:

@@ -49,17 +49,10 @@ def fit_modes(
     training: TrainingOptions,
     noise: PyTree = None,
 ) -> tuple[Values, np.ndarray, np.ndarray]:
-    """Optimise members, on all rows to their modes.
-
-    The default optimiser takes at most half of the steps, and L-BFGS what is left. Minibatches,
-    `validation`, data on the host, fewer than 200 steps, and a user's optimiser that takes every step
-    keep members where the optimiser ends.
-
-    :param noise: noise of each member, where the model is perturbed.
-    :return: unconstrained values, energies on all rows (nats), and ½ gᵀ G⁻¹ g of each member, NaN
-        where it was not measured.
-    :raises NoMode: where a member runs towards a noise of 0.
-    """
+    """Unconstrained values of optimised members, energies, and ½ gᵀ G⁻¹ g (NaN where not measured)."""
+    # The default optimiser takes half of the steps at most, and L-BFGS what is left. Minibatches,
+    # `validation`, data on the host, fewer than 200 steps, and a user's optimiser that takes every step keep
+    # members where the optimiser ends.
     unknown = np.full(num_members, np.nan)
     on_all_rows = training.batch_size is None and not member_optimizer.whole.centered.is_on_host
     if not on_all_rows or training.validation is not None or training.num_steps < 2 * BLOCK:
@@ -88,11 +81,7 @@ def to_modes(
     progress_bar: bool,
     noise: PyTree = None,
 ) -> tuple[Values, np.ndarray]:
-    """Move members to their modes.
-
-    :param num_steps: most steps of L-BFGS.
-    :return: unconstrained values, and ½ gᵀ G⁻¹ g of each member, nats.
-    """
+    """Move members to their modes by at most so many steps of L-BFGS; also ½ gᵀ G⁻¹ g of each, nats."""
     newton = Newton(member_optimizer, z)
     descend = _LBFGS(member_optimizer, noise)
     with tqdm(total=num_steps, desc="to the mode", disable=not progress_bar) as bar:
@@ -128,7 +117,7 @@ class _LBFGS:
             )
             energy = np.asarray(energy, np.float64)
             done += count
-            bar.set_postfix_str(f"potential energy {np.nanmean(energy):.6g}", refresh=False)
+            bar.set_postfix_str(f"potential energy {energy.mean():.6g}", refresh=False)
             bar.update(count)
             if not (last - energy > REACHED / 10 + 4 * _rounding(z, energy)).any():
                 break
@@ -138,10 +127,7 @@ class _LBFGS:
 
 
 def _by_fixed_matrix(newton: Newton, z: Values, noise: PyTree) -> tuple[Values, np.ndarray]:
-    """Steps -G⁻¹ g of each member, taken while they shorten themselves and no energy rises.
-
-    :return: values, and ½ gᵀ G⁻¹ g at them.
-    """
+    """Steps -G⁻¹ g of each member while they shorten and no energy rises; also ½ gᵀ G⁻¹ g there."""
     at = newton.slopes(z, noise)
     solvers = [newton.solver(z, noise, m) for m in range(len(at.energy))]
 
@@ -194,14 +180,9 @@ def say_if_not_reached(owner: str, found: np.ndarray) -> None:
 def refuse_without_mode(
     member_optimizer: MemberOptimizer, z: Values, found: np.ndarray | None = None
 ) -> None:
-    """Refuse members that run towards a noise of 0, where a density grows without bound.
-
-    The noise of a value is what its density says: 1/p(y) over √(2π), or √(2πe) on average. It is compared
-    with the spread of the values, and only where it depends on parameters.
-
-    :param found: ½ gᵀ G⁻¹ g of the members, where it was measured.
-    :raises ValueError: saying what was found and what to do.
-    """
+    """Refuse members that run towards a noise of 0, where a density grows without bound."""
+    # The noise of a value is what its density says: 1/p(y) over √(2π), or √(2πe) on average. It is compared
+    # with the spread of the values, and only where it depends on parameters.
     potential, owner = member_optimizer.whole.centered, member_optimizer.owner
     structure = potential.structure
     names = [name for name in structure.targets if not structure.sites[name].discrete]

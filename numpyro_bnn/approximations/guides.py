@@ -36,18 +36,7 @@ def guide_for(
     init_scale: float,
     is_told: bool,
 ) -> AutoGuide:
-    """The guide of a fit.
-
-    :param given: what the user gave; None for ``AutoNormal``.
-    :param model: the user's model, which a guide that was made already must be of.
-    :param on_rows: the model that the fit evaluates.
-    :param start: constrained values to begin at.
-    :param init_scale: standard deviations at the start, for a class that has such an argument.
-    :param is_told: whether the user gave the start; a guide with an `init_loc_fn` of its own begins there
-        otherwise.
-    :raises TypeError: for anything that is no guide and makes none.
-    :raises ValueError: for a guide of another model.
-    """
+    """The guide of a fit, from what the user gave; None stands for ``AutoNormal``."""
     given = AutoNormal if given is None else given
     begin = init_to_value(values=dict(start))
     if isinstance(given, type) and issubclass(given, AutoGuide):
@@ -78,10 +67,7 @@ def guide_for(
 
 
 def refuse_minibatches(guide: AutoGuide, batch_size: int | None) -> None:
-    """Refuse minibatches for a guide that evaluates the model on the rows it was set up with.
-
-    :raises ValueError: naming the guide.
-    """
+    """Refuse minibatches for a guide that evaluates the model on the rows it was set up with."""
     if batch_size is not None and isinstance(guide, _ALL_ROWS):
         raise ValueError(
             f"mean_field: {type(guide).__name__} evaluates the model on the rows that it was set up with, "
@@ -92,12 +78,6 @@ def refuse_minibatches(guide: AutoGuide, batch_size: int | None) -> None:
 def sampled(
     guide: AutoGuide, key: jax.Array, params: Mapping[str, Any], *args: Any
 ) -> dict[str, jax.Array]:
-    """Constrained values of the latent sites, drawn from a fitted guide.
-
-    :param guide: the guide.
-    :param key: random key.
-    :param params: its fitted parameters.
-    :param args: arguments of the model that it was made for.
-    """
+    """Constrained values of the latent sites, drawn from a fitted guide."""
     drawn: dict[str, jax.Array] = guide.sample_posterior(key, dict(params), *args)
     return drawn

@@ -10,14 +10,7 @@ from numpyro_bnn.data.arguments import innermost
 def check_keywords(
     owner: str, options: Iterable[str], model: Callable, given: Mapping[str, object]
 ) -> None:
-    """Refuse keywords that the model does not take; a model with ``**kwargs`` takes any.
-
-    :param owner: the function that was called.
-    :param options: its own keywords.
-    :param model: a NumPyro model.
-    :param given: keywords that are not options.
-    :raises TypeError: naming them, similar names, and the keywords that function and model take.
-    """
+    """Refuse keywords that the model does not take; a model with ``**kwargs`` takes any."""
     takes = _keywords_of(model)
     unknown = [] if takes is None else [name for name in given if name not in takes]
     if takes is None or not unknown:

@@ -98,8 +98,8 @@ def laplace(
     :raises ImportError: for ``"low_rank"`` without matfree.
     :raises ValueError: where there is no mode, if a number is out of range, a site is unknown, the last layer
         cannot be found, no curvature is positive definite, the prior is not one that ``"low_rank"`` can take,
-        or the Gauss-Newton matrix is needed of a law for which it is not known, or of an observed value that
-        depends on latent sites (``obs=y - f(x)``) under a law other than Normal or StudentT.
+        or the Gauss-Newton matrix is needed of a distribution for which it is not known, or of an observed
+        value that depends on latent sites (``obs=y - f(x)``) under another one than Normal or StudentT.
     """
     num_samples = check_whole("laplace", "num_samples", num_samples)
     _check_covariance(covariance, rank)

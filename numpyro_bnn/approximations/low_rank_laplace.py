@@ -56,15 +56,7 @@ class LowRank(NamedTuple):
 def low_rank(
     member_optimizer: MemberOptimizer, z: Values, sites: Sequence[str], rank: int
 ) -> LowRank:
-    """The strongest directions of the data at a mode.
-
-    :param z: unconstrained values at the mode.
-    :param sites: the sites that are random.
-    :param rank: number of directions, each of which costs four products of G with a vector.
-    :raises ImportError: without matfree.
-    :raises ValueError: for a prior that couples parameters, or is not log-concave at the mode, and for a
-        likelihood whose Gauss-Newton matrix is not known.
-    """
+    """The strongest directions of the data at a mode; each costs four products of G with a vector."""
     size = sum(z[name].size for name in sites)
     krylov = _lanczos(min(_STEPS_A_DIRECTION * rank + _MORE_STEPS, size))
     programs = member_optimizer.programs

@@ -45,14 +45,7 @@ from numpyro_bnn.potential.starts import (
 
 
 class Marginal:
-    """The marginal energy U(w) of a model given its arguments, hierarchical precisions integrated out.
-
-    For a model without such precisions it is the potential energy.
-
-    :param model: a NumPyro model, in whatever coordinates.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    """
+    """The energy U(w) of a model, with its hierarchical precisions integrated out."""
 
     def __init__(self, model: Callable, args: tuple = (), kwargs: dict | None = None) -> None:
         self._model = model
@@ -91,30 +84,28 @@ class Marginal:
     def _integrated(self, z: Values, energy: Callable[[Values], jax.Array]) -> jax.Array:
         full = self.with_precisions(z)
         total = energy(full)
-        for name, law in self._likely(z).items():
+        for name, distribution in self._likely(z).items():
             # The unconstrained precision is its logarithm, whose Jacobian `energy` counts.
-            total += jnp.sum(law.log_prob(jnp.exp(full[name])) + full[name])
+            total += jnp.sum(distribution.log_prob(jnp.exp(full[name])) + full[name])
         return total
 
     def _conditionals(self, z: Values) -> dict[str, dist.Gamma]:
-        """Laws of the precisions given unconstrained values of all other sites."""
+        """Distributions of the precisions given unconstrained values of all other sites."""
         above = {n: jnp.exp(z[n]) for n in self.centered.structure.levels if n not in self.groups}
         return {name: group.conditional(z | above) for name, group in self.groups.items()}
 
     def _likely(self, z: Values) -> dict[str, dist.Gamma]:
-        """These laws, of means that the prior allows: those of the weights at which a precision is held."""
-        laws = {}
-        for name, law in self._conditionals(z).items():
-            least = law.concentration / self._largest[name]
-            laws[name] = Gamma(law.concentration, jnp.maximum(law.rate, least))
-        return laws
+        """These distributions, of means that the prior allows, at which a precision is held."""
+        distributions = {}
+        for name, distribution in self._conditionals(z).items():
+            least = distribution.concentration / self._largest[name]
+            distributions[name] = Gamma(
+                distribution.concentration, jnp.maximum(distribution.rate, least)
+            )
+        return distributions
 
     def prior_energy(self, z: Values, precisions: Values) -> jax.Array:
-        """-log p(w | τ) up to a constant: the energy of the prior at given precisions.
-
-        :param z: unconstrained values.
-        :param precisions: unconstrained precisions by site.
-        """
+        """-log p(w | τ) up to a constant: the energy of the prior at given unconstrained precisions."""
         prior = block(self.centered.bound, hide=self.centered.structure.observed)
         return potential_energy(prior, self.centered.args, self.centered.kwargs, z | precisions)
 
@@ -128,19 +119,12 @@ class Marginal:
         """Add unconstrained precisions, as constants: conditional means as far as the prior allows."""
         to_unconstrained = biject_to(constraints.positive).inv
         full = dict(z)
-        for name, law in self._likely(z).items():
-            full[name] = lax.stop_gradient(to_unconstrained(law.mean))
+        for name, distribution in self._likely(z).items():
+            full[name] = lax.stop_gradient(to_unconstrained(distribution.mean))
         return full
 
     def begin(self, key: jax.Array, given: Values, shrunk: bool | jax.Array = False) -> Values:
-        """A start: a prior draw, as :func:`~numpyro_bnn.potential.starts.gentle_draw` makes them.
-
-        :param key: random key.
-        :param given: values of some sites that replace what is drawn.
-        :param shrunk: whether the unconstrained values of each site are made smaller where their
-            root mean square is above 1; may be traced.
-        :raises ValueError: if `given` does not fit the model.
-        """
+        """A start from a prior draw, of root mean square 1 at most in each site where `shrunk`."""
         drawn = gentle_draw(self.centered, key)
         check_names(given, drawn)
         for name, value in given.items():
@@ -164,18 +148,13 @@ class Marginal:
         return {name: unconstrained[name] for name in self.sites}
 
     def complete(self, z: Values, key: jax.Array | None = None) -> Values:
-        """Unconstrained values of the model's own latent sites.
-
-        :param z: unconstrained values of the sites that U is a function of.
-        :param key: draws every precision from its conditional given the weights; without a key
-            each is at the mean of it, or at the largest that its prior allows.
-        """
+        """Unconstrained values of the model's own sites; precisions are drawn by a key, or means."""
         values = self.centered.constrain(self.with_precisions(z))
         if key is None:
-            values |= {name: law.mean for name, law in self._likely(z).items()}
+            values |= {name: distribution.mean for name, distribution in self._likely(z).items()}
         else:
-            for i, (name, law) in enumerate(self._conditionals(z).items()):
-                values[name] = law.sample(jax.random.fold_in(key, i))
+            for i, (name, distribution) in enumerate(self._conditionals(z).items()):
+                values[name] = distribution.sample(jax.random.fold_in(key, i))
         return own_coordinates(self.original, values)
 
     def draw(self, z: Values, key: jax.Array | None = None) -> Values:

@@ -61,7 +61,7 @@ def mean_field(
     progress_bar: bool = True,
     **kwargs: Any,
 ) -> Draws:
-    """Draws from the independent Gaussians nearest to the posterior, or from another family of laws.
+    """Draws from the independent Gaussians nearest to the posterior, or from another family.
 
     Nearest in KL(q ‖ p), in unconstrained coordinates, estimated with reparameterised draws. The family is
     that of `guide`: with ``AutoMultivariateNormal`` all correlations are kept (P² numbers for P
@@ -102,7 +102,7 @@ def mean_field(
     :param progress_bar: show the ELBO while it rises.
     :param kwargs: keyword arguments of the model.
     :return: one chain; ``info["elbo"]`` is the mean ELBO of the last steps, nats (of ``AutoDelta`` and
-        ``AutoLaplaceApproximation``, whose law is a point while it is fitted, the log joint density).
+        ``AutoLaplaceApproximation``, which is a point while it is fitted, the log joint density).
     :raises TypeError: for a `guide` that is none.
     :raises ValueError: if a number is out of range, `init_params` name other sites than the model
         has or lack some, the guide is of another model or cannot take minibatches, the checkpoint is of
@@ -176,12 +176,7 @@ def mean_field(
 
 
 class _Programs:
-    """The compiled programs of a fit: its start, blocks of its steps, and draws from the guide.
-
-    :param model: the model that is fitted.
-    :param member_optimizer: the data, and what a minibatch of them is.
-    :param batch_size: rows of a step; all where None.
-    """
+    """The compiled programs of a fit: its start, blocks of its steps, and draws from the guide."""
 
     svi: SVI
     guide: AutoGuide
@@ -234,12 +229,7 @@ class _Programs:
 
 
 class _Disk:
-    """The checkpoint of a fit.
-
-    :param folder: its folder; nothing is stored where None.
-    :param every: steps between checkpoints.
-    :param watched: description of everything that decides the fit.
-    """
+    """The checkpoint of a fit."""
 
     def __init__(
         self, folder: str | Path | None, every: int, watched: ChangesByModel | None

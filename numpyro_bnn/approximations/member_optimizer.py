@@ -89,14 +89,7 @@ class TrainingOptions(NamedTuple):
     def checked(
         self, function: Callable, model: Callable, kwargs: Mapping[str, object]
     ) -> "TrainingOptions":
-        """Check these options, and convert numbers to Python's own integers.
-
-        :param function: the function that was called.
-        :param model: the model.
-        :param kwargs: the keywords that are not options of the function, meant for the model.
-        :raises ValueError: if a number is out of range.
-        :raises TypeError: if `validation` is not a tuple of arguments, or for an unknown keyword.
-        """
+        """Check these options, and convert numbers to Python's own integers."""
         owner = function.__name__
         check_keywords(owner, keyword_options(function), model, kwargs)
         if self.validation is not None and not isinstance(self.validation, tuple | list):
@@ -112,10 +105,7 @@ class TrainingOptions(NamedTuple):
 
 
 def check_tolerance(owner: str, tolerance: object) -> None:
-    """Refuse what is not a number.
-
-    :raises ValueError: naming it.
-    """
+    """Refuse what is not a number."""
     number = isinstance(tolerance, (int, float, np.number)) and not isinstance(tolerance, bool)
     if not number or np.isnan(tolerance):
         raise ValueError(
@@ -125,16 +115,7 @@ def check_tolerance(owner: str, tolerance: object) -> None:
 
 
 class MemberOptimizer:
-    """The compiled optimisation of one model on one data set.
-
-    :param owner: the caller, for error messages.
-    :param model: a NumPyro model.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
-    :param order: how minibatches are taken, see :func:`numpyro_bnn.gradients.minibatch`.
-    :raises ValueError: if the model has discrete latent sites or cannot be subsampled.
-    """
+    """The compiled optimisation of one model on one data set."""
 
     def __init__(
         self,
@@ -178,11 +159,7 @@ class MemberOptimizer:
     def begin(
         self, key: jax.Array, num_members: int, given: Values | None, noise: PyTree = None
     ) -> Values:
-        """Starts: for each member the one of lowest energy among several prior draws.
-
-        :param given: values of some sites, in place of drawn ones.
-        :param noise: noise of each member, where the model is perturbed.
-        """
+        """For each member the start of lowest energy among several prior draws; `given` replaces some."""
         if given is not None:
             check_mapping(self.owner, given)
         start = self.programs.compiled(self.programs.start)
@@ -246,15 +223,9 @@ class MemberOptimizer:
         num_steps: int | None = None,
         to_mode: bool = False,
     ) -> tuple[Values, np.ndarray]:
-        """Optimise members from their own starts; members that end far above the others start again.
-
-        Each member holds out a fold of the rows, and keeps the values at which these were likeliest.
-
-        :param noise: noise of each member, where the model is perturbed.
-        :param num_steps: most steps to take, where fewer than those of `training`.
-        :param to_mode: hold out no rows, unless `training` has some for validation.
-        :return: unconstrained values, and the energy of each member on all rows (nats).
-        """
+        """Optimise members from their own starts: unconstrained values, and energies on all rows (nats)."""
+        # Each member holds out a fold of the rows, unless `to_mode`, and keeps the values at which these were
+        # likeliest; members that end far above the others start again.
         check_key(self.owner, key)
         if num_steps is not None:
             training = training._replace(num_steps=num_steps)
@@ -271,7 +242,9 @@ class MemberOptimizer:
             key_start, key_rows = jax.random.split(key)
             z = self.begin(key_start, num_members, training.init_params, noise)
             best = () if held is None else (z, jnp.full(num_members, -jnp.inf))
-            members = self.members(key_rows, z, jax.vmap(optimizer.init)(z), best)
+            # Members of one optimiser may differ by their number, as in their weight decay.
+            moments = jax.vmap(optimizer.init, axis_name="members")(z)
+            members = self.members(key_rows, z, moments, best)
             z = self._descend(advance, members, training, noise)
             return z, self.energies(z)
 
@@ -363,14 +336,7 @@ class MemberOptimizer:
         energy: np.ndarray | None = None,
         **info: object,
     ) -> Draws:
-        """Members and their samples as draws, failed members left out.
-
-        :param z: unconstrained values, leading axes (member, draw).
-        :param key: draws the hierarchical precisions given the weights; None for their means.
-        :param energy: energy of each member, nats.
-        :param info: facts about the run.
-        :raises ValueError: if no member is left.
-        """
+        """Members and their samples, leading axes (member, draw), as draws without failed members."""
         good, left_out = keep_finite(self.owner, finite_members(z), self.about_data)
         kept = take_members(z, good) if left_out else z
         shape = jnp.shape(next(iter(kept.values())))[:2]

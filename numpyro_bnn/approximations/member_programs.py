@@ -42,16 +42,7 @@ class Members(NamedTuple):
 
 
 class MemberPrograms:
-    """Functions of the members and data of one model, to be compiled by :meth:`compiled`.
-
-    :param model: a NumPyro model.
-    :param static: description of its arguments, see
-        :class:`~numpyro_bnn.potential.compiled_arguments.Arguments`.
-    :param plate: name of the data plate; empty where rows are not taken by number.
-    :param size: its number of rows.
-    :param estimator: estimates energies and gradients.
-    :param perturb: makes the model of one member from the model and the noise of that member.
-    """
+    """Functions of the members and data of one model, to be compiled by :meth:`compiled`."""
 
     def __init__(
         self,
@@ -67,11 +58,7 @@ class MemberPrograms:
         self.estimator, self.perturb = estimator, perturb
 
     def compiled(self, function: Callable, **parts: object) -> Callable:
-        """A function of this object, compiled, or what an equal model had compiled.
-
-        :param function: a method, or a function that refers to this object and to `parts` alone.
-        :param parts: what else its trace depends on.
-        """
+        """A function of this object and `parts` alone, compiled, or what an equal model had compiled."""
         own = {name: value for name, value in vars(self).items() if name not in ("model", "static")}
         traced = Traced(self.model, self.static, **own, **parts)
         return compiled(fast_convolutions(function), traced)
@@ -84,14 +71,9 @@ class MemberPrograms:
     def start(
         self, keys: jax.Array, given: Values, noise: PyTree, arrays: list[jax.Array]
     ) -> Values:
-        """For each member the start of lowest energy among several prior draws.
-
-        Every second draw is shrunk, because a draw from a wide prior may have an energy from which no
-        optimiser recovers. With minibatches, candidates are compared on a single one.
-
-        :param given: values of some sites, in place of drawn ones.
-        :param noise: noise of each member, where the model is perturbed.
-        """
+        """For each member the start of lowest energy among several prior draws."""
+        # Every second draw is shrunk, because a draw from a wide prior may have an energy from which no
+        # optimiser recovers. With minibatches, candidates are compared on a single one.
         centered = marginal_of(self.model, self.static, arrays)
 
         num_members = len(keys)
@@ -123,14 +105,10 @@ class MemberPrograms:
     def advance(
         self, optimizer: optax.GradientTransformation, held: tuple | None = None
     ) -> Callable:
-        """The program ``(members, num_steps, noise, arrays, given) -> (members, energies, variances)``.
-
-        Energies are means over the steps, and the variances those of single steps.
-
-        :param held: how the program keeps the best by held-out rows: description of the arguments ``given``,
-            which are others than those of training; of `noise`, () for all rows at once, or the plate and the
-            number of held-out rows. None to keep none.
-        """
+        """The program ``(members, num_steps, noise, arrays, given) -> (members, energies, variances)``."""
+        # Energies are means over the steps, and variances those of single steps. `held` says how to keep the
+        # best by held-out rows: the description of the arguments `given`, or of `noise`, () for all rows at
+        # once or the plate and the number of held-out rows.
         extended = optax.with_extra_args_support(optimizer)
 
         def steps(

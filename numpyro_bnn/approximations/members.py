@@ -14,15 +14,10 @@ from numpyro_bnn.potential.sites import Structure
 
 
 def allowed_excess(structure: Structure, num_weights: int) -> float:
-    """How far above the best a member may end, in nats.
-
-    Draws of a Gaussian posterior have energies above that of the mode by half a χ² variable with k degrees
-    of freedom, k the number of parameters that the data determine: k/2 on average, with standard
-    deviation √(k/2). The posterior around the best member practically never exceeds k/2 + 5 √(k/2) + 10.
-
-    :param structure: sites and plates of the model.
-    :param num_weights: number of parameters.
-    """
+    """How far above the best a member may end, in nats."""
+    # Draws of a Gaussian posterior have energies above that of the mode by half a χ² variable with k degrees
+    # of freedom, k the number of parameters that the data determine: practically never above k/2 + 5 √(k/2) +
+    # 10.
     sites = [structure.sites[name] for name in structure.evidence]
     decided = float(num_weights)
     if not any(site.factor for site in sites):
@@ -31,11 +26,7 @@ def allowed_excess(structure: Structure, num_weights: int) -> float:
 
 
 def far_above(energy: np.ndarray, allowed: float) -> np.ndarray:
-    """Which members ended with an energy above :func:`limit_of`, or not finite.
-
-    :param energy: energy of each member, nats.
-    :param allowed: excess over the lowest that the model allows, see :func:`allowed_excess`.
-    """
+    """Which members ended with an energy above :func:`limit_of`, or not finite."""
     finite = np.isfinite(energy)
     if not finite.any():
         return np.zeros(len(energy), bool)
@@ -43,11 +34,9 @@ def far_above(energy: np.ndarray, allowed: float) -> np.ndarray:
 
 
 def limit_of(energy: np.ndarray, allowed: float) -> float:
-    """The energy up to which members count as near the lowest, nats.
-
-    Where the median member is nearly as far above the lowest as the model allows, or further (because of
-    modes of unequal depth or the noise of minibatches), ten times its excess is allowed.
-    """
+    """The energy up to which members count as near the lowest, nats."""
+    # Where the median member is nearly as far above the lowest as the model allows, or further (because of
+    # modes of unequal depth or the noise of minibatches), ten times its excess is allowed.
     ordered = np.sort(energy[np.isfinite(energy)])
     usual = ordered[(len(ordered) - 1) // 2] - ordered[0]
     return float(ordered[0] + max(allowed, 10 * usual))
@@ -90,13 +79,7 @@ def finite_members(z: Values) -> np.ndarray:
 def keep_finite(
     owner: str, finite: np.ndarray, about_data: Callable[[], str]
 ) -> tuple[np.ndarray, dict[int, str]]:
-    """Numbers of the members to keep, and the reason by number for the others, which are left out.
-
-    :param owner: the function that was called, for messages.
-    :param finite: whether all values of each member are finite.
-    :param about_data: gives a sentence on data that are not finite, which goes before other advice.
-    :raises ValueError: if none is left.
-    """
+    """Numbers of the members to keep, and the reason by number for the others, which are left out."""
     left_out = {int(i): "its values are not finite" for i in np.flatnonzero(~finite)}
     if not left_out:
         return np.flatnonzero(finite), left_out

@@ -193,8 +193,9 @@ def randomized_map(
 
     which for a linear model with Gaussian prior and known noise is an exact posterior draw, weights of rows
     (`handlers.scale`) included.
-    Observed constants whose law depends on latent sites (a covariate measured with an error, the first value
-    of a series) are perturbed too, in their own density; values that ``condition`` gives to weights are not.
+    Observed constants whose distribution depends on latent sites (a covariate measured with an error, the
+    first value of a series) are perturbed too, in their own density; values that ``condition`` gives to
+    weights are not.
     Targets without known Gaussian noise (classes, or a noise that is fitted) get exponential
     weights of mean 1, the weighted likelihood bootstrap, instead; priors that are not Gaussian
     have no anchor. Under a hierarchical prior anchors are standard normal draws over the square

@@ -46,12 +46,7 @@ class Slopes(NamedTuple):
 
 
 class Newton:
-    """Gradients and matrices G of the members of one optimisation; every program compiles once.
-
-    :param member_optimizer: the optimisation.
-    :param example: values of its members, for their shapes.
-    :param sites: sites that are varied; all where None.
-    """
+    """Gradients and matrices G of the members of one optimisation; every program compiles once."""
 
     def __init__(
         self, member_optimizer: MemberOptimizer, example: Values, sites: Sequence[str] | None = None
@@ -103,11 +98,9 @@ class Newton:
         return np.array([decrement(g, self.solver(z, noise, m)(g)) for m, g in enumerate(gradient)])
 
     def solver(self, z: Values, noise: PyTree, member: int) -> Solve:
-        """A function that multiplies a vector with G⁻¹ of one member; of a vector that is not finite, NaN.
-
-        Costs as many products of G with a vector, of two to three gradients each, as there are
-        weights; with more than 5000 weights at most 200 for every call.
-        """
+        """A function that multiplies a vector with G⁻¹ of one member; of a vector that is not finite, NaN."""
+        # It costs a product of G, of two to three gradients, for each weight; above 5000 weights 200 for
+        # every call.
         own, noise = jax.tree.map(lambda leaf: leaf[member], (z, noise))
         arrays = self._member_optimizer.arrays
         if self.size <= MOST_DENSE:

@@ -93,14 +93,7 @@ def optimize(
 
 
 def ensemble_of(model: Callable, starts: Values, *args: object, **kwargs: object) -> Draws:
-    """Optimised starts as draws: each member is a chain of one draw, with its potential energy.
-
-    :param model: the model.
-    :param starts: unconstrained values by site, what :func:`numpyro_bnn.optimize` returns.
-    :param args: arguments of the model.
-    :param kwargs: its keyword arguments.
-    :return: one chain of one draw for each start.
-    """
+    """Optimised starts as draws: each member is a chain of one draw, with its potential energy."""
     arrays, named = prepared(model, args, kwargs)
     model, _ = with_structure(model, arrays, named)
     arguments = Arguments.split(arrays, named)

@@ -35,13 +35,7 @@ Noise = dict[str, jax.Array]
 
 
 class perturbed(Messenger):
-    """Handler that perturbs a model by given noise.
-
-    :param fn: the model.
-    :param noise: by site: standard normal values like the site for observed sites of known
-        Gaussian noise and for latent sites, a weight a row for other observed sites.
-    :param known: observed sites whose targets are perturbed.
-    """
+    """Handler that perturbs targets and prior means by standard normals, and other rows by weights."""
 
     def __init__(self, fn: Callable | None, noise: Noise, known: frozenset[str]) -> None:
         self.noise = noise
@@ -73,55 +67,44 @@ class perturbed(Messenger):
             self.rows[msg["name"]] = msg["value"]
 
 
-def shift_of(law: dist.Distribution, noise: jax.Array) -> jax.Array:
-    """Draws from a Gaussian law around its mean, made of standard normal values.
-
-    :param law: the law, with whatever is around it.
-    :param noise: standard normals, of the shape of its values.
-    """
-    base = family_of(law)
+def shift_of(distribution: dist.Distribution, noise: jax.Array) -> jax.Array:
+    """Draws from a Gaussian distribution around its mean, made of standard normal values."""
+    base = family_of(distribution)
     if isinstance(base, dist.Normal):
         return base.scale * noise
     return jnp.squeeze(_root(base) @ noise[..., None], -1)
 
 
-def moved(law: dist.Distribution, shift: jax.Array) -> dist.Distribution:
-    """A Gaussian law with another mean; masks around it stay.
-
-    :param law: the law.
-    :param shift: what is added to its mean, of the shape of its values.
-    """
-    if isinstance(law, dist.MaskedDistribution):
-        return moved(law.base_dist, shift).mask(law._mask)
-    if isinstance(law, dist.Independent):
-        return moved(law.base_dist, shift).to_event(law.reinterpreted_batch_ndims)
-    if isinstance(law, dist.ExpandedDistribution):
-        return moved(law.base_dist, shift)
-    if isinstance(law, dist.Normal):
-        return dist.Normal(law.loc + shift, law.scale)
-    return dist.MultivariateNormal(law.loc + shift, scale_tril=_root(law))
+def moved(distribution: dist.Distribution, shift: jax.Array) -> dist.Distribution:
+    """A Gaussian distribution with another mean; masks around it stay."""
+    if isinstance(distribution, dist.MaskedDistribution):
+        return moved(distribution.base_dist, shift).mask(distribution._mask)
+    if isinstance(distribution, dist.Independent):
+        return moved(distribution.base_dist, shift).to_event(distribution.reinterpreted_batch_ndims)
+    if isinstance(distribution, dist.ExpandedDistribution):
+        return moved(distribution.base_dist, shift)
+    if isinstance(distribution, dist.Normal):
+        return dist.Normal(distribution.loc + shift, distribution.scale)
+    return dist.MultivariateNormal(distribution.loc + shift, scale_tril=_root(distribution))
 
 
-def _root(law: dist.Distribution) -> jax.Array:
-    """The Cholesky factor of the covariance of a multivariate normal law."""
-    root = getattr(law, "scale_tril", None)
-    return jnp.linalg.cholesky(law.covariance_matrix) if root is None else root
+def _root(distribution: dist.Distribution) -> jax.Array:
+    """The Cholesky factor of the covariance of a multivariate normal distribution."""
+    root = getattr(distribution, "scale_tril", None)
+    return jnp.linalg.cholesky(distribution.covariance_matrix) if root is None else root
 
 
 def known_noise(potential: Potential) -> tuple[frozenset[str], Noise]:
-    """What is known before a member is drawn.
-
-    :return: observed sites that are Gaussian with a scale or covariance that no latent site enters; and how
-        often the log density of each site counts where that is not once, of a shape that broadcasts with its
-        batch shape.
-    """
+    """Observed sites of known Gaussian noise, and how often sites count where that is not once."""
 
     @jax.jit
     def found(key: jax.Array) -> tuple[Noise, Noise]:
         drawn = substitute(seed(potential.bound, key), substitute_fn=init_to_sample)
         sites = trace(drawn).get_trace(*potential.args, **potential.kwargs)
-        laws = {name: family_of(sites[name]["fn"]) for name in potential.structure.evidence}
-        gaussian = {name: fn for name, fn in laws.items() if isinstance(fn, GAUSSIAN)}
+        distributions = {
+            name: family_of(sites[name]["fn"]) for name in potential.structure.evidence
+        }
+        gaussian = {name: fn for name, fn in distributions.items() if isinstance(fn, GAUSSIAN)}
         scales = {
             n: fn.covariance_matrix if fn.event_shape else fn.scale for n, fn in gaussian.items()
         }
@@ -134,15 +117,8 @@ def known_noise(potential: Potential) -> tuple[frozenset[str], Noise]:
 
 
 def refuse_common_weights(structure: Structure, known: frozenset[str], rows: set[int]) -> None:
-    """Refuse a likelihood of which all rows together get one weight, which says nothing of their scatter.
-
-    A single observation beside data, such as a constant that was measured, has a weight of its own.
-
-    :param structure: the model.
-    :param known: observed sites whose targets are perturbed, which have no weights.
-    :param rows: how many rows the inputs have, where that is known.
-    :raises ValueError: naming the site.
-    """
+    """Refuse a likelihood of which all rows together get one weight, which says nothing of their scatter."""
+    # A single observation beside data, such as a constant that was measured, has a weight of its own.
     if rows == {1}:
         return
     # An input of one entry may be no row.
@@ -166,12 +142,12 @@ def refuse_common_weights(structure: Structure, known: frozenset[str], rows: set
             f"randomized_map: {what}, in which all rows are together, and its noise is not Gaussian of a "
             f"known scale. It would be randomised by weights of rows, of which it takes {math.prod(batch)}. "
             "Give the rows a batch axis (`numpyro.plate`, no `.to_event` over them), or take `laplace`, "
-            "`mean_field` or a sampler for a law of all rows."
+            "`mean_field` or a sampler for one distribution of all rows."
         )
 
 
 def _full_shape(site: Site) -> tuple[int, ...]:
-    """Batch and event shape: several values under one law without batch axes count once each."""
+    """Batch and event shape: values under one distribution without batch axes count once each."""
     return np.broadcast_shapes(site.shape, site.distribution_shape)
 
 
@@ -200,14 +176,7 @@ def gaussian_priors(marginal: Marginal) -> list[str]:
 def draw_noise(
     key: jax.Array, marginal: Marginal, anchored: list[str], known: frozenset[str], counts: Noise
 ) -> Noise:
-    """The noise of one member, for every site that is perturbed.
-
-    :param key: random key.
-    :param marginal: energy of the model as it is.
-    :param anchored: latent sites with Gaussian priors.
-    :param known: observed sites with known Gaussian noise.
-    :param counts: how often the log density of a site counts, of those where that is not once.
-    """
+    """The noise of one member, for every site that is perturbed."""
     structure = marginal.centered.structure
     noise = {}
     for i, name in enumerate([*anchored, *structure.evidence]):

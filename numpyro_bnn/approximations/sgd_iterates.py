@@ -205,12 +205,7 @@ def swag(
 
 
 def gaussian_of_snapshots(key: jax.Array, snapshots: Values, rank: int) -> Values:
-    """One draw from SWAG's Gaussian; see :func:`swag`.
-
-    :param key: random key.
-    :param snapshots: leaves (snapshot, …).
-    :param rank: rank of the low-rank half.
-    """
+    """One draw from SWAG's Gaussian; see :func:`swag`."""
     key_low, key_diagonal = jax.random.split(key)
     low = jax.random.normal(key_low, (rank,)) / jnp.sqrt(2 * (rank - 1))
     keys = jax.random.split(key_diagonal, len(snapshots))
@@ -239,10 +234,7 @@ class _Plan(NamedTuple):
     rate: Rate
 
     def checked(self, owner: str) -> "_Plan":
-        """Check this plan, and convert its numbers to Python's own integers.
-
-        :raises ValueError: if one is out of range.
-        """
+        """Check this plan, and convert its numbers to Python's own integers."""
         rate = self.rate
         if rate != "auto" and not (isinstance(rate, (int, float)) and 0 < rate < np.inf):
             raise ValueError(f"{owner}: rate must be a positive number or 'auto', got {rate!r}.")
@@ -275,10 +267,7 @@ def _iterate(
     plan: _Plan,
     options: TrainingOptions,
 ) -> tuple[jax.Array, MemberOptimizer, Values, list[float]]:
-    """Optimise members, then collect iterates of each at a constant rate.
-
-    :return: an unused key, the optimiser of the members, iterates (member, iterate, …) and rates.
-    """
+    """An unused key, the optimiser of members, and iterates of each at a constant rate with these rates."""
     check_key(owner, key)
     # Independent minibatches: those of one epoch cancel each other's noise.
     member_optimizer = MemberOptimizer(

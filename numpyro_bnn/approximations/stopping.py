@@ -23,16 +23,11 @@ SHARE, MOST = 0.2, 2000
 
 
 class Settling:
-    """Decides whether energies still fall, from noisy means over blocks of steps.
+    """Decides whether energies still fall by more than a fraction, from noisy means over blocks of steps."""
 
-    The mean over the last w blocks is compared with the mean over the w before, for
-    w = 1, 2, 4, …, each side at least an epoch of minibatches. Members have settled when for some
-    w the fall in 100 steps, plus two standard errors of it, is below a fraction of the energy for
-    each of them: noise can delay the end, but not cause it.
-
-    :param tolerance: this fraction of the energy; with 0 or less members never settle.
-    :param epoch: steps that see every row once; 1 for steps on all rows.
-    """
+    # The mean over the last w blocks is compared with the mean over the w before, for w = 1, 2, 4, …, each
+    # side at least an epoch of minibatches. Members have settled when for some w the fall in 100 steps, plus
+    # two standard errors of it, is below the fraction for each: noise can delay the end, but not cause it.
 
     def __init__(self, tolerance: float, epoch: int = 1) -> None:
         self.tolerance = tolerance
@@ -41,12 +36,7 @@ class Settling:
         self._variances: list[np.ndarray] = []
 
     def add_block(self, mean: np.ndarray, variance: np.ndarray) -> bool:
-        """Take the next block into account.
-
-        :param mean: energy of each member in the block, nats.
-        :param variance: variance of that mean by the noise of minibatches; 0 for steps on all rows.
-        :return: whether all members have settled.
-        """
+        """Take the next block's means and variances into account; whether all members have settled."""
         self._means.append(mean)
         self._variances.append(variance)
         if self.tolerance <= 0:
@@ -70,15 +60,7 @@ class Settling:
 def held_out_call(
     owner: str, model: Callable, args: tuple, kwargs: dict[str, Any], validation: tuple
 ) -> tuple[tuple, dict[str, Any]]:
-    """The arguments of a call of the model on held-out rows: those of training, held-out ones in their place.
-
-    :param owner: the function that was called, for the error.
-    :param model: the model.
-    :param args: positional arguments of training, as arrays.
-    :param kwargs: its keyword arguments.
-    :param validation: arguments in the order of the model's signature.
-    :raises ValueError: for arguments that have a value for every training row, and none for held-out rows.
-    """
+    """The arguments of training with held-out ones, in the order of the signature, in their place."""
     validation = tuple(validation)
     try:
         names = list(inspect.signature(innermost(model)).parameters)
@@ -108,15 +90,9 @@ def held_out_call(
 
 
 class held_out(Messenger):
-    """Handler that leaves some rows of the data out of the likelihood, or all others.
+    """Handler that leaves the rows `rows[str(N)]`, (N,), out of the likelihood, or all `others`."""
 
-    Rows lie along the largest plate around an observed site, or else along the first axis of its values.
-
-    :param fn: the model.
-    :param rows: by number of rows, as a text: whether each row is held out, (N,).
-    :param sites: names of the observed sites.
-    :param others: leave the other rows out, so that the held-out ones remain.
-    """
+    # Rows lie along the largest plate around an observed site, or else along the first axis of its values.
 
     def __init__(
         self,
@@ -131,7 +107,7 @@ class held_out(Messenger):
         super().__init__(fn)
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Mask the law of an observed site."""
+        """Mask the distribution of an observed site."""
         if msg["type"] != "sample" or msg["name"] not in self.sites:
             return
         frames = [f for f in msg["cond_indep_stack"] if f.name in self.plates]
@@ -147,27 +123,27 @@ class held_out(Messenger):
             self.plates[msg["name"]] = msg["args"][0], msg["value"]
 
     def _masked(
-        self, law: Any, axis: int | None = None, size: int = 0, rows: Any = slice(None)
+        self, distribution: Any, axis: int | None = None, size: int = 0, rows: Any = slice(None)
     ) -> Any:
         if (
-            not law.batch_shape
-        ):  # rows that ``to_event`` put into one event have a law each inside of it
-            if isinstance(law, dist.Independent):
-                inside = self._masked(law.base_dist)
-                return inside.to_event(law.reinterpreted_batch_ndims)
-            return law
+            not distribution.batch_shape
+        ):  # rows that ``to_event`` put into one event have a distribution each inside of it
+            if isinstance(distribution, dist.Independent):
+                inside = self._masked(distribution.base_dist)
+                return inside.to_event(distribution.reinterpreted_batch_ndims)
+            return distribution
         if axis is None:
-            axis, size = -len(law.batch_shape), law.batch_shape[0]
+            axis, size = -len(distribution.batch_shape), distribution.batch_shape[0]
         self.sizes.add(size)
         held = self.held.get(str(size))
         if held is None:
-            return law
+            return distribution
         counts = held if self.others else ~held
-        return law.mask(jnp.reshape(counts[rows], (-1, *(1,) * (-axis - 1))))
+        return distribution.mask(jnp.reshape(counts[rows], (-1, *(1,) * (-axis - 1))))
 
 
 def row_numbers(potential: Potential) -> list[int]:
-    """Numbers of rows that can be held out of a model; empty where all rows are in one law."""
+    """Numbers of rows that can be held out of a model; empty where all are in one distribution."""
     handler = held_out(potential.bound, {}, frozenset(potential.structure.data))
 
     def visit(key: jax.Array, blank: jax.Array) -> jax.Array:

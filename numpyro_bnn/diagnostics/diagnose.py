@@ -21,7 +21,7 @@ from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.loo_preconditions import sites_from_priors
 from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.prediction_sites import structure_at
-from numpyro_bnn.posterior.predictions import first_rows, predict_with
+from numpyro_bnn.posterior.predictions import first_rows, predict_with, starts_as_draws
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.priors.paths import is_auxiliary
 from numpyro_bnn.samplers.suspects import named_elsewhere
@@ -148,6 +148,8 @@ def diagnose(
         names = ", ".join(f"chain {chain} ({why})" for chain, why in left_out.items())
         note = f"What follows is about the chains that are among the draws; left out: {names}."
         notes.append(f"{note} {UNEQUAL}" if superchains is not None and labels is None else note)
+    begun = starts_as_draws(run, draws, x)
+    notes += _on_noise_at_start(begun, x, predictions.values.get("scale"), site)
     if drawn := sites_from_priors(draws, x, {}, batch_size=batch_size, site=site):
         notes.append(
             f"There are no draws of {', '.join(drawn)}: each draw takes values of them from their priors. "
@@ -155,6 +157,23 @@ def diagnose(
             "than that of the sites that were sampled."
         )
     return replace(report, sentences=(*notes, *report.sentences)) if notes else report
+
+
+def _on_noise_at_start(begun: Draws | None, x: PyTree, noise: Any, site: str | None) -> list[str]:
+    """A sentence on chains that began at a tenth of the noise of their draws, or less."""
+    if begun is None or noise is None:
+        return []
+    first = predict_with(begun, x, {}, site=site).values["scale"]
+    half = noise[:, noise.shape[1] // 2 :]
+    before, after = (np.median(v.reshape(len(v), -1), 1) for v in (first, half))
+    found = np.flatnonzero(before < 0.1 * after)
+    if not len(found):
+        return []
+    return [
+        f"Chains {found.tolist()} began at a noise of {before[found[0]]:.2g}, and their draws have "
+        f"{after[found[0]]:.2g}: where few rows meet many weights a density grows without bound as the noise "
+        "goes to 0, and chains from there may need long to forget it. Begin at `bnn.optimize`."
+    ]
 
 
 def _labels_of_kept(superchains: int | ArrayLike | None, draws: Draws) -> np.ndarray | None:

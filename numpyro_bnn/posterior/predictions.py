@@ -14,7 +14,7 @@ from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost, is_by_row, prepared
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.fitted import is_finished
+from numpyro_bnn.posterior.fitted import is_finished, run_of
 from numpyro_bnn.posterior.prediction_programs import DRAWN, VECTOR, program_of
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
@@ -32,6 +32,7 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.fixed_parameters import with_first_values
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
+from numpyro_bnn.potential.potential import transforms_of
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.storage.stored_array import StoredArray
@@ -162,6 +163,22 @@ def first_rows(draws: Draws, x: PyTree, count: int) -> tuple[Draws, PyTree]:
     given = [bound_by_row(draws.model, size), x]
     bound, x = _some_rows(given, slice(count), size)
     return draws.bound_to(bound), x
+
+
+def starts_as_draws(run: Run, draws: Draws, x: PyTree) -> Draws | None:
+    """Starts of a run, one draw for each chain with draws; None where the model has other coordinates."""
+    mcmc = run_of(run)
+    starts = getattr(mcmc, "starts", None)
+    if mcmc is None or not isinstance(starts, Mapping):
+        return None
+    own, one = first_rows(draws, x, 1)
+    transforms = {} if own.model is None else transforms_of(own.model, (one,), {})
+    if starts.keys() != draws.keys() & transforms.keys():
+        return None
+    kept = np.setdiff1d(np.arange(mcmc.num_chains), list(draws.left_out))
+    chains = {n: v if mcmc.num_chains > 1 else v[None] for n, v in starts.items()}
+    values = {n: transforms[n](v[kept, None]) for n, v in chains.items()}
+    return Draws(values, draws.model, info=draws.info)
 
 
 def _some_rows(given: list[Any], rows: np.ndarray | slice, size: int) -> list[Any]:

@@ -73,6 +73,8 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     left_out: dict[int, str]
     suspect: dict[int, str]
     columns: Columns
+    # Initial positions of the last run, as its kernel took them.
+    starts: PyTree = None
     stopped: "StopReason | None"
     record: Callable | None
     chunk_size: int | None
@@ -259,6 +261,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         warn_of_early_end(self.stopped, finished.num_draws, plan.draws, can_resume)
         if self._disk is not None:
             self._processes.first(partial(self._note, self._disk))
+        self.starts = start.init_params
         self._set_collection_params()
         warn_of_run(self.suspect, self.num_chains)
         if not self.suspect:

@@ -1,5 +1,6 @@
 """Several methods on one model: a second sampler to check a first, and a table of many."""
 
+import copy
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +8,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
+from jax import lax
 from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
@@ -18,6 +22,7 @@ from numpyro_bnn.approximations.mean_field import mean_field
 from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate
 from numpyro_bnn.approximations.optimize import optimize
 from numpyro_bnn.approximations.sgd_iterates import swag
+from numpyro_bnn.approximations.stopping import num_held
 from numpyro_bnn.data.arguments import as_arrays, with_tables
 from numpyro_bnn.data.columns import check_columns, column_names
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
@@ -145,7 +150,7 @@ def default_methods(model: Callable, num_chains: int, num_rows: int) -> dict[str
     """The methods that :func:`compare` has by name; SWAG takes a tenth of the rows at a time, at most 100."""
     batch_size = min(100, max(1, num_rows // 10))
     return {
-        "plain training": partial(deep_ensemble, num_members=1),
+        "plain training": plain_training,
         "map": map_estimate,
         "deep ensemble": partial(deep_ensemble, num_members=num_chains),
         "mean field": mean_field,
@@ -155,6 +160,64 @@ def default_methods(model: Callable, num_chains: int, num_rows: int) -> dict[str
         "baoab": BAOAB(model, step_size="auto"),
         "hmc": NUTS(model, target_accept_prob=0.9, max_tree_depth=8),
     }
+
+
+# Weight decays of plain training, each a share of the weights that a learning rate of 1 takes away at a step.
+DECAYS = (0.0, 0.03, 0.1, 0.3, 1.0)
+_RATE = 0.01
+
+
+def _decayed() -> optax.GradientTransformation:
+    """Adam with a decay of arrays, not of single numbers such as a noise; each member has its own."""
+    adam = optax.adam(_RATE)
+
+    def init(z: PyTree) -> tuple:
+        return jnp.asarray(DECAYS)[lax.axis_index("members")], adam.init(z)
+
+    def update(gradient: PyTree, state: tuple, z: PyTree) -> tuple[PyTree, tuple]:
+        decay, inner = state
+        step, inner = adam.update(gradient, inner, z)
+        less = lambda s, w: s - _RATE * decay * w if jnp.ndim(w) else s  # noqa: E731
+        return jax.tree.map(less, step, z), (decay, inner)
+
+    return optax.GradientTransformation(init, update)
+
+
+# One object, so that its programs are compiled once for all data of a shape.
+_DECAYED = _decayed()
+
+
+def plain_training(
+    model: Callable, key: jax.Array, x: PyTree, y: Array, *, progress_bar: bool = True
+) -> Draws:
+    """One network, stopped by a fifth of the rows and under the weight decay at which these are likeliest."""
+    (x, y), _ = as_arrays(model, (x, y), {})
+    key, key_rows = jax.random.split(key)
+    order = np.asarray(jax.random.permutation(key_rows, len(y)))
+
+    def some(rows: np.ndarray) -> tuple:
+        return jax.tree.map(lambda leaf: leaf[rows], (x, y))
+
+    held, rest = np.split(order, [num_held(len(y))])
+    validation = some(held)
+    if hasattr(model, "forget"):
+        # A ready model keeps the units of the rows that it is fitted to.
+        model = copy.copy(model)
+        model.forget()
+    members = deep_ensemble(
+        model,
+        key,
+        *some(rest),
+        num_members=len(DECAYS),
+        optimizer=_DECAYED,
+        validation=validation,
+        progress_bar=progress_bar,
+    )
+    likely = predict(None, members, validation[0]).log_prob(validation[1]).mean((1, 2))
+    best = slice(int(np.argmax(likely)), int(np.argmax(likely)) + 1)
+    stats = {name: value[best] for name, value in members.stats.items()}
+    values = {name: value[best] for name, value in members.items()}
+    return Draws(values, members.model, stats, members.info)
 
 
 # Every tenth step is kept of a kernel that takes one gradient a step.

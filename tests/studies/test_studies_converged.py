@@ -114,6 +114,7 @@ CONVERGED = {
     "neal/tempering": lambda: routes(tempered),
     "neal/story": lambda: routes(bool),
     "neal/tail": lambda: said("neal/tail"),
+    "predictions/starts": lambda: by_limits("predictions/starts", "worst rhat"),
     # Draws of a Gaussian around averaged weights are no chain.
     "predictions/tabular": lambda: [
         row["worst rhat"] <= RHAT_LIMIT

@@ -13,7 +13,8 @@ from numpyro.infer.gibbs import Gibbs
 
 import numpyro_bnn as bnn
 from numpyro_bnn.samplers.temperature_of_kernels import temperatures_of
-from numpyro_bnn.workflow.compare import Data, _sampled
+from numpyro_bnn.workflow import compare as module
+from numpyro_bnn.workflow.compare import _DECAYED, DECAYS, Data, _sampled
 from numpyro_bnn.workflow.second_opinion import _higher
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -249,3 +250,41 @@ def test_classes_have_agreement_with_the_reference():
 def test_what_cannot_be_compared_is_refused(data, methods, kind, words):
     with pytest.raises(kind, match=words):
         bnn.compare(model, data, methods, progress_bar=False)
+
+
+def test_each_member_of_plain_training_has_a_decay_of_its_own():
+    """Without a gradient Adam stands still; the decay takes its share of arrays, not of single numbers."""
+    z = {"w": jnp.ones((len(DECAYS), 3)), "noise": jnp.ones(len(DECAYS))}
+    state = jax.vmap(_DECAYED.init, axis_name="members")(z)
+    step, _ = jax.vmap(_DECAYED.update)(jax.tree.map(jnp.zeros_like, z), state, z)
+    expected = -0.01 * np.repeat(np.array(DECAYS)[:, None], 3, 1)
+    np.testing.assert_allclose(step["w"], expected, rtol=1e-6)
+    np.testing.assert_array_equal(step["noise"], np.zeros(len(DECAYS)))
+
+
+@pytest.mark.parametrize("kind", ["own", "ready", "classes"])
+def test_plain_training_is_the_network_at_which_held_out_rows_are_likeliest(kind, monkeypatch):
+    seen = {}
+
+    def spy(model, key, *args, **options):
+        seen.update(options, x=args[0], members=bnn.deep_ensemble(model, key, *args, **options))
+        return seen["members"]
+
+    monkeypatch.setattr(module, "deep_ensemble", spy)
+    target, network = Y, bnn.MLP([4], 1)
+    chosen = {
+        "own": lambda: model,
+        "ready": lambda: bnn.regression(network, bnn.priors.Normal(1.0), X, Y),
+        "classes": lambda: bnn.classification(network, bnn.priors.Normal(1.0)),
+    }[kind]()
+    target = (Y > 0).astype(int) if kind == "classes" else Y
+    one = module.plain_training(chosen, jax.random.key(3), X, target, progress_bar=False)
+    x_val, y_val = seen["validation"]
+    assert (len(x_val), len(seen["x"])) == (8, 32)
+    np.testing.assert_array_equal(np.sort(np.r_[x_val, seen["x"]], 0), np.sort(X, 0))
+    members = bnn.predict(None, seen["members"], x_val).log_prob(y_val).mean((1, 2))
+    assert len(members) == len(DECAYS)
+    assert one.num_chains == 1
+    ours = bnn.predict(None, one, x_val).log_prob(y_val).mean()
+    assert ours == pytest.approx(members.max())
+    assert members.max() > members.min()

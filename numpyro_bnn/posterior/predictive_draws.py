@@ -57,11 +57,11 @@ class Predictions:
         self.values = values
         self._site = site
         # Of values that come without a site the noise is taken to be Gaussian.
-        law = dist.Normal if site is None else site.distribution
+        family = dist.Normal if site is None else site.distribution
         self.discrete = site is not None and site.discrete
-        self.gaussian = issubclass(law, GAUSSIAN)
+        self.gaussian = issubclass(family, GAUSSIAN)
         self.directions = site is not None and site.directions
-        self.may_be_censored = getattr(law, "may_be_censored", False)
+        self.may_be_censored = getattr(family, "may_be_censored", False)
         self.suspect = dict(suspect or {})
         self._evaluate = evaluate
         # The mean that a ready model subtracts from its target; added to be in the user's units.

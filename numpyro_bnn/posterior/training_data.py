@@ -190,8 +190,8 @@ def _shaped(model: Callable) -> Callable[[jax.Array], Callable]:
 
 def _targets(sources: SiteSources, sites: list[str]) -> dict[str, frozenset[Place]]:
     """The arguments that are the target of each site."""
-    of_laws = frozenset[Place]({0}).union(*(one.places for one in sources.distributions.values()))
-    return {name: sources.values[name].places - of_laws for name in sites}
+    others = frozenset[Place]({0}).union(*(one.places for one in sources.distributions.values()))
+    return {name: sources.values[name].places - others for name in sites}
 
 
 def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:

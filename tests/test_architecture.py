@@ -110,16 +110,12 @@ ROWS = {
     """,
     "likelihoods": """
         noise observe
-        counts families quantile survival
+        families survival
     """,
     "models": """
-        affine call_order layer_kernels network_handlers parameters pickled_modules slice_axes
-        standardization stored_axes
-        affine_sites layouts
-        networks
-        integrated_output
-        pytrees
-        random_module
+        affine call_order layouts parameters pickled_modules slice_axes
+        affine_sites networks
+        integrated_output random_module
         ready
     """,
     "plots": """
@@ -143,7 +139,6 @@ ROWS = {
         rows_in_parts targets without_subsampling
         fixed_parameters known_indices
         structure
-        rows_of_energies
         potential
         chunked_likelihood starts
     """,

@@ -36,7 +36,7 @@ from numpyro_bnn.data.host_rows import sources_in, with_stand_ins
 from numpyro_bnn.distributions.gamma import scaled
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.rows import Rows, summed
-from numpyro_bnn.potential.rows_of_energies import refuse_dependent_rows
+from numpyro_bnn.potential.rows_in_parts import refuse_dependent_rows
 from numpyro_bnn.potential.shared_rows import rows_are_shared, taken_by_all
 from numpyro_bnn.potential.structure import as_jax, structure_of, with_structure
 from numpyro_bnn.potential.targets import check_targets

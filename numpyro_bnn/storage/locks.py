@@ -68,8 +68,8 @@ class FolderLock:
                 lease.acquire(timeout=1.5 * SILENCE)
             except filelock.Timeout:
                 raise FolderInUse(
-                    f"{self.folder} is in use by {_message(lease.owner)}. Wait until it ends, or choose another "
-                    "folder."
+                    f"{self.folder} is in use by {_message(lease.owner)}. Wait until it ends, or choose "
+                    "another folder."
                 ) from None
             warnings.warn(
                 f"{self.folder} was held by {owner}, which has given no sign of life for "

@@ -272,7 +272,9 @@ def test_an_owner_that_seemed_silent_and_lives_is_not_replaced(impatient, tmp_pa
         with pytest.MonkeyPatch.context() as patch:
             # It goes on between the first look and the second.
             told = locks._message
-            patch.setattr(locks, "_message", lambda o: process.send_signal(signal.SIGCONT) or told(o))
+            patch.setattr(
+                locks, "_message", lambda o: process.send_signal(signal.SIGCONT) or told(o)
+            )
             with pytest.raises(FolderInUse, match=f"in use by process {process.pid}"):
                 FolderLock(tmp_path).acquire()
         assert wants_to_write(process) == "may write\n"

@@ -134,7 +134,7 @@ ROWS = {
         arviz_export
     """,
     "potential": """
-        compiled_arguments flat_position shared_rows sites tempered_likelihood
+        compiled_arguments flat_position shared_rows sites
         convolutions rows data_dependencies
         rows_in_parts targets without_subsampling
         fixed_parameters known_indices
@@ -143,9 +143,8 @@ ROWS = {
         chunked_likelihood starts
     """,
     "priors": """
-        coordinates enclosing_handlers pytree_paths
-        paths
-        base layer_patterns
+        coordinates enclosing_handlers paths
+        base
         precision_conditionals
         integrated_weights
         hierarchical horseshoe independent
@@ -161,19 +160,19 @@ ROWS = {
         mcmc
     """,
     "samplers.sgmcmc": """
-        branches dynamics dynamics.drift_kick_friction minibatch_rows named noise schedules target_and_start
-        dynamics.methods gradients precision_preconditioner running_moments
+        branches dynamics dynamics.drift_kick_friction named noise schedules
+        dynamics.methods gradients precision_preconditioner
         accept dynamics.isokinetic dynamics.splitting gradient_noise preconditioners
-        accept_windows checks metric_updates momentum_refresh step_size
-        energy_error_tuning state
+        checks momentum_refresh step_size
+        state
         tuning
         transitions
         kernel
         named.microcanonical named.momentum named.overdamped named.windowed_hmc
     """,
     "samplers.tempering": """
-        evidence ladder move_statistics prior_draws rung_energies rung_kernels swaps
-        rung_moves warmup
+        evidence ladder prior_draws rung_kernels
+        warmup
         state
         kernel
     """,

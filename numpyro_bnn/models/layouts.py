@@ -21,8 +21,7 @@ from flax import linen, nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from numpyro_bnn._types import Array
-from numpyro_bnn.priors.paths import Shape, Shapes, is_guessed, summed_axes
-from numpyro_bnn.priors.pytree_paths import LaidOut, UnitAxis
+from numpyro_bnn.priors.paths import LaidOut, Shape, Shapes, UnitAxis, is_guessed, summed_axes
 
 
 class Summed(NamedTuple):

@@ -30,8 +30,17 @@ from numpyro_bnn.models.layouts import (
     program_of,
 )
 from numpyro_bnn.models.parameters import nest
-from numpyro_bnn.priors.paths import NetworkShapes, Shape, Shapes, flatten_params
-from numpyro_bnn.priors.pytree_paths import LaidOut, UnitAxis, arrays_of, path_of, with_arrays
+from numpyro_bnn.priors.paths import (
+    LaidOut,
+    NetworkShapes,
+    Shape,
+    Shapes,
+    UnitAxis,
+    arrays_of,
+    flatten_params,
+    path_of,
+    with_arrays,
+)
 
 _NO_STATISTICS = (
     "Running statistics are estimated from the data during training; they are neither parameters "

@@ -25,12 +25,13 @@ from numpyro_bnn.models.pickled_modules import by_name, name_of
 from numpyro_bnn.priors.base import PriorLike, as_prior
 from numpyro_bnn.priors.paths import (
     AUXILIARY,
+    LaidOut,
     NetworkShapes,
     flatten_params,
+    is_module,
     parameter_tree,
     site_name,
 )
-from numpyro_bnn.priors.pytree_paths import LaidOut, is_module
 
 
 class MLP(linen.Module):

@@ -1,4 +1,4 @@
-"""The ladder of parallel tempering: powers of the likelihood from 0 to 1.
+"""The ladder of parallel tempering: powers of the likelihood from 0 to 1, and swaps of neighbours.
 
 Rung k targets p(θ) p(y | θ)^b_k; b_0 = 0 is the prior and the last, b = 1, the posterior. The ladder is best
 where every pair of neighbours rejects equally often (Syed, Bouchard-Côté, Deligiannidis and Doucet 2022,
@@ -36,3 +36,29 @@ def carried_over(values: jax.Array, powers: jax.Array, new_powers: jax.Array) ->
     flat = values.reshape(len(values), -1)
     found = jax.vmap(lambda column: jnp.interp(new, old, column), 1, 1)(flat)
     return found.reshape(values.shape)
+
+
+def swap_probabilities(powers: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
+    """Probability that neighbours change places: min(1, exp((b_{k+1} - b_k) (E_{k+1} - E_k)))."""
+    # E_k is the energy of the likelihood of the state on rung k over the powers between the
+    # two rungs, in nats; infinite where the likelihood is 0.
+    gain = jnp.diff(powers) * (down[1:] - up[:-1])
+    # Two states of likelihood 0 are not swapped.
+    return jnp.where(jnp.isnan(gain), 0.0, jnp.exp(jnp.minimum(gain, 0.0)))
+
+
+def swap_order(probabilities: jax.Array, key: jax.Array, sweep: jax.Array) -> jax.Array:
+    """The index of the state that each rung has after the swaps; even pairs swap in even sweeps."""
+    # A state whose swaps are accepted keeps its direction (Syed et al. 2022).
+    pairs = probabilities.size
+    proposed = jnp.arange(pairs) % 2 == sweep % 2
+    swapped = proposed & (jax.random.uniform(key, (pairs,)) < probabilities)
+    up, down = jnp.append(swapped, False), jnp.append(False, swapped)
+    return jnp.arange(pairs + 1) + up - down
+
+
+def round_trips(heading: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The ends that states visited last (0 neither, 1 prior, 2 posterior), and completed round trips."""
+    trips = (heading[0] == 2).astype(jnp.int32)
+    heading = heading.at[0].set(1)
+    return heading.at[-1].set(jnp.where(heading[-1] == 1, 2, heading[-1])), trips

@@ -113,7 +113,7 @@ ROWS = {
         families survival
     """,
     "models": """
-        affine call_order layouts parameters pickled_modules slice_axes
+        call_order jaxpr_dependence layouts parameters pickled_modules
         affine_sites networks
         integrated_output random_module
         ready
@@ -161,8 +161,8 @@ ROWS = {
     """,
     "samplers.sgmcmc": """
         branches dynamics dynamics.drift_kick_friction named noise schedules
-        dynamics.methods gradients precision_preconditioner
-        accept dynamics.isokinetic dynamics.splitting gradient_noise preconditioners
+        dynamics.methods gradients preconditioners
+        accept dynamics.isokinetic dynamics.splitting gradient_noise
         checks momentum_refresh step_size
         state
         tuning
@@ -172,7 +172,6 @@ ROWS = {
     """,
     "samplers.tempering": """
         evidence ladder prior_draws rung_kernels
-        warmup
         state
         kernel
     """,

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro.infer.gibbs import conditioned as conditioned_on_others
 from numpyro.infer.mcmc import MCMCKernel
@@ -50,7 +51,7 @@ from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.momentum_refresh import FreshMomentum, MomentumRefresh
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
-from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, pace_of
+from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, steps_per_draw
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, freeze, initial_state, record
 from numpyro_bnn.samplers.sgmcmc.step_size import ChainStart
 from numpyro_bnn.samplers.sgmcmc.transitions import (
@@ -356,9 +357,12 @@ class SGMCMC(MCMCKernel):
         def step(before: SGMCMCState) -> SGMCMCState:
             return freeze(before, take_step(parts, rows, before))
 
-        pace = pace_of(self.step_size, self.temperature)
-        warming = state.i < self._num_warmup
-        after = pace.run(step, refresh_momentum(parts, state), state.count, warming)
+        start = refresh_momentum(parts, state)
+        steps = steps_per_draw(self.step_size, self.temperature)
+        if steps is None:
+            return step(start)._replace(i=state.i + 1)
+        count = jnp.where(state.i < self._num_warmup, 1, steps(state.count))
+        after = lax.fori_loop(0, count, lambda _, s: step(s), start)
         return after._replace(i=state.i + 1)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:

@@ -33,7 +33,12 @@ from numpyro_bnn.samplers.gibbs.moves import Bound, Move
 from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_redraw
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 from numpyro_bnn.samplers.tempering.ladder import (
+    RungTuning,
+    after_sweep,
+    begin_round,
     first_ladder,
+    next_round,
+    round_ends,
     round_trips,
     swap_order,
     swap_probabilities,
@@ -47,13 +52,6 @@ from numpyro_bnn.samplers.tempering.prior_draws import (
 )
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 from numpyro_bnn.samplers.tempering.state import MoveMoments, TemperingState
-from numpyro_bnn.samplers.tempering.warmup import (
-    RungTuning,
-    after_sweep,
-    begin_round,
-    next_round,
-    round_ends,
-)
 
 # The pilot run: sweeps and rungs; rungs are doubled while pairs reject too often to estimate the barrier.
 _PILOT_SWEEPS = 200

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn.potential.potential import Values
-from numpyro_bnn.samplers.tempering.warmup import RungTuning
+from numpyro_bnn.samplers.tempering.ladder import RungTuning
 
 
 class MoveMoments(NamedTuple):

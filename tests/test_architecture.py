@@ -104,16 +104,12 @@ ROWS = {
     """,
     "likelihoods": """
         noise observe
-        counts families quantile survival
+        families survival
     """,
     "models": """
-        affine call_order layer_kernels network_handlers parameters pickled_modules slice_axes
-        standardization stored_axes
-        affine_sites layouts
-        networks
-        integrated_output
-        pytrees
-        random_module
+        call_order jaxpr_dependence layouts parameters pickled_modules
+        affine_sites networks
+        integrated_output random_module
         ready
     """,
     "plots": """
@@ -132,19 +128,17 @@ ROWS = {
         arviz_export
     """,
     "potential": """
-        compiled_arguments flat_position shared_rows sites tempered_likelihood
+        compiled_arguments flat_position shared_rows sites
         convolutions rows data_dependencies
         rows_in_parts targets without_subsampling
         fixed_parameters known_indices
         structure
-        rows_of_energies
         potential
         chunked_likelihood starts
     """,
     "priors": """
-        coordinates enclosing_handlers pytree_paths
-        paths
-        base layer_patterns
+        coordinates enclosing_handlers paths
+        base
         precision_conditionals
         integrated_weights
         hierarchical horseshoe independent
@@ -160,19 +154,18 @@ ROWS = {
         mcmc
     """,
     "samplers.sgmcmc": """
-        branches dynamics dynamics.drift_kick_friction minibatch_rows named noise schedules target_and_start
-        dynamics.methods gradients precision_preconditioner running_moments
-        accept dynamics.isokinetic dynamics.splitting gradient_noise preconditioners
-        accept_windows checks metric_updates momentum_refresh step_size
-        energy_error_tuning state
+        branches dynamics dynamics.drift_kick_friction named noise schedules
+        dynamics.methods gradients preconditioners
+        accept dynamics.isokinetic dynamics.splitting gradient_noise
+        checks momentum_refresh step_size
+        state
         tuning
         transitions
         kernel
         named.microcanonical named.momentum named.overdamped named.windowed_hmc
     """,
     "samplers.tempering": """
-        evidence ladder move_statistics prior_draws rung_energies rung_kernels swaps
-        rung_moves warmup
+        evidence ladder prior_draws rung_kernels
         state
         kernel
     """,

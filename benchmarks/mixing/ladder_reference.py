@@ -20,7 +20,7 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.samplers.gibbs.moves import Bound
-from numpyro_bnn.samplers.gibbs.precision_redraw import redrawn
+from numpyro_bnn.samplers.gibbs.precision_gibbs import redrawn
 
 # Mean and standard deviation of the logarithm, by name of a site.
 Moments = Mapping[str, tuple[float, float]]

@@ -30,10 +30,10 @@ from benchmarks.mixing.ladder_reference import (
     with_reference,
 )
 from numpyro_bnn.potential.potential import Potential, Values
-from numpyro_bnn.samplers.tempering.rung_energies import rung_energies
+from numpyro_bnn.samplers.tempering.kernel import rung_energies
+from numpyro_bnn.samplers.tempering.ladder import begin_round
 from numpyro_bnn.samplers.tempering.rung_kernels import Moved, RungKernel
 from numpyro_bnn.samplers.tempering.state import TemperingState
-from numpyro_bnn.samplers.tempering.warmup import begin_round
 
 
 class Variant(bnn.ParallelTempering):

@@ -27,7 +27,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro_bnn.approximations.marginal_energy import Marginal, marginal_of
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.distributions.unwrap import family_of
-from numpyro_bnn.models.affine import AFFINE, CONSTANT, dependence
+from numpyro_bnn.models.jaxpr_dependence import AFFINE, CONSTANT, dependence
 from numpyro_bnn.potential.data_dependencies import is_factor
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.sites import counted

@@ -20,7 +20,7 @@ from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.approximations.members import finite_members, keep_finite
 from numpyro_bnn.approximations.newton import Newton
-from numpyro_bnn.models.network_handlers import linearize, outputs
+from numpyro_bnn.models.random_module import linearize, outputs
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.storage.axis_names import layer_of

@@ -34,7 +34,7 @@ from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.starts import complete, gentle_start
 from numpyro_bnn.potential.structure import explain_tracing
-from numpyro_bnn.samplers.sgmcmc.minibatch_rows import next_rows
+from numpyro_bnn.samplers.sgmcmc.gradients import next_rows
 from numpyro_bnn.storage.changed_by_model import ChangesByModel
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.storage.run_identity import Described, environment

@@ -9,16 +9,17 @@
 from importlib import import_module
 from typing import Any
 
-from numpyro_bnn.likelihoods.counts import negative_binomial, poisson
 from numpyro_bnn.likelihoods.families import (
     Precision,
     bernoulli,
     categorical,
     gaussian,
     heteroscedastic,
+    negative_binomial,
+    poisson,
+    quantile,
     student_t,
 )
-from numpyro_bnn.likelihoods.quantile import quantile
 from numpyro_bnn.likelihoods.survival import survival
 
 __all__ = [

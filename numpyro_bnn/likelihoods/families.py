@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._types import Outputs, PyTree, Values
 from numpyro_bnn.likelihoods.noise import (
@@ -255,4 +256,136 @@ def _check_outputs(owner: str, f: Any, expected: int | None) -> None:
         raise ValueError(
             f"{owner}: f has shape {shape}, expected (N, outputs) with {outputs} outputs. Give the "
             "last layer of the network that many units."
+        )
+
+
+def quantile(
+    f: Outputs,
+    y: Values | None = None,
+    *,
+    level: float,
+    scale: float | dist.Distribution,
+    x: PyTree = None,
+    name: str = "y",
+    plate: str = "data",
+    weights: Values | None = None,
+) -> jax.Array:
+    """y has an asymmetric Laplace distribution around f, which fits f to a quantile of the target.
+
+    Its negative logarithm is the pinball loss over `scale` (Yu and Moyeed 2001, *Bayesian quantile
+    regression*). Targets hardly ever have this distribution. The mean of f estimates the quantile, but the
+    standard deviation of f is not the error of that estimate. Calibrate intervals between such quantiles.
+
+    :param f: predictions (N,), or the network, with `x`.
+    :param y: targets (N,); None to predict.
+    :param level: the probability below f, strictly between 0 and 1.
+    :param scale: a positive number in the units of the target, or a prior on it (site ``"{name}.scale"``).
+    :param x: inputs (N, …).
+    :param name: site name of the target.
+    :param plate: name of the data plate.
+    :param weights: (N,), how often each row counts; None for once.
+    :return: the target.
+    :raises ValueError: for another level, a scale that is not positive, or shapes that do not agree.
+    """
+    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
+        raise ValueError(
+            f"quantile: level must be a probability strictly between 0 and 1, got {level!r}. Give 0.9 for "
+            "the value that nine targets in ten stay below."
+        )
+    spread = positive("quantile", "scale", scale)
+    if isinstance(spread, dist.Distribution):
+        spread = numpyro.sample(f"{name}.scale", spread)
+
+    def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
+        check_vector("quantile", f)
+        check_shape("quantile", f, y)
+        # NumPyro's distribution has the pinball loss over a scale that both sides share.
+        return dist.AsymmetricLaplaceQuantile(f, spread, level)
+
+    return observe("quantile", f, y, x, name, plate, likelihood, 0, weights)
+
+
+def poisson(
+    f: Outputs,
+    y: Values | None = None,
+    *,
+    x: PyTree = None,
+    name: str = "y",
+    plate: str = "data",
+    weights: Values | None = None,
+) -> jax.Array:
+    """y ~ Poisson(exp(f)): counts whose variance is their mean.
+
+    Counts over unequal times or areas have the logarithm of these added to f:
+    ``lambda x: net(x).squeeze(-1) + jnp.log(x[:, 0])``.
+
+    :param f: logarithms of the means (N,), or the network, with `x`.
+    :param y: counts (N,), whole numbers from 0; None to predict.
+    :param x: inputs (N, …).
+    :param name: site name of the target.
+    :param plate: name of the data plate.
+    :param weights: (N,), how often each row counts; None for once.
+    :return: the target.
+    :raises ValueError: for negative or broken numbers, or shapes that do not agree.
+    """
+    _check_counts("poisson", y)
+
+    def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
+        check_vector("poisson", f)
+        check_shape("poisson", f, y)
+        return dist.Poisson(jnp.exp(f))
+
+    return observe("poisson", f, y, x, name, plate, likelihood, 0, weights)
+
+
+def negative_binomial(
+    f: Outputs,
+    y: Values | None = None,
+    *,
+    concentration: float | dist.Distribution,
+    x: PyTree = None,
+    name: str = "y",
+    plate: str = "data",
+    weights: Values | None = None,
+) -> jax.Array:
+    """y ~ Poisson(exp(f) u), u ~ Gamma with mean 1: counts that vary more than Poisson ones.
+
+    The mean is m = exp(f), the variance m + m² / concentration (Gelman et al. 2013, *Bayesian data
+    analysis*, section 16.2).
+
+    :param f: logarithms of the means (N,), or the network, with `x`.
+    :param y: counts (N,), whole numbers from 0; None to predict.
+    :param concentration: a positive number, or a prior on it (site ``"{name}.concentration"``).
+    :param x: inputs (N, …).
+    :param name: site name of the target.
+    :param plate: name of the data plate.
+    :param weights: (N,), how often each row counts; None for once.
+    :return: the target.
+    :raises ValueError: for negative or broken counts, a concentration that is not positive, or shapes
+        that do not agree.
+    """
+    _check_counts("negative_binomial", y)
+    shape = positive("negative_binomial", "concentration", concentration)
+    if isinstance(shape, dist.Distribution):
+        shape = numpyro.sample(f"{name}.concentration", shape)
+
+    def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
+        check_vector("negative_binomial", f)
+        check_shape("negative_binomial", f, y)
+        return dist.NegativeBinomial2(jnp.exp(f), shape)
+
+    return observe("negative_binomial", f, y, x, name, plate, likelihood, 0, weights)
+
+
+def _check_counts(owner: str, y: Any) -> None:
+    """Refuse concrete targets that are no counts."""
+    check_array(owner, "y", y)
+    if y is None or not not_jax_tracer(y):
+        return
+    counts = np.asarray(y)
+    bad = np.flatnonzero(~((counts >= 0) & (counts == np.round(counts))))
+    if bad.size:
+        raise ValueError(
+            f"{owner}: y must hold counts, whole numbers from 0, got {counts.ravel()[bad[0]]} in row "
+            f"{bad[0]}. Take `gaussian` for quantities, and undo a standardisation of counts."
         )

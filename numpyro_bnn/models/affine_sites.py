@@ -1,7 +1,7 @@
 """Finds the latent sites in which one parameter of the target is affine: weights of the output layer.
 
 The mean of a Gaussian target, or the logit of a class, is affine in the weights of the last layer, whatever
-the network; the operations of the model show in which sites (:mod:`~numpyro_bnn.models.affine`). An
+the network; the operations of the model show in which sites (:mod:`~numpyro_bnn.models.jaxpr_dependence`). An
 :class:`Asked` says which distributions and priors the caller can use.
 """
 
@@ -15,7 +15,7 @@ from numpyro.handlers import block, seed, substitute, trace
 from numpyro.infer import init_to_sample
 
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.models.affine import AFFINE, CONSTANT, dependence
+from numpyro_bnn.models.jaxpr_dependence import AFFINE, CONSTANT, dependence
 from numpyro_bnn.priors.enclosing_handlers import enclosing_handlers
 
 Values = dict[str, Any]

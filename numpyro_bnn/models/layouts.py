@@ -1,25 +1,260 @@
 """Over which axes of its arrays a network of Flax sums, where their shape and name do not say.
 
 A shape alone cannot tell a convolution from dense layers that ``nn.scan`` or ``vmap`` stacked along an axis,
-nor several output axes from several inputs. An interceptor notes the arrays of linen modules where these are
-called, and follows them to where they are stored; layers of NNX know their own sizes. Priors that need a
-layout which stays unknown refuse it.
+nor several output axes from several inputs; nor is ``query`` always a projection of attention. The class of a
+layer decides, where it is known. Linen's ``nn.scan``, ``nn.vmap`` and ``nn.map_variables`` stack and
+transpose arrays: an interceptor marks each where its layer makes it, and the mark is followed to the outputs
+of the jaxpr of `init`. Layers of NNX know their own sizes. Priors that need a layout which stays unknown
+refuse it.
 """
 
 from ast import literal_eval
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen, nnx
+from jax.ad_checkpoint import checkpoint_name
 
-from numpyro_bnn.models.layer_kernels import Single, Summed, kernels_of_nnx, single_array
-from numpyro_bnn.models.stored_axes import Followed, marked
-from numpyro_bnn.priors.paths import Shape, Shapes, is_guessed, summed_axes
-from numpyro_bnn.priors.pytree_paths import LaidOut, UnitAxis
+from numpyro_bnn._types import Array
+from numpyro_bnn.priors.paths import LaidOut, Shape, Shapes, UnitAxis, is_guessed, summed_axes
+
+
+class Summed(NamedTuple):
+    """What an output of a layer sums of its kernel."""
+
+    axes: tuple[int, ...]  # The summed axes, the one over units first
+    units: tuple[UnitAxis, ...]  # The axes over the units that weights come from
+
+
+class Single(NamedTuple):
+    """An array of one layer, as it is without a stack."""
+
+    shape: Shape
+    summed: Summed | None = None  # None: as its name and shape imply
+    problem: str | None = None  # Why that is not known, for the error of priors that ask for it
+
+
+def single_array(layer: Any, name: str, shape: Shape, equation: str | None = None) -> Single:
+    """An array of an unstacked layer; `equation` is that of an ``Einsum`` which gets it in its call."""
+    if (axes := declared_axes(layer, name, len(shape))) is not None:
+        return Single(shape, Summed(axes, tuple(UnitAxis(axis) for axis in axes[:1])))
+    if name != "kernel":
+        return Single(shape)
+    if isinstance(layer, (linen.Einsum, nnx.Einsum)):
+        equation = layer.einsum_str or equation
+        if (summed := _of_equation(equation, shape)) is None:
+            problem = f"the equation {equation!r} of the layer does not say over which axes an output sums"
+            return Single(shape, None, problem)
+        return Single(shape, summed)
+    return Single(shape, _summed(layer, shape))
+
+
+def declared_axes(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
+    """The axes that outputs sum over, as a class says in ``input_axes``; None where it does not."""
+    declared = getattr(type(owner), "input_axes", {})
+    if name not in declared:
+        return None
+    axes = declared[name]
+    axes = (axes,) if isinstance(axes, int) else tuple(axes)
+    if not all(isinstance(axis, int) and -ndim <= axis < ndim for axis in axes):
+        raise ValueError(
+            f"random_module: {type(owner).__name__}.input_axes says {declared[name]!r} for '{name}', "
+            f"which has {ndim} axes. Give the number of an axis, several, or () for none."
+        )
+    return tuple(axis % ndim for axis in axes)
+
+
+def _summed(layer: Any, shape: Shape) -> Summed | None:
+    last = len(shape) - 1
+    taps = tuple(range(last - 1))
+    if isinstance(layer, linen.ConvLocal):
+        # (*positions, inputs x taps, outputs): every position has weights of its own, so none is summed over.
+        # The taps of one channel stand together.
+        return Summed((last - 1,), (UnitAxis(last - 1, prod(_sequence(layer.kernel_size))),))
+    if isinstance(layer, (linen.Conv, nnx.Conv)):
+        groups, channels = layer.feature_group_count, UnitAxis(last - 1)
+        # Each group of outputs has its own inputs, so both axes identify an input.
+        grouped = (UnitAxis(last, shape[last] // groups), channels)
+        return Summed((last - 1, *taps), grouped if groups > 1 else (channels,))
+    if isinstance(layer, (linen.ConvTranspose, nnx.ConvTranspose)):
+        inputs = last if layer.transpose_kernel else last - 1
+        return Summed((inputs, *taps), (UnitAxis(inputs),))
+    if isinstance(layer, (linen.Dense, nnx.Linear)):
+        return Summed((0,), (UnitAxis(0),))
+    if isinstance(layer, nnx.LinearGeneral):
+        batch, outputs = len(layer.batch_axis), len(layer.out_features)
+    elif isinstance(layer, linen.DenseGeneral):
+        batch, outputs = len(_sequence(layer.batch_dims)), len(_sequence(layer.features))
+    else:
+        return None
+    *others, first = range(batch, len(shape) - outputs)
+    # Every entry of the input is a unit: those along batch axes, too.
+    return Summed((first, *others), tuple(UnitAxis(axis) for axis in range(len(shape) - outputs)))
+
+
+def _of_equation(equation: str | None, shape: Shape) -> Summed | None:
+    """The axes of its second operand that an equation sums over; None where this is unclear."""
+    terms, arrow, output = (equation or "").replace(" ", "").partition("->")
+    inputs, _, kernel = terms.partition(",")
+    if len(kernel) != len(shape) or "." in kernel:
+        return None
+    if not arrow:
+        output = "".join(letter for letter in terms if terms.count(letter) == 1)
+    summed = [axis for axis, letter in enumerate(kernel) if letter not in output]
+    units = [UnitAxis(axis) for axis, letter in enumerate(kernel) if letter in inputs]
+    return Summed((*summed[-1:], *summed[:-1]), tuple(units) if summed else ())
+
+
+def _sequence(value: Any) -> tuple:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def kernels_of_nnx(layer: nnx.Module) -> Iterator[tuple[str, Shape]]:
+    """Shapes of the kernels of an unstacked layer of NNX, which knows its own sizes."""
+    if isinstance(layer, nnx.LinearGeneral):
+        sizes = (*layer.batch_axis.values(), *layer.in_features, *layer.out_features)
+        yield "kernel", tuple(sizes)
+    elif isinstance(layer, nnx.Linear):
+        yield "kernel", (layer.in_features, layer.out_features)
+    elif isinstance(layer, (nnx.Conv, nnx.ConvTranspose, nnx.Einsum)):
+        yield "kernel", tuple(layer.kernel_shape)
+    elif isinstance(layer, nnx.LoRA):
+        yield "lora_a", tuple(layer.lora_a.shape[-2:])
+        yield "lora_b", tuple(layer.lora_b.shape[-2:])
+
+
+_MARK = "numpyro_bnn: "
+# Operations that keep each entry in its place, on operands of equal shape.
+_IN_PLACE = {
+    "abs", "add", "add_any", "convert_element_type", "copy", "copy_p", "div", "exp", "log", "log1p", "expm1",
+    "logistic", "max", "min", "mul", "name", "neg", "optimization_barrier", "pow", "integer_pow", "select_n",
+    "sharding_constraint", "sqrt", "square", "stop_gradient", "sub", "tanh",
+}  # fmt: skip
+
+
+class Followed(NamedTuple):
+    """A value that holds a marked array."""
+
+    note: str  # What the mark says
+    shape: Shape  # Shape of the array where it was marked
+    # For each axis of the value that of the marked array; None for one of a stack.
+    axes: tuple[int | None, ...]
+
+    def stored(self) -> tuple[int, ...] | None:
+        """For each axis of the marked array that of the value; None where one is missing."""
+        own = range(len(self.shape))
+        if any(self.axes.count(axis) != 1 for axis in own):
+            return None
+        return tuple(self.axes.index(axis) for axis in own)
+
+
+def marked(value: Array, note: str) -> Array:
+    """The same values, with a mark in the program that computes them."""
+    # The mark is on zeros, which ``vmap`` does not batch: its axes stay apart from those of stacks.
+    return value + checkpoint_name(jnp.zeros(jnp.shape(value), value.dtype), _MARK + note)
+
+
+def follow(program: Any, inputs: Sequence[Followed | None] = ()) -> list[Followed | None]:
+    """For every output of a jaxpr the marked array that it holds, or None."""
+    known: dict[Any, Followed] = {v: f for v, f in zip(program.invars, inputs) if f is not None}
+    for equation in program.eqns:
+        # Literals cannot be looked up.
+        given = [None if hasattr(v, "val") else known.get(v) for v in equation.invars]
+        for variable, found in zip(equation.outvars, _results(equation, given)):
+            if found is not None:
+                known[variable] = found
+    return [None if hasattr(v, "val") else known.get(v) for v in program.outvars]
+
+
+def _results(equation: Any, given: list[Followed | None]) -> list[Followed | None]:
+    kind, params = equation.primitive.name, equation.params
+    nothing: list[Followed | None] = [None] * len(equation.outvars)
+    if kind == "name" and params["name"].startswith(_MARK):
+        shape = tuple(equation.outvars[0].aval.shape)
+        own = tuple(range(len(shape)))
+        return [Followed(params["name"].removeprefix(_MARK), shape, own)]
+    if kind == "scan":
+        return _of_scan(equation, given)
+    if kind == "cond":
+        branches = [follow(branch.jaxpr, given[1:]) for branch in params["branches"]]
+        return [found[0] if len(set(found)) == 1 else None for found in zip(*branches)]
+    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        if name in params:
+            inner = getattr(params[name], "jaxpr", params[name])
+            fits = len(inner.invars) == len(given) and len(inner.outvars) == len(nothing)
+            return follow(inner, given) if fits else nothing
+    if kind == "add" and given[0] is not None:
+        # The first mark of an array counts; a module around its layer may mark it again.
+        given = given[:1]
+    held = {one for one in given if one is not None}
+    if len(held) != 1:
+        return nothing
+    (one,) = held
+    return [_moved(one, equation, variable.aval.shape) for variable in equation.outvars]
+
+
+def _moved(one: Followed, equation: Any, shape: Shape) -> Followed | None:
+    """What a result holds if its operands hold one marked array."""
+    kind, params = equation.primitive.name, equation.params
+    if kind == "transpose":
+        return one._replace(axes=tuple(one.axes[axis] for axis in params["permutation"]))
+    if kind == "broadcast_in_dim":
+        axes: list[int | None] = [None] * len(shape)
+        operand = equation.invars[0].aval.shape
+        for axis, own, size in zip(params["broadcast_dimensions"], one.axes, operand):
+            axes[axis] = own if size == shape[axis] else None
+        return one._replace(axes=tuple(axes))
+    if kind == "squeeze":
+        kept = [a for i, a in enumerate(one.axes) if i not in params["dimensions"]]
+        return one._replace(axes=tuple(kept))
+    if kind == "reshape":
+        return _reshaped(one, equation.invars[0].aval.shape, shape)
+    return one if kind in _IN_PLACE and len(one.axes) == len(shape) else None
+
+
+def _reshaped(one: Followed, before: Shape, after: Shape) -> Followed | None:
+    """What a reshape holds if it only adds or removes axes of size one."""
+    sizes = [(size, own) for size, own in zip(before, one.axes) if size != 1]
+    if [size for size, _ in sizes] != [size for size in after if size != 1]:
+        return None
+    remaining = iter(sizes)
+    return one._replace(axes=tuple(None if size == 1 else next(remaining)[1] for size in after))
+
+
+def _of_scan(equation: Any, given: list[Followed | None]) -> list[Followed | None]:
+    step = equation.params["jaxpr"]
+    step = getattr(step, "jaxpr", step)
+    # One step sees a slice of a stack. Carried values and constants are not followed.
+    inputs = [
+        _slice(one) if one is not None and v.aval.ndim < len(one.axes) else None
+        for v, one in zip(step.invars, given)
+    ]
+    return [
+        one._replace(axes=(None, *one.axes))
+        if one is not None and v.aval.ndim > len(one.axes)
+        else None
+        for v, one in zip(equation.outvars, follow(step, inputs))
+    ]
+
+
+def _slice(one: Followed) -> Followed | None:
+    return one._replace(axes=one.axes[1:]) if one.axes[0] is None else None
+
+
+def program_of(function: Any, *arguments: Any) -> tuple[Any, Any]:
+    """The program of a function of arrays, and the shapes of what it returns."""
+    # Modules under ``nn.jit`` keep their programs. An unused precision of products gives these programs a
+    # context of their own, so that they are not confused with those without marks; no value is computed.
+    in_use = jax.config.jax_default_matmul_precision
+    with jax.default_matmul_precision("bfloat16" if in_use != "bfloat16" else "tensorfloat32"):
+        program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    return program.jaxpr, shapes
+
 
 _AS_STORED = (
     "Store it as the layer has it, or with its axes in another order; or give it a prior that needs neither, "

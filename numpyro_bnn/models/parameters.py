@@ -8,8 +8,7 @@ import jax.numpy as jnp
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.priors.paths import flatten_params, is_auxiliary, site_name
-from numpyro_bnn.priors.pytree_paths import is_module, with_arrays
+from numpyro_bnn.priors.paths import flatten_params, is_auxiliary, is_module, site_name, with_arrays
 
 
 def nest(values: Mapping[str, PyTree]) -> dict:

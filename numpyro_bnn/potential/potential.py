@@ -13,7 +13,7 @@ its data plate.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,12 +36,54 @@ from numpyro_bnn.data.host_rows import sources_in, with_stand_ins
 from numpyro_bnn.distributions.gamma import scaled
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.rows import Rows, summed
-from numpyro_bnn.potential.rows_of_energies import refuse_dependent_rows
+from numpyro_bnn.potential.rows_in_parts import refuse_dependent_rows
 from numpyro_bnn.potential.shared_rows import rows_are_shared, taken_by_all
 from numpyro_bnn.potential.structure import as_jax, structure_of, with_structure
 from numpyro_bnn.potential.targets import check_targets
-from numpyro_bnn.potential.tempered_likelihood import TemperedLikelihood, tempered_likelihood
 from numpyro_bnn.potential.without_subsampling import without_subsampling
+
+
+class TemperedLikelihood(NamedTuple):
+    """Energy of the likelihood at given values of the latent sites, as a function of its power."""
+
+    # Most observed sites are tempered as p(y | θ)^b. A site with integrated weights w (`LinearGaussian`) is
+    # tempered before the integral, ∫ p(w) p(y | w, θ)^b dw, so that the path from prior to posterior is that
+    # of the model with its weights.
+
+    product: jax.Array  # -log p(y | θ) of the sites that are raised to the power, in nats
+    # For each other site, its energy at a power.
+    integrals: tuple[Callable[[Any], jax.Array], ...] = ()
+
+    def __call__(self, power: Any) -> jax.Array:
+        """The energy at one power, in nats."""
+        return power * self.product + sum(one(power) for one in self.integrals)
+
+    def between(self, low: jax.Array, high: jax.Array) -> jax.Array:
+        """The rise of the energy from one power to another, over the rise of the power."""
+        # Without integrated weights this is the energy of the likelihood, whatever the powers. With them it
+        # is its mean over their conditional distribution, averaged over the powers between the two.
+        ends = jnp.stack([low, high])
+        # One call for all powers, so that the integral is compiled once.
+        energies = (jax.vmap(one)(ends.reshape(-1)).reshape(ends.shape) for one in self.integrals)
+        means = ((above - below) / (high - low) for below, above in energies)
+        return self.product + sum(means, start=jnp.zeros(jnp.shape(low)))
+
+
+def tempered_likelihood(
+    energies: dict[str, jax.Array], sites: dict[str, Any]
+) -> TemperedLikelihood:
+    """The likelihood of observed sites in a trace, from -log p(y | θ) of each in nats."""
+    own = [name for name in energies if hasattr(sites[name]["fn"], "tempered_log_prob")]
+
+    def integral(name: str, power: Any) -> jax.Array:
+        site = sites[name]
+        return -site["fn"].tempered_log_prob(site["value"], power)
+
+    return TemperedLikelihood(
+        sum((e for name, e in energies.items() if name not in own), start=jnp.zeros(())),
+        tuple(partial(integral, name) for name in own),
+    )
+
 
 Values = dict[str, jax.Array]
 

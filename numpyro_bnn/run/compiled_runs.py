@@ -51,8 +51,8 @@ from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.run.starts import starts_for
 from numpyro_bnn.samplers.failed_chains import failed_chains, warn_of_failed
 from numpyro_bnn.samplers.fields import fields_of, has_exact_energy
-from numpyro_bnn.samplers.momenta import warn_of_momenta
 from numpyro_bnn.samplers.suspects import warn_of_run
+from numpyro_bnn.samplers.temperature_of_kernels import warn_of_momenta
 from numpyro_bnn.storage.checkpoints import Start
 from numpyro_bnn.storage.processes import Processes
 from numpyro_bnn.storage.run_identity import Described

@@ -18,7 +18,7 @@ from numpyro_bnn import priors
 from numpyro_bnn.approximations import curvature
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.approximations.newton import _kind_for
-from numpyro_bnn.models import network_handlers as linearization
+from numpyro_bnn.models import random_module as networks
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 NEWTON = {"optimizer": optax.lbfgs(), "num_steps": 40, "progress_bar": False}
@@ -122,7 +122,7 @@ def test_gauss_newton_is_the_expected_hessian_of_every_family(data, model):
     descent, z, sites = point(model, x, y)
 
     def outputs(flat):
-        handler = linearization.outputs(numpyro.handlers.substitute(model, data=unravel(flat)))
+        handler = networks.outputs(numpyro.handlers.substitute(model, data=unravel(flat)))
         numpyro.handlers.seed(handler, 0)(x)
         return handler.seen["net"].reshape(6, -1)
 
@@ -182,7 +182,7 @@ def test_gauss_newton_takes_over_where_the_hessian_is_indefinite_and_the_last_la
 def test_a_linearised_network_predicts_along_its_tangent(data):
     x = jnp.asarray(data[0], jnp.float32)
     at, there = (nets.weights(noisy, x, data[1], seed=i) for i in (0, 1))
-    model = linearization.linearize(noisy, at)
+    model = networks.linearize(noisy, at)
     draws = bnn.Draws({name: v[None, None] for name, v in there.items()}, model)
 
     def mean(some):
@@ -198,7 +198,7 @@ def test_a_linearised_network_predicts_along_its_tangent(data):
 
 def test_a_linearised_approximation_is_linearised_at_its_mode(data, mode):
     draws = laplace(linear.network, *data, mode=mode, num_samples=2, linearized=True)
-    assert isinstance(draws.model, linearization.linearize)
+    assert isinstance(draws.model, networks.linearize)
     for site in (KERNEL, BIAS):
         np.testing.assert_allclose(draws.model.at[site], mode[site][0, 0], rtol=1e-6)
 

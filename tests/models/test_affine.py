@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from numpyro_bnn.models.affine import AFFINE, CONSTANT, OTHER, dependence
+from numpyro_bnn.models.jaxpr_dependence import AFFINE, CONSTANT, OTHER, dependence
 
 X = jnp.ones((5, 3))
 

@@ -15,7 +15,7 @@ from numpyro.handlers import seed, substitute, trace
 import numpyro_bnn as bnn
 from numpyro_bnn.models.call_order import call_order
 from numpyro_bnn.models.networks import NNX, Linen
-from numpyro_bnn.priors import layer_patterns
+from numpyro_bnn.priors import independent
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -217,7 +217,7 @@ UNITS = P.Hierarchical.width(0.2, group=0.5, unit=1.0)
 def test_precisions_by_unit_beyond_the_data_are_warned_of_once(
     pattern, module, warned, monkeypatch
 ):
-    monkeypatch.setattr(layer_patterns, "_WARNED", set())
+    monkeypatch.setattr(independent, "_WARNED", set())
     prior = P.ByPath({pattern: UNITS, "*": P.Normal()})
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
@@ -237,5 +237,5 @@ def test_the_order_does_not_depend_on_the_values():
 
 
 def test_precisions_by_unit_of_all_layers_are_no_mistake(monkeypatch):
-    monkeypatch.setattr(layer_patterns, "_WARNED", set())
+    monkeypatch.setattr(independent, "_WARNED", set())
     sites(P.ByPath({"Dense_0.kernel": UNITS, "Dense_1.kernel": UNITS, "*": P.Normal()}))

@@ -14,7 +14,7 @@ from scipy import stats
 
 from numpyro_bnn import priors
 from numpyro_bnn.priors.base import as_prior, fit_distribution, is_parameter, parameter
-from numpyro_bnn.priors.layer_patterns import matches, same_order
+from numpyro_bnn.priors.independent import matches, same_order
 from numpyro_bnn.priors.paths import (
     CallOrder,
     NetworkShapes,

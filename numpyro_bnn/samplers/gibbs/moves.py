@@ -22,12 +22,10 @@ from numpyro.infer.util import compute_log_probs
 from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.distributions.generalized_inverse_gaussian import sample_log
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.potential.potential import Values, tempered_likelihood
 from numpyro_bnn.potential.structure import structure_of
-from numpyro_bnn.potential.tempered_likelihood import tempered_likelihood
 from numpyro_bnn.priors.precision_conditionals import Level, levels_of
-from numpyro_bnn.samplers.gibbs.precision_gibbs import centered_model, refuse_altered
-from numpyro_bnn.samplers.gibbs.precision_redraw import redrawn
+from numpyro_bnn.samplers.gibbs.precision_gibbs import centered_model, redrawn, refuse_altered
 
 
 class Bound(ReprMixin):

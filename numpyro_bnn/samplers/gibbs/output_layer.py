@@ -37,7 +37,7 @@ from numpyro_bnn.models.affine_sites import (
     prior_part,
     target_of,
 )
-from numpyro_bnn.models.slice_axes import slice_axes
+from numpyro_bnn.models.jaxpr_dependence import slice_axes
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.samplers.gibbs.moves import Bound
 

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro.infer.gibbs import conditioned as conditioned_on_others
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
@@ -25,6 +27,7 @@ from numpyro_bnn.potential.flat_position import flattened
 from numpyro_bnn.potential.potential import Potential, transforms_of
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.sites import Structure
+from numpyro_bnn.potential.starts import gentle_start
 from numpyro_bnn.potential.without_subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
@@ -45,15 +48,19 @@ from numpyro_bnn.samplers.sgmcmc.checks import (
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradient_noise import anchored_in_warmup, begin_noise
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
-from numpyro_bnn.samplers.sgmcmc.metric_updates import conditioned, reconditioned
 from numpyro_bnn.samplers.sgmcmc.momentum_refresh import FreshMomentum, MomentumRefresh
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
-from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, pace_of
+from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, steps_per_draw
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, freeze, initial_state, record
 from numpyro_bnn.samplers.sgmcmc.step_size import ChainStart
-from numpyro_bnn.samplers.sgmcmc.target_and_start import rows_of, start_of
-from numpyro_bnn.samplers.sgmcmc.transitions import Ingredients, refresh_momentum, take_step
+from numpyro_bnn.samplers.sgmcmc.transitions import (
+    Ingredients,
+    conditioned,
+    reconditioned,
+    refresh_momentum,
+    take_step,
+)
 from numpyro_bnn.samplers.sgmcmc.tuning import AcceptanceTuning, CurvatureTuning, Tuning
 
 Model = Callable | None
@@ -350,9 +357,12 @@ class SGMCMC(MCMCKernel):
         def step(before: SGMCMCState) -> SGMCMCState:
             return freeze(before, take_step(parts, rows, before))
 
-        pace = pace_of(self.step_size, self.temperature)
-        warming = state.i < self._num_warmup
-        after = pace.run(step, refresh_momentum(parts, state), state.count, warming)
+        start = refresh_momentum(parts, state)
+        steps = steps_per_draw(self.step_size, self.temperature)
+        if steps is None:
+            return step(start)._replace(i=state.i + 1)
+        count = jnp.where(state.i < self._num_warmup, 1, steps(state.count))
+        after = lax.fori_loop(0, count, lambda _, s: step(s), start)
         return after._replace(i=state.i + 1)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
@@ -422,3 +432,34 @@ class SGMCMC(MCMCKernel):
 def _order_for(gradient_noise: GradientNoise) -> gradients.Order:
     """The order of rows where none is given: independent minibatches, where their noise is estimated."""
     return "replacement" if isinstance(gradient_noise, str) else "permutation"
+
+
+def rows_of(
+    model: Callable, args: tuple, kwargs: dict | None, needs_rows: bool, plate: str | None
+) -> Rows:
+    """The potential of a model for these arguments, and its data plate if minibatches are taken."""
+    potential = Potential(model, args, kwargs)
+    if needs_rows:
+        return Rows(potential, *potential.data_plate(plate))
+    sites = (potential.structure.sites[name] for name in potential.structure.data)
+    sizes = [potential.structure.plates[p].size for p in {p for site in sites for p in site.plates}]
+    return Rows(potential, size=sizes[0] if len(sizes) == 1 else 0)
+
+
+def start_of(
+    owner: str, rows: Rows, key: jax.Array, init_params: PyTree, kwargs: dict | None
+) -> PyTree:
+    """The unconstrained position at which a chain begins; by default a prior draw without extreme values."""
+    if not isinstance(rows.potential, Potential):
+        if init_params is None:
+            raise ValueError(
+                f"{owner}: potential_fn says nothing about where to start. Give `init_params=` to "
+                "`MCMC.run`."
+            )
+        return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x, float)), init_params)
+    if init_params is None:
+        return gentle_start(rows.potential, key)
+    if kwargs and GIBBS_SITES_KWARG in kwargs:
+        # NumPyro's Gibbs passes constrained values to every block that is not HMC.
+        return rows.potential.unconstrain(init_params)
+    return dict(init_params)

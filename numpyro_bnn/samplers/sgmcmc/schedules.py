@@ -10,11 +10,10 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of, text_of
@@ -23,8 +22,6 @@ from numpyro_bnn._types import Number
 __all__ = ["constant", "cyclical", "from_learning_rate", "polynomial"]
 
 Schedule = Callable[[Number], Number]
-State = TypeVar("State")
-Step = Callable[[State], State]
 
 
 def _positive(owner: str, name: str, value: Any) -> None:
@@ -187,33 +184,6 @@ def polynomial(a: float, b: float, gamma: float) -> Schedule:
     return _Polynomial(a, b, gamma)
 
 
-class Pace(Protocol):
-    """A rule for the number of steps that a kernel takes from one draw to the next."""
-
-    def run(self, step: Step, state: State, count: jax.Array, warming: jax.Array) -> State:
-        """Take the steps to the next draw.
-
-        :param step: one step.
-        :param state: before it.
-        :param count: steps since the end of warm-up.
-        :param warming: whether this is warm-up.
-        """
-
-
-@dataclass(frozen=True)
-class EveryStep:
-    """One step a draw."""
-
-    def run(self, step: Step, state: State, count: jax.Array, warming: jax.Array) -> State:
-        """Take one step."""
-        return step(state)
-
-
-def pace_of(*schedules: Schedule) -> Pace:
-    """The pace of some schedules: that of the first cyclical one, else one step a draw."""
-    return next((s for s in schedules if isinstance(s, Cyclical)), EveryStep())
-
-
 @dataclass(frozen=True)
 class Cyclical:
     r"""Cosine cycles, each of which explores and then samples: see :func:`cyclical`.
@@ -255,14 +225,14 @@ class Cyclical:
         place = jnp.mod(jnp.asarray(count), self.cycle_length)
         return jnp.maximum(self.num_exploration - place, 0) + 1
 
-    def run(self, step: Step, state: State, count: jax.Array, warming: jax.Array) -> State:
-        """Take steps until one makes a draw to keep; one step in warm-up."""
-        steps = jnp.where(warming, 1, self.num_steps(count))
-        return lax.fori_loop(0, steps, lambda _, s: step(s), state)
-
     def temperature(self, temperature: float = 1.0) -> Schedule:
         """Temperatures of 0 during exploration, which then optimises, and ``temperature`` while sampling."""
         return _WhileSampling(self, temperature)
+
+
+def steps_per_draw(*schedules: Schedule) -> Callable[[Number], jax.Array] | None:
+    """Steps from a count to the next draw, by the first cyclical schedule; None for one step a draw."""
+    return next((s.num_steps for s in schedules if isinstance(s, Cyclical)), None)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 :func:`unadjusted_step` advances the dynamics to the position where a gradient is needed, computes it, and
 completes the step. :func:`adjusted_step` leaves proposal and decision to a Metropolis rule. Both update
-preconditioner and tuning in warm-up.
+preconditioner and tuning in warm-up; :func:`learned_metric` rescales momenta to a new metric.
 """
 
+import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -14,21 +16,18 @@ import jax.numpy as jnp
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis, ProposalInputs
+from numpyro_bnn.samplers.sgmcmc.branches import where_needed
 from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     kick,
+    rescaled,
     temperature_along,
 )
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradient_noise import NoiseEstimate, learned_noise, quiet_step
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
-from numpyro_bnn.samplers.sgmcmc.metric_updates import (
-    diagonal_by_probe,
-    hessian_product,
-    learned_metric,
-)
 from numpyro_bnn.samplers.sgmcmc.momentum_refresh import MomentumRefresh
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
@@ -36,6 +35,63 @@ from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, record, with_energy_error
 from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 from numpyro_bnn.samplers.sgmcmc.tuning import Tuning, TuningContext
+
+
+def learned_metric(
+    metric: Preconditioner,
+    state: PyTree,
+    num_rows: int,
+    momentum: PyTree,
+    gradient: PyTree,
+    position: PyTree,
+    warming: jax.Array,
+    curvature: PyTree = None,
+) -> tuple[PyTree, PyTree]:
+    """Update a preconditioner by a gradient, and rescale the momentum to the new metric."""
+    # `num_rows` is 0 where unknown; `curvature`, the diagonal of the Hessian, is for a metric
+    # that changes after warm-up too.
+    if getattr(metric, "data_size", 0) is None and num_rows:
+        metric = dataclasses.replace(metric, data_size=num_rows)  # type: ignore[type-var]
+    learned = metric.update(state, gradient, position, warming, curvature)
+    if momentum is None or not metric.needs_warmup:
+        return learned, momentum
+    before, after = metric.inverse_mass_matrix(state), metric.inverse_mass_matrix(learned)
+    return learned, where_needed(warming, lambda: rescaled(momentum, before, after), momentum)
+
+
+def conditioned(metric: Preconditioner, state: PyTree, rows: Rows) -> PyTree:
+    """The state of a preconditioner, computed from the values that Gibbs holds fixed."""
+    update = getattr(metric, "after_gibbs", None)
+    return state if update is None else update(rows.potential, state)
+
+
+def reconditioned(
+    metric: Preconditioner, state: PyTree, rows: Rows, momentum: PyTree
+) -> tuple[PyTree, PyTree]:
+    """State of a preconditioner, and momentum, after Gibbs has changed the values of other blocks."""
+    after = conditioned(metric, state, rows)
+    if momentum is None or after is state:
+        return after, momentum
+    old, new = metric.inverse_mass_matrix(state), metric.inverse_mass_matrix(after)
+    return after, rescaled(momentum, old, new)
+
+
+def hessian_product(
+    estimator: Estimator, rows: Rows, at: PyTree, state: PyTree, vector: PyTree
+) -> PyTree:
+    """The derivative of a gradient estimate in a direction, which no anchor changes."""
+
+    def gradient(z: PyTree) -> PyTree:
+        return estimator.again(rows, z, state).gradient
+
+    return jax.jvp(gradient, (at,), (vector,))[1]
+
+
+def diagonal_by_probe(product: Callable[[PyTree], PyTree], at: PyTree, key: jax.Array) -> PyTree:
+    """Unbiased estimate of the diagonal of a Hessian, by one product with random signs."""
+    probe = jax.tree.map(lambda x: jnp.where(x < 0, -1.0, 1.0), normal_like(key, at))
+    return jax.tree.map(jnp.multiply, probe, product(probe))
+
 
 _OF_THE_GRADIENT = ("grad_norm", "configurational_temperature", "configurational_temperatures")
 

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.branches import chosen, where_needed
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like, size, spread, total
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
-from numpyro_bnn.samplers.sgmcmc.energy_error_tuning import Decoherence
-from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
+from numpyro_bnn.samplers.sgmcmc.preconditioners import Moments, Preconditioner
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
 from numpyro_bnn.samplers.sgmcmc.step_size import (
     ChainStart,
@@ -27,6 +27,161 @@ from numpyro_bnn.samplers.sgmcmc.step_size import (
     follow_acceptance,
     follow_curvature,
 )
+
+# Decay of the running mean of energy errors, over about n = 150 steps: (n - 1)/(n + 1).
+_MEMORY = 149 / 151
+# Width, in log step size, of the weight of an energy error by its distance from the target.
+_TRUST = 1.5
+# Energy errors below this number of rounding errors of U are ignored.
+_ROUNDINGS = 4
+# The step size may at most double, or halve, from one step to the next.
+_LARGEST_CHANGE = 2.0
+# Decoherence time by integrated autocorrelation time.
+_SHARE = 0.4
+_BLOCKS = 10
+# An autocorrelation time above this share of a block cannot be estimated.
+_RESOLVED = 0.5
+
+
+class WarmupStatistics(NamedTuple):
+    """Statistics of warm-up."""
+
+    # Decaying sums of weights, and of weighted squared energy errors in units of the target
+    # and at the present step size.
+    weight: jax.Array
+    error: jax.Array
+    block: PyTree  # Sum of the positions of the block being filled
+    blocks: Moments  # Moments of the means of complete blocks
+    draws: Moments  # Moments of the positions of the present third
+
+
+@dataclass(frozen=True)
+class Decoherence:
+    r"""Step size from the energy error, friction from the autocorrelation.
+
+    The variance of the energy error of a step grows as :math:`h^6`, so each squared error
+    suggests a step size. The suggestions are averaged with weights that fall with the distance from the
+    target (Robnik et al. 2023, section 4.1). When the metric changes, the step size changes by the mean
+    change of its units. Errors of the size of the rounding of U are ignored: far from the typical set, where
+    U is a million and more in single precision, they would shrink the step for ever.
+
+    After the second third of warm-up :math:`1/\gamma` is the typical standard deviation in the
+    metric; over the last, ten block means give the integrated autocorrelation time of every
+    parameter, and :math:`1/\gamma = 0.4\, h\, \bar\tau` in the end (section 4.2). If the blocks are too short
+    for an estimate, :math:`1/\gamma` is at least its earlier value.
+
+    :param energy_variance: target of Var[ΔE]/D; None for a step size that is not tuned.
+    :param finds_friction: whether the friction is set.
+    """
+
+    energy_variance: float | None
+    finds_friction: bool
+
+    @property
+    def learns(self) -> bool:
+        """Whether step size or friction is tuned in warm-up."""
+        return self.energy_variance is not None or self.finds_friction
+
+    def init(self, position: PyTree) -> WarmupStatistics:
+        """Statistics before the first step."""
+        zero = jnp.zeros((), jnp.result_type(float))
+        zeros = jax.tree.map(jnp.zeros_like, position)
+        return WarmupStatistics(zero, zero, zeros, Moments.none(position), Moments.none(position))
+
+    def update(
+        self,
+        tuned: StepTuning,
+        energy_error: jax.Array,
+        energy: jax.Array,
+        position: PyTree,
+        metrics: list[PyTree],
+        i: jax.Array,
+        num_warmup: int,
+    ) -> StepTuning:
+        """Step size, friction and statistics after step `i` of warm-up; energies are over the temperature."""
+        if self.energy_variance is not None:
+            rounding = _ROUNDINGS * jnp.finfo(energy.dtype).eps * jnp.abs(energy)
+            target = size(position) * self.energy_variance + rounding**2
+            excess = energy_error**2 / target + 1e-8
+            tuned = self._resized(tuned, excess, position, metrics)
+        third = num_warmup // 3
+        length = third // _BLOCKS
+        if not self.finds_friction or length < 2:
+            return tuned
+        at = i - (num_warmup - third)
+        learned = _with_draw(tuned.averaging, position, at, third, length)
+        inverse_mass = spread(metrics[1], position, "inverse_mass_matrix")
+        variance = total(lambda w, v: v / w, inverse_mass, learned.draws.variance)
+        seen = learned.draws.size > 1
+        scale = jnp.sqrt(jnp.where(seen, variance, 1.0) / size(position))
+        chosen = jnp.where((at == -1) & seen, 1 / scale, tuned.friction)
+        steps = _autocorrelation_time(learned, length)
+        found = 1 / (_SHARE * tuned.step_size * steps)
+        # A chain slower than its blocks gets an estimate of about one block.
+        found = jnp.where(steps > _RESOLVED * length, jnp.minimum(found, chosen), found)
+        chosen = jnp.where(at + 1 == third, found, chosen)
+        friction = chosen.astype(tuned.friction.dtype)
+        return tuned._replace(averaging=learned, friction=friction)
+
+    def _resized(
+        self,
+        tuned: StepTuning,
+        excess: jax.Array,
+        position: PyTree,
+        metrics: list[PyTree],
+    ) -> StepTuning:
+        """The step size at which the mean squared energy error would equal the target."""
+        learned, step_size = tuned.averaging, tuned.step_size
+        weight = jnp.exp(-0.5 * (jnp.log(excess) / (6 * _TRUST)) ** 2)
+        finite = jnp.isfinite(excess)
+        all_weights = _MEMORY * learned.weight + jnp.where(finite, weight, 0.0)
+        errors = _MEMORY * learned.error + jnp.where(finite, weight * excess, 0.0)
+        known = all_weights > 0
+        mean = jnp.where(known, errors, 1.0) / jnp.where(known, all_weights, 1.0)
+        change = jnp.clip(mean ** (-1 / 6), 1 / _LARGEST_CHANGE, _LARGEST_CHANGE)
+        change = jnp.where(finite, change, 1 / _LARGEST_CHANGE)
+        before, after = (spread(m, position, "inverse_mass_matrix") for m in metrics)
+        units = total(lambda x, w, v: jnp.zeros_like(x) + jnp.log(v / w), position, before, after)
+        new = learned._replace(weight=all_weights, error=errors * change**6)
+        factor = change * jnp.exp(-0.5 * units / size(position))
+        return tuned._replace(step_size=step_size * factor, averaging=new)
+
+
+def _with_draw(
+    learned: WarmupStatistics, position: PyTree, at: jax.Array, third: int, length: int
+) -> WarmupStatistics:
+    """Statistics with one more position; `at`, its place in the last third, is negative in the second."""
+    empty = jax.tree.map(jnp.zeros_like, learned.draws)
+    draws = jax.tree.map(lambda zero, old: jnp.where(at == 0, zero, old), empty, learned.draws)
+    block = jax.tree.map(jnp.add, learned.block, position)
+    full = (at + 1) % length == 0
+    mean = jax.tree.map(lambda x: x / length, block)
+    blocks = jax.tree.map(
+        lambda new, old: jnp.where(full, new, old), learned.blocks.add(mean), learned.blocks
+    )
+    block = jax.tree.map(lambda x: jnp.where(full, 0, x), block)
+    counts = at >= 0
+    block, blocks = jax.tree.map(
+        lambda new, old: jnp.where(counts, new, old),
+        (block, blocks),
+        (learned.block, learned.blocks),
+    )
+    added = draws.add(position)
+    draws = jax.tree.map(lambda new, old: jnp.where(at >= -third, new, old), added, draws)
+    return learned._replace(block=block, blocks=blocks, draws=draws)
+
+
+def _autocorrelation_time(learned: WarmupStatistics, length: int) -> jax.Array:
+    """Integrated autocorrelation time in steps, at least 1, the mean over parameters."""
+    # A parameter that does not move counts as 1.
+
+    def time(between: jax.Array, overall: jax.Array) -> jax.Array:
+        moves = overall > 0
+        return jnp.maximum(length * between / jnp.where(moves, overall, 1.0), 1.0)
+
+    times = map_like(time, learned.blocks.variance, learned.draws.variance)
+    return total(lambda t: t, times) / size(times)
+
 
 # First friction of microcanonical dynamics, until warm-up has tuned it: momenta last for about a standard
 # deviation of every parameter. With much more friction a chain would only diffuse to the typical set.

@@ -12,7 +12,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,11 +28,21 @@ from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values, transforms_of
-from numpyro_bnn.samplers.gibbs.moves import Move
-from numpyro_bnn.samplers.gibbs.precision_redraw import precision_redraw
+from numpyro_bnn.potential.starts import own_coordinates
+from numpyro_bnn.samplers.gibbs.moves import Bound, Move
+from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_redraw
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
-from numpyro_bnn.samplers.tempering.ladder import first_ladder
-from numpyro_bnn.samplers.tempering.move_statistics import MoveMoments
+from numpyro_bnn.samplers.tempering.ladder import (
+    RungTuning,
+    after_sweep,
+    begin_round,
+    first_ladder,
+    next_round,
+    round_ends,
+    round_trips,
+    swap_order,
+    swap_probabilities,
+)
 from numpyro_bnn.samplers.tempering.prior_draws import (
     best_draws,
     finite_or_before,
@@ -40,18 +50,8 @@ from numpyro_bnn.samplers.tempering.prior_draws import (
     prior_noise,
     refuse_improper,
 )
-from numpyro_bnn.samplers.tempering.rung_energies import rung_energies
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
-from numpyro_bnn.samplers.tempering.rung_moves import with_moves
-from numpyro_bnn.samplers.tempering.state import TemperingState
-from numpyro_bnn.samplers.tempering.swaps import round_trips, swap_order, swap_probabilities
-from numpyro_bnn.samplers.tempering.warmup import (
-    RungTuning,
-    after_sweep,
-    begin_round,
-    next_round,
-    round_ends,
-)
+from numpyro_bnn.samplers.tempering.state import MoveMoments, TemperingState
 
 # The pilot run: sweeps and rungs; rungs are doubled while pairs reject too often to estimate the barrier.
 _PILOT_SWEEPS = 200
@@ -392,3 +392,55 @@ def _pilot(kernel: ParallelTempering, key: jax.Array, arguments: Arguments) -> j
 
     seen = jax.jit(sweeps)(key, arguments.arrays).adaptation
     return seen.rejections / seen.sweeps
+
+
+def with_moves(
+    potential: Potential, moves: Sequence[Move]
+) -> Callable[[jax.Array, jax.Array, Values], Values]:
+    """A function of key, power and unconstrained values that makes all moves in order."""
+    # Each move leaves p(θ) p(y | θ)^b invariant, where its `bound` has the power b.
+
+    def moved(key: jax.Array, power: jax.Array, z: Values) -> Values:
+        bound = Bound(potential.model, potential.args, potential.kwargs, power)
+        values = potential.constrain(z, deterministic=True)
+        values = {name: values[name] for name in bound.latent}
+        for key_move, move in zip(jax.random.split(key, len(moves)), moves):
+            values = move(key_move, values, bound)
+        return finite_or_before(own_coordinates(potential, values), z)
+
+    return moved
+
+
+class RungEnergies(NamedTuple):
+    """Energies of the state of each rung, in nats, (rung,)."""
+
+    # `up` and `down` are -log p(y | θ), for integrated weights see `TemperedLikelihood.between`.
+
+    posterior: jax.Array  # U on the posterior's rung
+    # The energy of the likelihood between a rung and the next; of the last rung, as `down`.
+    up: jax.Array
+    down: jax.Array  # That between the rung before and a rung; of the first rung, as `up`
+
+
+def rung_energies(potential: Potential, powers: jax.Array, rungs: Values) -> RungEnergies:
+    """Energies of the states of a ladder; a likelihood without a value is 0."""
+    below = jnp.concatenate([powers[:1], powers[:-1]])
+    above = jnp.concatenate([powers[1:], powers[-1:]])
+    first, last = jnp.arange(powers.size) == 0, jnp.arange(powers.size) == powers.size - 1
+
+    def of_state(
+        z: Values,
+        low: jax.Array,
+        own: jax.Array,
+        high: jax.Array,
+        first: jax.Array,
+        last: jax.Array,
+    ) -> RungEnergies:
+        prior, likelihood = potential.tempered(z)
+        lows = jnp.stack([jnp.where(last, low, own), low])
+        highs = jnp.stack([high, jnp.where(first, high, own)])
+        up, down = likelihood.between(lows, highs)
+        return RungEnergies(prior + likelihood(1.0), up, down)
+
+    found = jax.vmap(of_state)(rungs, below, powers, above, first, last)
+    return RungEnergies(*(jnp.where(jnp.isnan(energy), jnp.inf, energy) for energy in found))

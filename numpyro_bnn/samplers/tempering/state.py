@@ -6,8 +6,55 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn.potential.potential import Values
-from numpyro_bnn.samplers.tempering.move_statistics import MoveMoments
-from numpyro_bnn.samplers.tempering.warmup import RungTuning
+from numpyro_bnn.samplers.tempering.ladder import RungTuning
+
+
+class MoveMoments(NamedTuple):
+    """Running moments of pairs of numbers, of each rung that moves (rung - 1,)."""
+
+    # A state travels only if its likelihood changes on the way. Where its log likelihood after a move is
+    # nearly that before it, a ladder makes far fewer round trips than 1 / (2 + 2Λ) a sweep (Syed et al.
+    # 2022).
+
+    pairs: jax.Array  # Number of pairs so far
+    # Means.
+    mean_before: jax.Array
+    mean_after: jax.Array
+    # Summed squared deviations from them.
+    squares_before: jax.Array
+    squares_after: jax.Array
+    products: jax.Array  # Summed products of the deviations
+
+    @classmethod
+    def empty(cls, rungs: int) -> "MoveMoments":
+        """No pairs yet, for so many rungs."""
+        return cls(jnp.zeros(rungs, jnp.int32), *(jnp.zeros(rungs) for _ in range(5)))
+
+    def add(self, before: jax.Array, after: jax.Array) -> "MoveMoments":
+        """The moments with one more pair for each rung; pairs that are not finite do not count."""
+        # Source: B. P. Welford, *Technometrics* 4 (1962), 419.
+        finite = jnp.isfinite(before) & jnp.isfinite(after)
+        pairs = self.pairs + finite
+        weight = finite / jnp.maximum(pairs, 1)
+        from_before, from_after = (
+            jnp.where(finite, value - mean, 0.0)
+            for value, mean in ((before, self.mean_before), (after, self.mean_after))
+        )
+        # Of what a pair adds to the sums, a deviation from the old mean and one from the new.
+        left = finite * (1 - weight)
+        return MoveMoments(
+            pairs,
+            self.mean_before + weight * from_before,
+            self.mean_after + weight * from_after,
+            self.squares_before + left * from_before**2,
+            self.squares_after + left * from_after**2,
+            self.products + left * from_before * from_after,
+        )
+
+    @property
+    def correlation(self) -> jax.Array:
+        """The correlation of the numbers of a pair (rung - 1,); NaN where one of them is constant."""
+        return self.products / jnp.sqrt(self.squares_before * self.squares_after)
 
 
 class TemperingState(NamedTuple):
@@ -29,7 +76,7 @@ class TemperingState(NamedTuple):
       rung but the first (rung - 1,)
     - **move_moments** - the running moments that it is computed from
     - **heading** - which end of the ladder the state on each rung visited last, see
-      :func:`~numpyro_bnn.samplers.tempering.swaps.round_trips`
+      :func:`~numpyro_bnn.samplers.tempering.ladder.round_trips`
     - **adaptation** - step sizes and metrics, with the statistics that tune them
     - **rng_key** - for the next sweep
     """

@@ -15,7 +15,7 @@ from scipy import stats
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
-from numpyro_bnn.models.slice_axes import MIXED, slice_axes
+from numpyro_bnn.models.jaxpr_dependence import MIXED, slice_axes
 from numpyro_bnn.moves import Bound, Interleaved, OutputLayerGibbs, PrecisionRedraw
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.samplers.gibbs.output_layer import _gaussian_draw

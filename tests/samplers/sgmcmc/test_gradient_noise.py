@@ -14,7 +14,7 @@ from numpyro_bnn.samplers.sgmcmc.gradient_noise import (
     learned_noise,
     quiet_step,
 )
-from numpyro_bnn.samplers.sgmcmc.target_and_start import rows_of
+from numpyro_bnn.samplers.sgmcmc.kernel import rows_of
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 DATA = linear.data(rows=100)

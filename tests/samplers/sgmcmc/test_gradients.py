@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc import gradients
-from numpyro_bnn.samplers.sgmcmc.minibatch_rows import BatchState, next_rows, shuffled
+from numpyro_bnn.samplers.sgmcmc.gradients import BatchState, next_rows, shuffled
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
 SIZE = 6

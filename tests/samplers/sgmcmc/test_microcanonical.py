@@ -15,8 +15,8 @@ import numpyro_bnn as bnn
 from numpyro_bnn import MCMC, gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings, kick, kick_work
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic, on_sphere, turn
-from numpyro_bnn.samplers.sgmcmc.energy_error_tuning import Decoherence
 from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
+from numpyro_bnn.samplers.sgmcmc.tuning import Decoherence
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

@@ -14,7 +14,7 @@ from scipy import stats
 import numpyro_bnn as bnn
 from numpyro_bnn import preconditioners
 from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.samplers.sgmcmc.metric_updates import reconditioned
+from numpyro_bnn.samplers.sgmcmc.transitions import reconditioned
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import numpyro_bnn as bnn
-from numpyro_bnn.samplers.tempering import ladder, swaps
+from numpyro_bnn.samplers.tempering import ladder
 from numpyro_bnn.samplers.tempering.evidence import log_evidence_of
-from numpyro_bnn.samplers.tempering.move_statistics import MoveMoments
+from numpyro_bnn.samplers.tempering.state import MoveMoments
 
 
 def test_swaps_leave_the_product_of_all_rungs_as_it_is():
@@ -15,14 +15,16 @@ def test_swaps_leave_the_product_of_all_rungs_as_it_is():
     powers, log_likelihoods = jnp.array([0.0, 0.25, 1.0]), jnp.array([-3.0, -5.0, -1.0])
     before = np.exp(powers[1:] * log_likelihoods[1:] + powers[:-1] * log_likelihoods[:-1])
     after = np.exp(powers[:-1] * log_likelihoods[1:] + powers[1:] * log_likelihoods[:-1])
-    swapped = jax.jit(lambda powers, energies: swaps.swap_probabilities(powers, energies, energies))
+    swapped = jax.jit(
+        lambda powers, energies: ladder.swap_probabilities(powers, energies, energies)
+    )
     probs = swapped(powers, -log_likelihoods)
     np.testing.assert_allclose(probs, np.minimum(1, after / before), rtol=1e-5)
     inf = jnp.inf
     np.testing.assert_array_equal(swapped(powers, jnp.array([inf, 1.0, 1.0]))[0], 0)
     np.testing.assert_array_equal(swapped(powers, jnp.array([1.0, inf, 1.0])), [1, 0])
     np.testing.assert_array_equal(swapped(powers, jnp.array([inf, inf, 1.0]))[0], 0)
-    key, always, order = jax.random.key(0), jnp.ones(4), jax.jit(swaps.swap_order)
+    key, always, order = jax.random.key(0), jnp.ones(4), jax.jit(ladder.swap_order)
     np.testing.assert_array_equal(order(always, key, 0), [1, 0, 3, 2, 4])
     np.testing.assert_array_equal(order(always, key, 1), [0, 2, 1, 4, 3])
     np.testing.assert_array_equal(order(0 * always, key, 1), range(5))
@@ -37,7 +39,7 @@ def test_swaps_of_states_whose_likelihood_is_no_power():
         return (energies[k, high] - energies[k, low]) / (powers[high] - powers[low])
 
     up, down = [rise(0, 0, 1), rise(1, 1, 2), np.nan], [np.nan, rise(1, 0, 1), rise(2, 1, 2)]
-    probs = jax.jit(swaps.swap_probabilities)(powers, jnp.array(up), jnp.array(down))
+    probs = jax.jit(ladder.swap_probabilities)(powers, jnp.array(up), jnp.array(down))
     for k in (0, 1):
         own, swapped = (
             energies[k, k] + energies[k + 1, k + 1],
@@ -69,7 +71,7 @@ def test_running_moments_of_moves_are_those_of_all_pairs():
 
 def test_a_round_trip_is_to_the_posterior_and_back():
     # Where one state is, sweep by sweep, on three rungs; the others have been nowhere.
-    heading, trips, round_trips = jnp.zeros(3, jnp.int32), [], jax.jit(swaps.round_trips)
+    heading, trips, round_trips = jnp.zeros(3, jnp.int32), [], jax.jit(ladder.round_trips)
     for before, now in zip([1, 2, 1, 0, 1, 0, 1, 2, 1], [2, 1, 0, 1, 0, 1, 2, 1, 0]):
         moved = np.where(np.arange(3) == now, heading[before], 0)
         heading, done = round_trips(moved)

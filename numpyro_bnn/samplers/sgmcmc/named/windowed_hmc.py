@@ -1,7 +1,7 @@
 """Neal's hybrid Monte Carlo, with acceptance windows, persistent momenta and step sizes from precisions."""
 
 from numpyro_bnn._checks import check_whole
-from numpyro_bnn.samplers.sgmcmc.accept_windows import WindowedMetropolis
+from numpyro_bnn.samplers.sgmcmc.accept import WindowedMetropolis
 from numpyro_bnn.samplers.sgmcmc.checks import check_all_rows
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator

@@ -9,6 +9,7 @@ import numpy as np
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import Array
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.unwrap import family_of
 from numpyro_bnn.posterior.draws import group_by_chain, one_draw
@@ -16,7 +17,6 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.rows_in_parts import same_in_parts
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.value_sources import Place
-from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 # As many blocks of one draw take no more memory than a block of a vector of draws.
 _BLOCKS = 32
@@ -56,7 +56,7 @@ def rows_are_separate(
         return [kind.shape for kind in jax.eval_shape(laws, *abstract(count))]
 
     try:
-        program = compiled(laws, Traced(model, static, target=target))
+        program = Program(laws)
         draw = one_draw(grouped, 0, 0)
 
         def at_rows(rows: np.ndarray) -> list[np.ndarray]:

@@ -12,40 +12,35 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import find_stack_level
 
 from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.run.kernel_protocol import can_recompute
-from numpyro_bnn.storage.run_identity import Facts, describe_all
+from numpyro_bnn.storage.same_run import Facts, facts_of
 
 
 class Origin(NamedTuple):
     """The posterior that a state belongs to.
 
     - **target** - the model, or the kernel where it has none
-    - **facts** - description of the arguments, with a hash of each array
-    - **sources** - data on the host, which are too large to be read for a hash: the objects themselves
-    - **known** - whether everything could be described
+    - **facts** - structure of the arguments, and a hash of each array
+    - **others** - all other arguments, data on the host among them: the objects themselves
     """
 
     target: object
     facts: Facts
-    sources: tuple[OnHost, ...]
-    known: bool
+    others: tuple
 
     def is_that_of(self, other: "Origin | None") -> bool:
         """Whether both are certainly the same."""
         return (
             other is not None
-            and self.known
-            and other.known
             and self.target is other.target
             and self.facts == other.facts
-            and len(self.sources) == len(other.sources)
-            and all(a is b for a, b in zip(self.sources, other.sources))
+            and all(a is b or a == b for a, b in zip(self.others, other.others))
         )
 
 
@@ -57,11 +52,11 @@ def origin_of(sampler: MCMCKernel, args: tuple, kwargs: dict[str, Any]) -> Origi
     :param kwargs: keyword arguments of its model.
     """
     leaves, structure = jax.tree.flatten((args, kwargs))
-    sources = tuple(leaf for leaf in leaves if isinstance(leaf, OnHost))
-    shown = [repr(leaf) if isinstance(leaf, OnHost) else leaf for leaf in leaves]
-    found = describe_all({"data": shown, "structure": str(structure)})
+    is_array = [isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves]
+    arrays = [leaf if a else None for leaf, a in zip(leaves, is_array)]
+    others = tuple(leaf for leaf, a in zip(leaves, is_array) if not a)
     target = getattr(sampler, "model", None) or sampler
-    return Origin(target, found.facts, sources, not found.unknown)
+    return Origin(target, facts_of({"data": arrays, "structure": str(structure)}), others)
 
 
 class _Remembered(NamedTuple):

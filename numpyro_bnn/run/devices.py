@@ -24,8 +24,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.potential.shared_rows import CHAIN, DATA, _shared_by
-from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 
 @jax.tree_util.register_dataclass
@@ -150,24 +150,11 @@ class Placement:
     def _chain_sharding(self, num_chains: int) -> NamedSharding:
         return self._sharding(*([CHAIN] if num_chains > 1 else []))
 
-    @property
-    def described(self) -> str:
-        """The devices and how they are arranged, as text."""
-        if self.mesh is None:
-            return "the default device"
-        return f"{dict(self.mesh.shape)} of {[device.id for device in self.mesh.devices.flat]}"
-
-    def compiled(
-        self, function: Callable, num_chains: int, traced: Traced, **options: Any
-    ) -> Callable:
-        """`function`, compiled so that its results stay on the devices of their chains.
-
-        :param traced: what its trace depends on.
-        :param options: options of ``jax.jit``.
-        """
+    def compiled(self, function: Callable, num_chains: int, **options: Any) -> Program:
+        """`function`, compiled so that its results stay on the devices of their chains."""
         if self.mesh is not None:
             options["out_shardings"] = self._chain_sharding(num_chains)
-        return compiled(function, traced, **options)
+        return Program(function, **options)
 
     def map_chains(
         self,

@@ -83,12 +83,14 @@ class ChainStates:
     @cached_property
     def _state(self) -> PyTree:
         """Shapes and types of the states of the first group."""
-        return jax.eval_shape(self.programs.start, self._keys[0], self._starts[0], self.arrays)
+        one = jax.eval_shape(self.programs.start, self._keys[0], self._starts[0], self.arrays)
+        return self.placement.abstract(one, self.programs.num_chains)
 
     @cached_property
     def _buffer(self) -> PyTree:
         """Shapes and types of a buffer of the first group."""
-        return self.programs.buffer(self._state, self._starts[0], self.arrays)
+        buffer = self.programs.buffer(self._state, self._starts[0], self.arrays)
+        return self.placement.abstract(buffer, self.programs.num_chains)
 
     def text(self) -> str:
         """The text that start and steps of the first group lower to."""

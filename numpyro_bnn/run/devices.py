@@ -147,6 +147,13 @@ class Placement:
         sharding = self._chain_sharding(num_chains)
         return jax.tree.map(lambda leaf: _put(leaf, sharding), chained)
 
+    def abstract(self, chained: PyTree, num_chains: int) -> PyTree:
+        """Shapes and types of arrays with a leading axis of chains, and where :meth:`chains` puts them."""
+        sharding = None if self.mesh is None else self._chain_sharding(num_chains)
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), chained
+        )
+
     def _chain_sharding(self, num_chains: int) -> NamedSharding:
         return self._sharding(*([CHAIN] if num_chains > 1 else []))
 

@@ -14,9 +14,9 @@ disk leaves the state before it intact. Nothing here is ever unpickled.
 """
 
 import json
+import lzma
 import os
 import uuid
-import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -181,7 +181,7 @@ class Checkpoint:
             "run": uuid.uuid4().hex,
             "facts": facts,
             "kernel": program["kernel"],
-            "program": b64encode(zlib.compress(program["program"].encode())).decode(),
+            "program": b64encode(lzma.compress(program["program"].encode())).decode(),
             "extra_fields": start.extra_fields,
             "until": start.until,
             "start": {"form": form, "kinds": kinds, "shapes": shapes_of(plain)},
@@ -224,8 +224,8 @@ class Checkpoint:
         if content["format"] in EARLIER:
             return
         try:
-            text = zlib.decompress(b64decode(content["program"])).decode()
-        except (ValueError, zlib.error) as error:
+            text = lzma.decompress(b64decode(content["program"])).decode()
+        except (ValueError, lzma.LZMAError) as error:
             raise damaged(self._header, error, self._safe) from error
         before = {"kernel": content["kernel"], "program": text}
         refuse_other_program(self.directory, before, program, accept)

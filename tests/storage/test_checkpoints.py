@@ -2,13 +2,13 @@
 
 import base64
 import json
+import lzma
 import os
 import pickle
 import shutil
 import signal
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import jax
@@ -352,7 +352,7 @@ def test_an_interruption_finishes_the_chunk_and_keeps_it(number, tmp_path, unbro
 
 def test_the_header_holds_no_address(stored):
     content = json.loads((stored / "run.json").read_text())
-    program = zlib.decompress(base64.b64decode(content["program"])).decode()
+    program = lzma.decompress(base64.b64decode(content["program"])).decode()
     told = [content["kernel"], program, *content["facts"].values()]
     assert not [text for text in told if " at 0x" in text]
     assert len(content["program"]) < len(program) / 4

@@ -89,7 +89,7 @@ class ChainStates:
     @cached_property
     def _buffer(self) -> PyTree:
         """Shapes and types of a buffer of the first group."""
-        buffer = self.programs.buffer(self._state, self._starts[0], self.arrays)
+        buffer = jax.eval_shape(self.programs.zeros, self._state, self._starts[0], self.arrays)
         return self.placement.abstract(buffer, self.programs.num_chains)
 
     def text(self) -> str:
@@ -117,7 +117,8 @@ class ChainStates:
         if len(self._taken) == 2:
             self._draws = self._taken.pop(0)
             return
-        self._draws = [self.programs.empty(self._buffer) for _ in self.states]
+        zeros = self.programs.zeros
+        self._draws = [zeros(x, s, self.arrays) for x, s in zip(self.states, self._starts)]
 
     def abstract_draws(self) -> PyTree:
         """Shapes and types of a buffer, (chain, draw, …)."""

@@ -83,6 +83,7 @@ class Programs:
         self.placement = placement
         # What a kernel learns in `init` it learns again in each trace.
         self.start = placement.compiled(self._initial, num_chains)
+        self.zeros = placement.compiled(self._zeros, num_chains)
         self.refresh = placement.compiled(self._refresh, num_chains)
         self.advance = placement.compiled(self._advance, num_chains, donate_argnums=1)
 
@@ -132,16 +133,8 @@ class Programs:
 
         return self._map_chains(one, (state, init_params), arrays)
 
-    def empty(self, buffer: Draws) -> Draws:
-        """An empty draw buffer, of the shapes and types that :meth:`buffer` gives."""
-
-        def zeros() -> Draws:
-            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), buffer)
-
-        return self.placement.compiled(zeros, self.num_chains)()
-
-    def buffer(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
-        """Shapes and types of the draw buffer."""
+    def _zeros(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
+        """An empty draw buffer."""
 
         def one(chain: tuple, arrays: Sequence[DeviceRows]) -> Draws:
             state, init_params = chain
@@ -152,10 +145,10 @@ class Programs:
         # A power of two: chunks of nearly the same size share a program.
         size = 1 << (max(self.least, _draws_that_fit(shapes)) - 1).bit_length()
 
-        def longer(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((*leaf.shape[:at], size, *leaf.shape[at:]), leaf.dtype)
+        def zeros(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+            return jnp.zeros((*leaf.shape[:at], size, *leaf.shape[at:]), leaf.dtype)
 
-        return jax.tree.map(longer, shapes)
+        return jax.tree.map(zeros, shapes)
 
     def _collect(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
         self._prepare(state, init_params, arrays)

@@ -147,8 +147,7 @@ HIERARCHY = bnn.regression(bnn.MLP([3], 1), priors.Hierarchical())
     ],
 )
 def test_no_argument_of_a_constructor_is_lost(make):
-    texts = [text_of(make(k)) for k in (1.0, 1.0, 2.0)]
-    assert texts[0] == texts[1] != texts[2]
+    assert text_of(make(1.0)) != text_of(make(2.0))
 
 
 class Kept(nnx.Module):

@@ -56,7 +56,7 @@ _HOME = {
     "samplers.sgmcmc.named.overdamped": ["MALA", "PSGLD", "SGLD", "RandomWalk"],
     "samplers.sgmcmc.named.windowed_hmc": ["WindowedHMC"],
     "samplers.tempering.kernel": ["ParallelTempering"],
-    "storage.compilation_cache": ["cache"],
+    "compilation.disk_cache": ["cache"],
     "workflow.calibration": ["calibrate"],
     "workflow.check_fit": ["check_fit"],
     "workflow.compare": ["compare"],
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate, randomized_map
     from numpyro_bnn.approximations.optimize import optimize
     from numpyro_bnn.approximations.sgd_iterates import constant_sgd, swag
+    from numpyro_bnn.compilation.disk_cache import cache
     from numpyro_bnn.data.host_rows import OnHost
     from numpyro_bnn.diagnostics.diagnose import diagnose
     from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
@@ -110,7 +111,6 @@ if TYPE_CHECKING:
     from numpyro_bnn.samplers.sgmcmc.named.overdamped import MALA, PSGLD, SGLD, RandomWalk
     from numpyro_bnn.samplers.sgmcmc.named.windowed_hmc import WindowedHMC
     from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
-    from numpyro_bnn.storage.compilation_cache import cache
     from numpyro_bnn.workflow.calibration import calibrate
     from numpyro_bnn.workflow.check_fit import check_fit
     from numpyro_bnn.workflow.compare import compare

@@ -236,10 +236,10 @@ def compilations():
 
     class Heard(logging.Handler):
         def emit(self, record):
-            if "Compiling" in record.getMessage():
+            if "Finished XLA compilation" in record.getMessage():
                 found.append(record.getMessage())
 
-    logger, handler = logging.getLogger("jax._src.interpreters.pxla"), Heard(logging.DEBUG)
+    logger, handler = logging.getLogger("jax._src.dispatch"), Heard(logging.DEBUG)
     before = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)

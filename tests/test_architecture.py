@@ -15,6 +15,7 @@ import numpyro_bnn
 # the commit.
 ALLOWED = {
     "distributions": "_types",
+    "compilation": "",
     "data": "_types",
     "samplers": "_types",
     "diagnostics.convergence": "_checks",
@@ -25,12 +26,16 @@ ALLOWED = {
     "models": "_checks _text _types data distributions likelihoods priors",
     "potential": "_checks _types data distributions likelihoods priors",
     "samplers.sgmcmc": "_checks _text _types data distributions potential priors samplers",
-    "storage": "_checks _types data potential priors samplers",
+    "storage": "_checks _text _types compilation data potential priors samplers",
     "plots": "diagnostics.convergence diagnostics.monte_carlo posterior potential samplers.sgmcmc scores",
     "samplers.gibbs": "_text _types data distributions models potential priors samplers samplers.sgmcmc",
-    "posterior": "_calls _checks _types data distributions likelihoods potential priors samplers storage",
+    "posterior": (
+        "_calls _checks _types compilation data distributions likelihoods potential priors samplers storage"
+    ),
     "samplers.tempering": "_checks _text _types distributions potential samplers.gibbs samplers.sgmcmc",
-    "approximations": "_checks _types data distributions models posterior potential samplers.sgmcmc storage",
+    "approximations": (
+        "_checks _types compilation data distributions models posterior potential samplers.sgmcmc storage"
+    ),
     "diagnostics.fit_check": "_html diagnostics.convergence plots posterior",
     "diagnostics": (
         "_calls _html _types diagnostics.convergence diagnostics.fit_check diagnostics.monte_carlo "
@@ -39,8 +44,8 @@ ALLOWED = {
     ),
     # The end of a run that goes on until it is known is a verdict: run/until.py asks for it.
     "run": (
-        "_calls _checks _types data diagnostics diagnostics.monte_carlo posterior potential priors "
-        "samplers samplers.tempering storage"
+        "_calls _checks _text _types compilation data diagnostics diagnostics.monte_carlo posterior "
+        "potential priors samplers samplers.tempering storage"
     ),
     "workflow": (
         "_calls _checks _text _types approximations data diagnostics diagnostics.convergence "
@@ -144,7 +149,7 @@ ROWS = {
         hierarchical horseshoe independent
     """,
     "run": """
-        devices identity interrupts kernel_protocol plan starts
+        devices interrupts kernel_protocol plan starts
         continued ladder_results outcome programs refusals
         chain_states
         progress recorder
@@ -170,11 +175,10 @@ ROWS = {
         kernel
     """,
     "storage": """
-        compilation_cache locks processes reached_code stored_names
-        folders identity_parts orbax_arrays
-        chunk_files run_identity
-        changed_by_model shared_programs stored_array
-        axis_names same_run
+        axis_names locks processes same_run stored_names
+        folders orbax_arrays
+        chunk_files
+        stored_array
         draw_variables
         draw_store
         checkpoints

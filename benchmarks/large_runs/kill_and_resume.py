@@ -35,7 +35,7 @@ from numpyro.infer.gibbs import CustomGibbs, Gibbs
 import numpyro_bnn as bnn
 from benchmarks._shared.study import ROOT, Results, command, parser
 
-ROWS, FEATURES, HIDDEN = 400, 8, 16
+ROWS, FEATURES, HIDDEN = 400, 8, 64
 KERNELS = ("NUTS", "BAOAB", "Gibbs")
 EVERY = 20
 
@@ -186,7 +186,7 @@ def faults(folder, num_samples):
     """A disk that is full, then a chunk that was cut short."""
     broken = folder / "full"
     # Enough for what describes the run, too little for a chunk of weights.
-    process = start("NUTS", broken, num_samples, limit=12_000)
+    process = start("NUTS", broken, num_samples, limit=60_000)
     _, said = process.communicate()
     explained = process.returncode != 0 and "safe" in said
     process = start("NUTS", broken, num_samples)

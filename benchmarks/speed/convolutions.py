@@ -24,8 +24,8 @@ from jax import lax
 
 import numpyro_bnn as bnn
 from benchmarks._shared.study import Study, parser
+from numpyro_bnn.compilation.program_identity import separate_programs
 from numpyro_bnn.run import programs
-from numpyro_bnn.storage.shared_programs import separate_programs
 
 ROWS, BATCH, CLASSES = 1000, 100, 10
 SINGLE, LOOP, PLAIN, OURS = (

@@ -18,8 +18,8 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared.study import Study, parser
+from numpyro_bnn.compilation.program_identity import separate_programs
 from numpyro_bnn.potential import flat_position
-from numpyro_bnn.storage.shared_programs import separate_programs
 
 ROWS, THINNING, WARMUP = 1000, 50, 100
 KERNELS = {

@@ -91,7 +91,7 @@ def _compute(
         at, multiply = products(marginal, z, sites, kind)
         return collect(multiply, at.size)
 
-    shared = programs.compiled(program, sites=list(sites), kind=kind, collect=collect)
+    shared = programs.compiled(program)
     return np.asarray(shared(z, member_optimizer.arrays), np.float64)
 
 

@@ -201,7 +201,7 @@ def refuse_without_mode(
         nowhere = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), z)
         return jax.vmap(lambda one: densities(one, arrays))(z), densities(nowhere, arrays)
 
-    at, elsewhere = programs.compiled(here_and_elsewhere, names=names)(z, member_optimizer.arrays)
+    at, elsewhere = programs.compiled(here_and_elsewhere)(z, member_optimizer.arrays)
     size = sum(leaf[0].size for leaf in jax.tree.leaves(z))
     for name, (density, spread, width, count) in at.items():
         # Elsewhere as wide: the noise is a known number, and the density has a bound.

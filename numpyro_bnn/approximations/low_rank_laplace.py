@@ -80,7 +80,7 @@ def low_rank(
         matrix = basis.T @ jax.lax.map(whitened, basis.T).T
         return diagonal, coupling, basis, matrix
 
-    shared = programs.compiled(program, sites=list(sites), kind=f"low rank {rank}")
+    shared = programs.compiled(program)
     try:
         diagonal, coupling, basis, matrix = shared(z, member_optimizer.arrays)
     except UnknownInformation as error:

@@ -3,7 +3,7 @@
 The default guide is ``AutoNormal``, the independent Gaussians of mean-field inference.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from numpyro_bnn.approximations.guides import (
 )
 from numpyro_bnn.approximations.keywords import check_keywords, keyword_options
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.training_data import rows_of_call
@@ -35,9 +36,8 @@ from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.starts import complete, gentle_start
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.samplers.sgmcmc.gradients import next_rows
-from numpyro_bnn.storage.changed_by_model import ChangesByModel
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
-from numpyro_bnn.storage.run_identity import Described, environment
+from numpyro_bnn.storage.same_run import Facts, environment, facts_of
 
 # Steps between two evaluations of the loss.
 _BLOCK = 500
@@ -121,11 +121,6 @@ def mean_field(
     check_key("mean_field", key)
     if optimizer is None:
         optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, num_steps))
-    decides = [model, args, kwargs, num_steps, optimizer, init_params, init_scale, batch_size]
-    decides += [num_particles, jax.random.key_data(key)]
-    if guide is not None:
-        decides.append(guide)
-    watched = None if checkpoint is None else ChangesByModel({"fit": decides})
     member_optimizer = MemberOptimizer("mean_field", model, args, kwargs, batch_size)
     key_start, key_rows, key_svi, key_draws = jax.random.split(key, 4)
 
@@ -145,8 +140,14 @@ def mean_field(
         if about_data := member_optimizer.about_data():
             raise ValueError(f"mean_field: {about_data}The model says: {error}") from error
         raise
-    disk = _Disk(checkpoint, checkpoint_every, watched)
-    carry, loss, first_step = disk.begin(carry, key)
+    disk = _Disk(checkpoint, checkpoint_every)
+    loss, first_step = jnp.zeros(()), 0
+    if checkpoint is not None:
+        origin = {"key": key, "guide": guide, "init_params": init_params, "init_scale": init_scale}
+        facts = facts_of({"num_steps": num_steps, "start": origin, "data": [args, kwargs]})
+        facts |= environment()
+        text = fit.advance.text(carry, 1, member_optimizer.arrays)
+        carry, loss, first_step = disk.begin(carry, key, facts, text)
     member_optimizer.count(first_step * num_particles)
     with tqdm(
         total=num_steps, initial=first_step, desc="mean_field", disable=not progress_bar
@@ -188,7 +189,7 @@ class _Programs:
         # Computed here, since a trace inside the model would be seen by NumPyro's handlers.
         self.own, self.static = member_optimizer.whole.original, member_optimizer.programs.static
         self.start = jax.jit(self._start)
-        self.advance = jax.jit(fast_convolutions(self._advance))
+        self.advance = Program(fast_convolutions(self._advance))
         self.draw = jax.jit(self._draw)
 
     def on_rows(self, rows: jax.Array | None, arrays: list[Any]) -> Any:
@@ -231,31 +232,30 @@ class _Programs:
 class _Disk:
     """The checkpoint of a fit."""
 
-    def __init__(
-        self, folder: str | Path | None, every: int, watched: ChangesByModel | None
-    ) -> None:
+    def __init__(self, folder: str | Path | None, every: int) -> None:
         self.checkpoint = None if folder is None else Checkpoint(folder)
         self.every = max(1, every // _BLOCK) * _BLOCK
-        self.watched = watched
 
-    def begin(self, carry: Any, key: jax.Array) -> tuple[Any, jax.Array, int]:
-        """The state to continue from, the loss before it, and the steps taken so far."""
+    def begin(
+        self, carry: Any, key: jax.Array, facts: Facts, text: str
+    ) -> tuple[Any, jax.Array, int]:
+        """The state to continue from, the loss before it, and the steps taken so far.
+
+        :param facts: facts about settings and data.
+        :param text: the text that a block of steps lowers to.
+        """
+        assert self.checkpoint is not None
         start = (carry, jnp.zeros(()))
-        if self.checkpoint is None:
-            return *start, 0
+        program = {"kernel": "mean_field", "program": text}
         if not self.checkpoint.holds_run:
-            self.checkpoint.begin(Start(key, None, ()), self._described())
-        self.checkpoint.read_start(self._described)
+            self.checkpoint.begin(Start(key, None, ()), facts, program)
+        self.checkpoint.read_start(facts)
+        self.checkpoint.refuse_other_program(program)
         last = self.checkpoint.last_step()
         if last is None:
             return *start, 0
         state, progress = self.checkpoint.load(start, last)
         return *state, progress.steps
-
-    def _described(self, left_out: Collection[str] = ()) -> Described:
-        assert self.watched is not None
-        found = self.watched.after(left_out)
-        return Described(found.facts | environment(), found.unknown)
 
     def keep(self, carry: Any, loss: jax.Array, done: int) -> None:
         """Store the state after `done` steps, if a checkpoint is due."""

@@ -53,7 +53,6 @@ from numpyro_bnn.potential.structure import explain_tracing, trace_and_check
 from numpyro_bnn.potential.targets import check_arguments
 from numpyro_bnn.potential.without_subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
-from numpyro_bnn.storage.shared_programs import is_compiled
 
 # Members that end far above others start again so often.
 _RESTARTS = 2
@@ -154,7 +153,6 @@ class MemberOptimizer:
         self.gradients = 0.0
         self.steps = 0
         self.stopped = ""
-        self.compiling = False
 
     def begin(
         self, key: jax.Array, num_members: int, given: Values | None, noise: PyTree = None
@@ -181,12 +179,15 @@ class MemberOptimizer:
     ) -> Callable:
         """The program :meth:`MemberPrograms.advance`, which counts its steps in `gradients`."""
         program = self.programs.advance(optimizer, held)
-        self.compiling = not is_compiled(program)
 
         def counted(members: Members, count: int, noise: PyTree, arrays: list[jax.Array]) -> tuple:
             self.count(count * jax.tree.leaves(members.z)[0].shape[0])
             return program(members, count, noise, arrays, list(given))
 
+        def compiling(members: Members, noise: PyTree) -> bool:
+            return not program.is_compiled(members, 1, noise, self.arrays, list(given))
+
+        self.compiling = compiling
         return counted
 
     def _holding_out(
@@ -274,7 +275,7 @@ class MemberOptimizer:
         with tqdm(
             total=training.num_steps, desc="optimise", disable=not training.progress_bar
         ) as bar:
-            if self.compiling:
+            if self.compiling(members, noise):
                 bar.set_postfix_str("compiling")
             while self.steps < training.num_steps:
                 count = min(BLOCK, training.num_steps - self.steps)

@@ -1,7 +1,7 @@
 """What is compiled to optimise members: their starts, energies, draws, and blocks of steps.
 
 The programs hold the model and no data, which are arguments, so that an equal model finds them compiled
-(:mod:`numpyro_bnn.storage.shared_programs`).
+(:mod:`numpyro_bnn.compilation.program_identity`).
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from jax import lax
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.marginal_energy import marginal_of
 from numpyro_bnn.approximations.stopping import LOOK
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
-from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 # Each start is the best of so many prior draws.
 _CANDIDATES = 8
@@ -57,11 +57,9 @@ class MemberPrograms:
         self.plate, self.size = plate, size
         self.estimator, self.perturb = estimator, perturb
 
-    def compiled(self, function: Callable, **parts: object) -> Callable:
-        """A function of this object and `parts` alone, compiled, or what an equal model had compiled."""
-        own = {name: value for name, value in vars(self).items() if name not in ("model", "static")}
-        traced = Traced(self.model, self.static, **own, **parts)
-        return compiled(fast_convolutions(function), traced)
+    def compiled(self, function: Callable) -> Program:
+        """A function of members and data, compiled, or what an equal model had compiled."""
+        return Program(fast_convolutions(function))
 
     def rows(self, arrays: list[jax.Array], noise: PyTree = None) -> Rows:
         """The potential of one member, inside a compiled function."""
@@ -104,7 +102,7 @@ class MemberPrograms:
 
     def advance(
         self, optimizer: optax.GradientTransformation, held: tuple | None = None
-    ) -> Callable:
+    ) -> Program:
         """The program ``(members, num_steps, noise, arrays, given) -> (members, energies, variances)``."""
         # Energies are means over the steps, and variances those of single steps. `held` says how to keep the
         # best by held-out rows: the description of the arguments `given`, or of `noise`, () for all rows at
@@ -149,7 +147,7 @@ class MemberPrograms:
 
             return jax.vmap(one)(members, noise)
 
-        return self.compiled(steps, optimizer=optimizer, held=held)
+        return self.compiled(steps)
 
     def _held_out(
         self, held: tuple, noise: PyTree, arrays: list[jax.Array], given: list[jax.Array]

@@ -78,8 +78,7 @@ class Newton:
             return jax.vmap(slopes, in_axes=(0, 0, None))(z, noise, arrays)
 
         self._slopes, self._dense, self._solve = (
-            programs.compiled(function, sites=sites, kind=kind)
-            for function in (all_slopes, dense, solve)
+            programs.compiled(function) for function in (all_slopes, dense, solve)
         )
 
     def slopes(self, z: Values, noise: PyTree) -> Slopes:

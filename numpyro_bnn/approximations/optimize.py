@@ -8,6 +8,7 @@ import optax
 
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.posterior.draws import Draws
@@ -15,7 +16,6 @@ from numpyro_bnn.posterior.training_data import rows_of_call
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.structure import with_structure
-from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 
 def optimize(
@@ -102,8 +102,7 @@ def ensemble_of(model: Callable, starts: Values, *args: object, **kwargs: object
         potential = Potential(model, *Arguments.join(arrays, arguments.static))
         return jax.vmap(potential.constrain)(starts), jax.vmap(potential)(starts)
 
-    program = compiled(judged, Traced(model, arguments.static))
-    values, energy = program(starts, arguments.arrays)
+    values, energy = Program(judged)(starts, arguments.arrays)
     stats = {"potential_energy": np.asarray(energy)[:, None]}
     values = {name: value[:, None] for name, value in values.items()}
     info = {"approximation": True} | about_call(model, args, kwargs, values)

@@ -20,6 +20,7 @@ from jax import lax
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.prediction_programs import VECTOR, flat_draws
@@ -30,7 +31,6 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.priors.coordinates import Standardized, parameterize
-from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 _BASE = ".base"
 
@@ -62,7 +62,7 @@ def log_prior(
             lambda draw: _of_one_draw(model, draw, given, sites), flat, batch_size=VECTOR
         )
 
-    program = compiled(over_draws, Traced(model, arguments.static, sites=sites))
+    program = Program(over_draws)
     known = {n: v for n, v in draws.items() if n in structure.shapes}
     lead = (draws.num_chains, draws.num_draws)
     made: dict[str, np.ndarray] = {}

@@ -1,6 +1,7 @@
 """The compiled program that predicts a block of rows under some draws."""
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ from jax import lax
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.distributions.distribution_functions import (
     distribution_function,
     in_double_precision,
@@ -16,7 +18,6 @@ from numpyro_bnn.distributions.distribution_functions import (
 from numpyro_bnn.distributions.unwrap import unmasked
 from numpyro_bnn.posterior.target_parameters import parameters_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 # Draws in one vector.
 VECTOR = 32
@@ -29,18 +30,17 @@ def flat_draws(draws: PyTree) -> PyTree:
     return draws.reshape(draws.shape[0] * draws.shape[1], *draws.shape[2:])
 
 
-def program_of(model: Callable, target: str, static: tuple) -> Callable:
-    """The compiled program ``(draws, arrays, extra, keys, what) -> values by name``."""
+def programs_of(model: Callable, target: str, static: tuple) -> Callable[[str], Program]:
+    """Compiled programs ``(draws, arrays, extra, keys) -> values by name``, by what they compute."""
 
-    def over_draws(draws: Any, arrays: Any, extra: Any, prior_keys: Any, what: str) -> Any:
+    def over_draws(what: str, draws: Any, arrays: Any, extra: Any, prior_keys: Any) -> Any:
         # Flattened in here: outside, the shape of every site would be compiled by itself.
         flat, own = jax.tree.map(flat_draws, (draws, prior_keys))
         extra = flat_draws(extra) if what in DRAWN else extra
         arguments = Arguments.join(arrays, static)
         return _over_draws(model, target, flat, arguments, extra, own, what)
 
-    traced = Traced(model, static, target=target)
-    return compiled(over_draws, traced, static_argnums=4)
+    return cache(lambda what: Program(partial(over_draws, what)))
 
 
 def _over_draws(

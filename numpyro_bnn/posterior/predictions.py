@@ -15,7 +15,7 @@ from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost, is_by
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished, run_of
-from numpyro_bnn.posterior.prediction_programs import DRAWN, VECTOR, program_of
+from numpyro_bnn.posterior.prediction_programs import DRAWN, VECTOR, programs_of
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
     draws_for,
@@ -340,10 +340,10 @@ class Predictor:
         """Some rows of the arguments of the model; what is not by row stays whole."""
         return taken(arguments, rows, self.size)
 
-    def _program_of(self, target: str, static: tuple) -> Callable:
-        """The compiled program for a target, made when it is first needed."""
+    def _programs_of(self, target: str, static: tuple) -> Callable:
+        """The compiled programs for a target, made when they are first needed."""
         if target not in self._programs:
-            self._programs[target] = program_of(self.model, target, static)
+            self._programs[target] = programs_of(self.model, target, static)
         return self._programs[target]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -375,7 +375,8 @@ class Predictor:
                     key, *each = extra if what == "targets" else (extra,)
                     keys = jax.random.split(jax.random.fold_in(key, begin), (*lead, *each))
                     more = keys[:, drawn]
-                yield drawn, rows, self._program_of(target, static)(block, part, more, own, what)
+                program = self._programs_of(target, static)(what)
+                yield drawn, rows, program(block, part, more, own)
 
     def _evaluate(
         self, target: str, grouped: dict[str, Any], first: int, what: str, extra: Any

@@ -8,12 +8,12 @@ from numpyro.infer import Predictive
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.structure import as_jax
 from numpyro_bnn.potential.targets import check_arguments
-from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 
 def prior_predictive(
@@ -39,8 +39,7 @@ def prior_predictive(
         (x,), _ = Arguments.join(arrays, arguments.static)
         return Predictive(model, num_samples=num_samples)(key, x)
 
-    traced = Traced(model, arguments.static, num_samples=num_samples)
-    drawn = compiled(draw, traced)(key, arguments.arrays)
+    drawn = Program(draw)(key, arguments.arrays)
     shift = getattr(innermost(model), "shift", None)
     if shift is None:
         return drawn

@@ -9,6 +9,7 @@ import numpy as np
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import Array
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.unwrap import family_of
 from numpyro_bnn.posterior.draws import group_by_chain, one_draw
@@ -16,7 +17,6 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.rows_in_parts import same_in_parts
 from numpyro_bnn.potential.sites import Structure
-from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 # As many blocks of one draw take no more memory than a block of a vector of draws.
 _BLOCKS = 32
@@ -40,7 +40,7 @@ def rows_are_separate(
         structure.sites[name].plates for name in structure.latent if name not in {target, *shapes}
     )
 
-    def laws(draw: dict[str, jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    def parameters(draw: dict[str, jax.Array], arrays: Sequence[jax.Array]) -> list[jax.Array]:
         args, kwargs = Arguments.join(arrays, static)
         given = substitute(seed(model, jax.random.key(0)), data=draw)
         return _parameters(trace(given).get_trace(*args, **kwargs)[target])
@@ -53,10 +53,10 @@ def rows_are_separate(
         return {name: _shape(value, shapes[name]) for name, value in grouped.items()}, shaped
 
     def shapes_at(count: int) -> list[tuple[int, ...]]:
-        return [kind.shape for kind in jax.eval_shape(laws, *abstract(count))]
+        return [kind.shape for kind in jax.eval_shape(parameters, *abstract(count))]
 
     try:
-        program = compiled(laws, Traced(model, static, target=target))
+        program = Program(parameters)
         draw = one_draw(grouped, 0, 0)
 
         def at_rows(rows: np.ndarray) -> list[np.ndarray]:

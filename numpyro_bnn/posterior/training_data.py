@@ -14,6 +14,7 @@ import numpy as np
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import (
     as_array,
     bound_by_row,
@@ -32,7 +33,6 @@ from numpyro_bnn.potential.data_dependencies import Place, SiteSources, sources_
 from numpyro_bnn.potential.sites import counted
 from numpyro_bnn.potential.structure import blanks, structure_of
 from numpyro_bnn.potential.without_subsampling import all_rows
-from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 
 class TrainingData(NamedTuple):
@@ -211,7 +211,7 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
             for name in sites
         }
 
-    program = compiled(observed, Traced(model, arguments.static, sites=sites))
+    program = Program(observed)
     values = program(0.0, arguments.arrays) if sites else {}
     sources = sources_of(shaped, args, kwargs, [])
     targets = _targets(sources, list(sources.values))

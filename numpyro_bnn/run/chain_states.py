@@ -5,6 +5,7 @@ which: they advance all chains by a segment of the run.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -63,14 +64,6 @@ class ChainStates:
         start = self.programs.start
         self.states = [start(k, s, self.arrays) for k, s in zip(self._keys, self._starts)]
 
-    def initialise_kernel(self) -> None:
-        """Let a kernel of NumPyro build the functions that it makes in `init`, if no trace has done it.
-
-        A program that is shared with an earlier run was traced with the kernel of that run, which is equal.
-        """
-        if getattr(self.programs.kernel, "_sample_fn", None) is None:
-            jax.eval_shape(self.programs.initial, self._keys[0], self._starts[0], self.arrays)
-
     def continue_from(self, states: PyTree) -> None:
         """Continue from complete states, stacked over chains."""
         self.states = self._split(states)
@@ -82,12 +75,37 @@ class ChainStates:
 
     def abstract(self) -> PyTree:
         """Shapes and types of the states that `start` gives, stacked over chains."""
-        arguments = (self._keys[0], self._starts[0], self.arrays)
-        one = jax.eval_shape(self.programs.start, *arguments)
         if not self.one_by_one:
-            return one
+            return self._state
         more = self.num_chains
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((more, *x.shape), x.dtype), one)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((more, *x.shape), x.dtype), self._state)
+
+    @cached_property
+    def _state(self) -> PyTree:
+        """Shapes and types of the states of the first group."""
+        one = jax.eval_shape(self.programs.start, self._keys[0], self._starts[0], self.arrays)
+        return self.placement.abstract(one, self.programs.num_chains)
+
+    @cached_property
+    def _buffer(self) -> PyTree:
+        """Shapes and types of a buffer of the first group."""
+        buffer = jax.eval_shape(self.programs.zeros, self._state, self._starts[0], self.arrays)
+        return self.placement.abstract(buffer, self.programs.num_chains)
+
+    def text(self) -> str:
+        """The text that start and steps of the first group lower to."""
+        start, arrays = self._starts[0], self.arrays
+        steps = (self._state, self._buffer, start, 0, 1, 1, arrays)
+        texts = (
+            self.programs.start.text(self._keys[0], start, arrays),
+            self.programs.advance.text(*steps),
+        )
+        return "\n".join(texts)
+
+    @property
+    def are_compiled(self) -> bool:
+        """Whether the steps were compiled before."""
+        return self.programs.advance.is_compiled(*self._arguments(0, Segment(0, 1, 1, False, True)))
 
     @property
     def stacked(self) -> PyTree:
@@ -99,30 +117,29 @@ class ChainStates:
         if len(self._taken) == 2:
             self._draws = self._taken.pop(0)
             return
-        empty = self.programs.empty
-        self._draws = [empty(x, s, self.arrays) for x, s in zip(self.states, self._starts)]
+        zeros = self.programs.zeros
+        self._draws = [zeros(x, s, self.arrays) for x, s in zip(self.states, self._starts)]
 
     def abstract_draws(self) -> PyTree:
         """Shapes and types of a buffer, (chain, draw, …)."""
-        zeros = jax.eval_shape(self.programs.zeros, self.states[0], self._starts[0], self.arrays)
         lead = () if not self.one_by_one and self.num_chains > 1 else (self.num_chains,)
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), zeros)
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), self._buffer
+        )
 
     def advance(self, segment: Segment, update: Callable) -> None:
         """Take the steps of a segment with every group."""
-        for i, start in enumerate(self._starts):
-            self.states[i], self._draws[i] = self.programs.advance(
-                self.states[i],
-                self._draws[i],
-                start,
-                segment.slot,
-                segment.draws,
-                segment.steps,
-                self.arrays,
-            )
+        for i in range(len(self.states)):
+            self.states[i], self._draws[i] = self.programs.advance(*self._arguments(i, segment))
             jax.block_until_ready(self.states[i])
             chains = range(i, i + 1) if self.one_by_one else range(self.num_chains)
             update(chains, segment.total, self.states[i])
+
+    def _arguments(self, group: int, segment: Segment) -> tuple:
+        """Arguments of the compiled steps."""
+        counts = segment.slot, segment.draws, segment.steps
+        states, draws, start = self.states[group], self._draws[group], self._starts[group]
+        return states, draws, start, *counts, self.arrays
 
     @property
     def buffer_size(self) -> int:

@@ -17,6 +17,7 @@ from numpyro.util import _is_under_jax_transform, is_prng_key
 
 from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_key, is_typed_key, refuse_equal_keys
+from numpyro_bnn._text import constructor_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import inputs_of_call
 from numpyro_bnn.data.columns import Columns, about_inputs, column_names
@@ -38,7 +39,6 @@ from numpyro_bnn.run.continued import (
     steps_of_warmup,
 )
 from numpyro_bnn.run.devices import Placement
-from numpyro_bnn.run.identity import Identity, identity_of
 from numpyro_bnn.run.kernel_protocol import after_pilot, is_zero_temperature, over_model
 from numpyro_bnn.run.ladder_results import LadderResults
 from numpyro_bnn.run.outcome import suspects_of_run, warn_of_early_end, without_chains
@@ -55,11 +55,15 @@ from numpyro_bnn.samplers.suspects import warn_of_run
 from numpyro_bnn.samplers.temperature_of_kernels import warn_of_momenta
 from numpyro_bnn.storage.checkpoints import Start
 from numpyro_bnn.storage.processes import Processes
-from numpyro_bnn.storage.run_identity import Described
+from numpyro_bnn.storage.same_run import Facts, environment, facts_of
 
 if TYPE_CHECKING:
     # Only runs that are judged import what judges them.
     from numpyro_bnn.run.until import StopReason, UntilKnown
+
+
+# Attributes of a run that decide its draws, or how they are cut into chunks.
+_SETTINGS = ("num_warmup", "num_samples", "num_chains", "thinning", "chain_method", "chunk_size")
 
 
 class CompiledRuns(LadderResults, NumPyroMCMC):
@@ -83,8 +87,6 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     _processes: Processes
     _disk: Disk | None
     _kernel: MCMCKernel
-    # Kernels as they were given, where these had no values of fixed parameters.
-    _unfixed: tuple[MCMCKernel, MCMCKernel] | None = None
     _args: tuple
     _kwargs: dict[str, PyTree]
 
@@ -114,7 +116,6 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         if not is_prng_key(rng_key) and not is_zero_temperature(self.sampler, self.num_samples):
             refuse_equal_keys("MCMC.run", rng_key)
         check_chains(self._warmup_state, self.num_chains)
-        identity = self._identity()
         fit = self._see(args, kwargs)
         init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
         if init_params is None and fit is None and self._warmup_state is not None:
@@ -129,9 +130,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         if self._disk is not None:
             self._refuse_parts()
         with self._on_disk(resumed=False), explain_tracing(), explain_memory():
-            if self._disk is not None:
-                self._disk.begin(start, lambda: self._described(identity, fit))
-            self._sample(start, fit, False, judge)
+            self._sample(start, fit, None, judge)
 
     def _on_disk(self, resumed: bool) -> AbstractContextManager[None]:
         """Lock the folders of this run, so that no other run writes to them meanwhile."""
@@ -152,25 +151,19 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         ):
             # From here on the run is one of a model with these values of its fixed parameters.
             fix = partial(Fixed, data=values)
-            self._unfixed = self.sampler, self._kernel
-            self.sampler, self._kernel = (over_model(k, fix) for k in self._unfixed)
+            self.sampler, self._kernel = (over_model(k, fix) for k in (self.sampler, self._kernel))
         self._args, self._kwargs = seen.args, seen.kwargs
         self.columns = column_names(inputs_of_call(self.model, args, kwargs))
         return seen.fit
 
-    def _identity(self) -> Identity | None:
-        """Describe all that decides the draws, before tracing the model changes any of it."""
-        if self._disk is None or self._disk.checkpoint is None:
-            return None
-        self.sampler, self._kernel = self._unfixed or (self.sampler, self._kernel)
-        return identity_of(self, self._disk.settings, self._placement.mesh)
-
-    def _described(
-        self, identity: Identity | None, fit: BoundModel | None, left_out: Collection[str] = ()
-    ) -> Described:
-        """Facts about all that decides the draws, except for random key and starts."""
-        assert identity is not None
-        return identity.described([self._args, self._kwargs], fit, left_out)
+    def _facts(self, disk: Disk, fit: BoundModel | None) -> Facts:
+        """Facts about settings, data and libraries; read before the run, which may change arrays in place."""
+        settings = {name: getattr(self, name) for name in _SETTINGS} | disk.settings
+        mesh = self._placement.mesh
+        settings["mesh"] = None if mesh is None else dict(mesh.shape)
+        sites = {} if fit is None else {n: str(s.shape) for n, s in fit.structure.sites.items()}
+        data = [self._args, self._kwargs]
+        return facts_of(settings | {"sites": sites, "data": data}) | environment()
 
     def _stored_judge(self, start: Start) -> "UntilKnown | None":
         """The stopping rule of a stored run; None for a run of fixed length."""
@@ -220,9 +213,16 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         )
 
     def _sample(
-        self, start: Start, fit: BoundModel | None, resumed: bool, judge: "UntilKnown | None" = None
+        self,
+        start: Start,
+        fit: BoundModel | None,
+        accept: Collection[str] | None,
+        judge: "UntilKnown | None" = None,
     ) -> None:
-        """Run the chains from their start, or from the last checkpoint."""
+        """Run the chains from their start, or from the last checkpoint.
+
+        :param accept: names in which a resumed run may differ; None for a run from its start.
+        """
         plan = self._plan() if judge is None else self._plan().in_stages()
         chain_states = self._chain_states(start, plan, fit)
         # Chains of another process are not in this one's memory, and cannot be checked here.
@@ -243,8 +243,16 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
             stale=is_stale(self._kernel, self._warmup_state, origin),
             judge=judge,
         )
-        finished = sampling.run(resumed)
-        chain_states.initialise_kernel()
+        if self._disk is not None:
+
+            def program() -> dict[str, str]:
+                return {"kernel": constructor_of(self.sampler), "program": chain_states.text()}
+
+            if accept is None:
+                self._disk.begin(start, self._facts(self._disk, fit), program)
+            else:
+                self._disk.refuse_other_program(program(), accept)
+        finished = sampling.run(resumed=accept is not None)
         self._last_state = chain_states.stacked
         remember(self._last_state, origin)
         self._states = finished.draws

@@ -12,44 +12,39 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import find_stack_level
 
 from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.run.kernel_protocol import can_recompute
-from numpyro_bnn.storage.run_identity import Facts, describe_all
+from numpyro_bnn.storage.same_run import Facts, facts_of
 
 
-class Origin(NamedTuple):
+class DataFingerprint(NamedTuple):
     """The posterior that a state belongs to.
 
     - **target** - the model, or the kernel where it has none
-    - **facts** - description of the arguments, with a hash of each array
-    - **sources** - data on the host, which are too large to be read for a hash: the objects themselves
-    - **known** - whether everything could be described
+    - **facts** - structure of the arguments, and a hash of each array
+    - **others** - all other arguments, data on the host among them: the objects themselves
     """
 
     target: object
     facts: Facts
-    sources: tuple[OnHost, ...]
-    known: bool
+    others: tuple
 
-    def is_that_of(self, other: "Origin | None") -> bool:
+    def is_that_of(self, other: "DataFingerprint | None") -> bool:
         """Whether both are certainly the same."""
         return (
             other is not None
-            and self.known
-            and other.known
             and self.target is other.target
             and self.facts == other.facts
-            and len(self.sources) == len(other.sources)
-            and all(a is b for a, b in zip(self.sources, other.sources))
+            and all(a is b or a == b for a, b in zip(self.others, other.others))
         )
 
 
-def origin_of(sampler: MCMCKernel, args: tuple, kwargs: dict[str, Any]) -> Origin:
+def origin_of(sampler: MCMCKernel, args: tuple, kwargs: dict[str, Any]) -> DataFingerprint:
     """The posterior of a run. All arrays in memory are read, a second for some gigabytes.
 
     :param sampler: the kernel.
@@ -57,16 +52,16 @@ def origin_of(sampler: MCMCKernel, args: tuple, kwargs: dict[str, Any]) -> Origi
     :param kwargs: keyword arguments of its model.
     """
     leaves, structure = jax.tree.flatten((args, kwargs))
-    sources = tuple(leaf for leaf in leaves if isinstance(leaf, OnHost))
-    shown = [repr(leaf) if isinstance(leaf, OnHost) else leaf for leaf in leaves]
-    found = describe_all({"data": shown, "structure": str(structure)})
+    is_array = [isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves]
+    arrays = [leaf if a else None for leaf, a in zip(leaves, is_array)]
+    others = tuple(leaf for leaf, a in zip(leaves, is_array) if not a)
     target = getattr(sampler, "model", None) or sampler
-    return Origin(target, found.facts, sources, not found.unknown)
+    return DataFingerprint(target, facts_of({"data": arrays, "structure": str(structure)}), others)
 
 
 class _Remembered(NamedTuple):
     leaves: tuple[weakref.ref, ...]
-    origin: Origin
+    origin: DataFingerprint
 
 
 # States by the identity of their first array. An entry goes away with that array. The random key does not
@@ -86,7 +81,7 @@ def _without_key(state: PyTree) -> PyTree:
     return state._replace(rng_key=None) if hasattr(state, "rng_key") else state
 
 
-def remember(state: PyTree, origin: Origin) -> None:
+def remember(state: PyTree, origin: DataFingerprint) -> None:
     """Remember for which data a state was made, as long as its arrays live.
 
     :param state: states of all chains at the end of a run.
@@ -100,7 +95,7 @@ def remember(state: PyTree, origin: Origin) -> None:
         _remembered[place] = _Remembered((first, *others), origin)
 
 
-def remembered(state: PyTree) -> Origin | None:
+def remembered(state: PyTree) -> DataFingerprint | None:
     """The posterior that a state was made for; None for one that was changed, loaded or made elsewhere."""
     arrays = _arrays_of(state)
     found = _remembered.get(id(arrays[0])) if arrays else None
@@ -110,7 +105,7 @@ def remembered(state: PyTree) -> Origin | None:
     return found.origin if same else None
 
 
-def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: Origin) -> bool:
+def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: DataFingerprint) -> bool:
     """Whether a run has to compute again what a given state holds of data.
 
     :param kernel: the kernel that continues.

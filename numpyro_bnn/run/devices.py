@@ -24,8 +24,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.potential.shared_rows import CHAIN, DATA, _shared_by
-from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 
 @jax.tree_util.register_dataclass
@@ -147,27 +147,21 @@ class Placement:
         sharding = self._chain_sharding(num_chains)
         return jax.tree.map(lambda leaf: _put(leaf, sharding), chained)
 
+    def abstract(self, chained: PyTree, num_chains: int) -> PyTree:
+        """Shapes and types of arrays with a leading axis of chains, and where :meth:`chains` puts them."""
+        sharding = None if self.mesh is None else self._chain_sharding(num_chains)
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), chained
+        )
+
     def _chain_sharding(self, num_chains: int) -> NamedSharding:
         return self._sharding(*([CHAIN] if num_chains > 1 else []))
 
-    @property
-    def described(self) -> str:
-        """The devices and how they are arranged, as text."""
-        if self.mesh is None:
-            return "the default device"
-        return f"{dict(self.mesh.shape)} of {[device.id for device in self.mesh.devices.flat]}"
-
-    def compiled(
-        self, function: Callable, num_chains: int, traced: Traced, **options: Any
-    ) -> Callable:
-        """`function`, compiled so that its results stay on the devices of their chains.
-
-        :param traced: what its trace depends on.
-        :param options: options of ``jax.jit``.
-        """
+    def compiled(self, function: Callable, num_chains: int, **options: Any) -> Program:
+        """`function`, compiled so that its results stay on the devices of their chains."""
         if self.mesh is not None:
             options["out_shardings"] = self._chain_sharding(num_chains)
-        return compiled(function, traced, **options)
+        return Program(function, **options)
 
     def map_chains(
         self,

@@ -295,13 +295,13 @@ class MCMC(CompiledRuns):
         The draws are equal bit for bit on the same machine. For a finished run, all its draws are
         returned. The key, the starts and the `extra_fields` are those of `run`.
 
-        The run is compared with the stored one: everything that the code of model and kernel reaches
-        (globals, closures, attributes, functions of modules of your own), the data, the settings and
-        the versions of libraries.
+        The run is compared with the stored one: the program that kernel and model lower to, with all
+        numbers in it, the data, the settings and the versions of libraries. A function that JAX calls on
+        the host (`jax.pure_callback`) is compared by its name alone.
 
         :param args: arguments of the model: the same data.
-        :param accept: names of differences to ignore, as in the message of a refused call;
-            `"kernel.model"` stands for all names that begin so.
+        :param accept: names of differences to ignore, as in the message of a refused call, such as
+            `"program"`; `"data"` stands for all names that begin so.
         :param kwargs: keyword arguments of the model.
         :raises FileNotFoundError: if nothing was stored yet; `run` is what to call then.
         :raises ValueError: if anything that decides the draws differs from what began the run
@@ -315,10 +315,7 @@ class MCMC(CompiledRuns):
             )
         self._refuse_parts()
         accept = check_accept(accept)
-        identity = self._identity()
         fit = self._see(args, kwargs)
         with self._on_disk(resumed=True), explain_tracing(), explain_memory():
-            start = self._disk.read_start(
-                lambda names: self._described(identity, fit, names), accept
-            )
-            self._sample(start, fit, True, self._stored_judge(start))
+            start = self._disk.read_start(self._facts(self._disk, fit), accept)
+            self._sample(start, fit, accept, self._stored_judge(start))

@@ -4,7 +4,7 @@ Two programs serve a whole run: `start` initialises the chains, `advance` takes 
 writes draws into a buffer that it updates in place. A third, `refresh`, is compiled only for a run that
 continues from a state of other data (:mod:`numpyro_bnn.run.continued`). Data are arguments of both, so that a
 second run, with new data of the same shapes too, compiles nothing; nor does a run of an equal kernel over
-an equal model (:mod:`numpyro_bnn.storage.shared_programs`). Nor does a run of another length: the buffer
+an equal model (:mod:`numpyro_bnn.compilation.program_identity`). Nor does a run of another length: the buffer
 holds a fixed number of draws, and the host empties it as often as it is full.
 """
 
@@ -26,7 +26,6 @@ from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.run.devices import DeviceRows, Placement
 from numpyro_bnn.run.kernel_protocol import state_for_data, take_num_warmup
 from numpyro_bnn.samplers.fields import uncorrected_block
-from numpyro_bnn.storage.shared_programs import Traced, is_compiled
 
 # Bytes that a draw buffer should take, and the least and most draws that it holds.
 _BUFFER_BYTES, _FEWEST, _MOST = 2**24, 64, 1024
@@ -82,22 +81,11 @@ class Programs:
         self.chain_method = chain_method
         self.least = least
         self.placement = placement
-        # The traces depend on all arguments above. What a kernel learns in `init` it learns again in each.
-        traced = Traced(
-            getattr(kernel, "model", None),
-            static,
-            **{k: v for k, v in vars(self).items() if k not in ("static", "placement")},
-            devices=placement.described,
-        )
-        self.start = placement.compiled(self.initial, num_chains, traced)
-        self._zeros = placement.compiled(self.zeros, num_chains, traced)
-        self.refresh = placement.compiled(self._refresh, num_chains, traced)
-        self.advance = placement.compiled(self._advance, num_chains, traced, donate_argnums=1)
-
-    @property
-    def are_compiled(self) -> bool:
-        """Whether the steps were compiled before, for arrays of some shapes."""
-        return is_compiled(self.advance)
+        # What a kernel learns in `init` it learns again in each trace.
+        self.start = placement.compiled(self._initial, num_chains)
+        self.zeros = placement.compiled(self._zeros, num_chains)
+        self.refresh = placement.compiled(self._refresh, num_chains)
+        self.advance = placement.compiled(self._advance, num_chains, donate_argnums=1)
 
     def _map_chains(self, function: Callable, chained: PyTree, arrays: Sequence[DeviceRows]) -> Any:
         """Apply ``function(chain, arrays)`` to every chain."""
@@ -109,8 +97,8 @@ class Programs:
         """Put arrays with a leading axis of chains on the devices of their chains."""
         return self.placement.chains(chained, self.num_chains)
 
-    def initial(self, keys: jax.Array, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
-        """The states of chains at their starts, by an uncompiled function."""
+    def _initial(self, keys: jax.Array, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
+        """The states of chains at their starts."""
 
         def one(chain: tuple, arrays: Sequence[DeviceRows]) -> State:
             key, init_params = chain
@@ -145,12 +133,8 @@ class Programs:
 
         return self._map_chains(one, (state, init_params), arrays)
 
-    def empty(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
+    def _zeros(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
         """An empty draw buffer."""
-        return self._zeros(state, init_params, arrays)
-
-    def zeros(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
-        """The draw buffer by an uncompiled function, for ``jax.eval_shape``: only its shapes are wanted."""
 
         def one(chain: tuple, arrays: Sequence[DeviceRows]) -> Draws:
             state, init_params = chain

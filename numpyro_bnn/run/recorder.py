@@ -32,7 +32,7 @@ from numpyro_bnn.storage.folders import (
 )
 from numpyro_bnn.storage.locks import FolderInUse, FolderLock
 from numpyro_bnn.storage.processes import Processes
-from numpyro_bnn.storage.run_identity import Described
+from numpyro_bnn.storage.same_run import Facts
 from numpyro_bnn.storage.stored_array import StoredArray
 
 _UNWRITABLE = (
@@ -144,8 +144,8 @@ class Disk(NamedTuple):
                 self._checkpoint.withdraw()
             raise
 
-    def begin(self, start: Start, describe: Callable[[], Described]) -> None:
-        """Store the description and the start of a run, before its first step.
+    def begin(self, start: Start, facts: Facts, program: Callable[[], dict[str, str]]) -> None:
+        """Store what a run is and its start, before its first step; see :meth:`Checkpoint.begin`.
 
         :raises OSError: if another process does not see the same folders.
         """
@@ -160,14 +160,17 @@ class Disk(NamedTuple):
                 if processes.is_first:
                     (folder / mark).unlink()
         if self.checkpoint is not None:
-            processes.first(lambda: self._checkpoint.begin(start, describe()))
+            processes.first(lambda: self._checkpoint.begin(start, facts, program()))
 
-    def read_start(
-        self, describe: Callable[[Collection[str]], Described], accept: Collection[str]
-    ) -> Start:
+    def read_start(self, facts: Facts, accept: Collection[str]) -> Start:
         """How the stored run began, see :meth:`Checkpoint.read_start`."""
         checkpoint = self._checkpoint
-        return self.processes.together(lambda: checkpoint.read_start(describe, accept))
+        return self.processes.together(lambda: checkpoint.read_start(facts, accept))
+
+    def refuse_other_program(self, program: dict[str, str], accept: Collection[str]) -> None:
+        """Refuse to continue the stored run with another program than it began with."""
+        checkpoint = self._checkpoint
+        self.processes.together(lambda: checkpoint.refuse_other_program(program, accept))
 
     def load(self, like: PyTree) -> tuple[PyTree, Progress] | None:
         """The last complete states, and their steps and draws; None where there are none yet.

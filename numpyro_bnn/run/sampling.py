@@ -145,7 +145,7 @@ class Sampling:
                 self.num_bars,
                 self.plan.total,
                 done.steps,
-                compiling=not self.chain_states.programs.are_compiled,
+                compiling=not self.chain_states.are_compiled,
             ) as bars,
             finish_before_interrupt(self.disk is not None) as interrupted,
         ):

@@ -13,11 +13,11 @@ import numpyro.distributions as dist
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.priors.paths import is_auxiliary
-from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 Shape = tuple[int, ...]
 
@@ -162,8 +162,7 @@ def class_layer(
     def with_slopes(*given: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
         return log_probs(*given), jax.jacobian(log_probs)(*given)
 
-    traced = Traced(model, arguments.static, target=target)
-    log_p, slopes = compiled(with_slopes, traced)(biases, draw, arguments.arrays)
+    log_p, slopes = Program(with_slopes)(biases, draw, arguments.arrays)
     wanted = jnp.eye(len(log_p)) - jnp.exp(log_p)
     for site, slope in slopes.items():
         if jnp.allclose(slope, wanted, atol=1e-4):

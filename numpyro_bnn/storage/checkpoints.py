@@ -2,9 +2,9 @@
 
 A checkpoint is a folder:
 
-- ``run.json``: the description of kernel, model and data (:mod:`numpyro_bnn.storage.run_identity`), the
-  paths that are left out of it, and the names of the collected fields; written after ``start`` and before
-  the first step;
+- ``run.json``: settings, digests of the data, versions, the program that kernel and model lower to
+  (:mod:`numpyro_bnn.storage.same_run`), and the names of the collected fields; written after ``start`` and
+  before the first step;
 - ``start``: random keys and initial positions of the chains;
 - ``steps``: complete states of the chains, of the last two checkpoints (orbax);
 - ``draws.zarr``: the draws so far, unless `MCMC` was given another folder for them.
@@ -14,9 +14,11 @@ disk leaves the state before it intact. Nothing here is ever unpickled.
 """
 
 import json
+import lzma
 import os
 import uuid
-from collections.abc import Callable, Collection
+from base64 import b64decode, b64encode
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +27,6 @@ import jax
 import numpy as np
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.storage.changed_by_model import warn_of_left_out
 from numpyro_bnn.storage.folders import damaged, entries, read_json
 from numpyro_bnn.storage.orbax_arrays import (
     alone,
@@ -36,10 +37,9 @@ from numpyro_bnn.storage.orbax_arrays import (
     to_plain,
     zeros_like,
 )
-from numpyro_bnn.storage.run_identity import Described
-from numpyro_bnn.storage.same_run import BEFORE, refuse_other_run
+from numpyro_bnn.storage.same_run import EARLIER, Facts, refuse_other_facts, refuse_other_program
 
-_FORMAT = "numpyro_bnn checkpoint 2"
+_FORMAT = "numpyro_bnn checkpoint 3"
 
 
 class Start(NamedTuple):
@@ -149,20 +149,18 @@ class Checkpoint:
         with suppress(FileNotFoundError):
             os.replace(self._header, self._draft)
 
-    def begin(self, start: Start, described: Described) -> None:
-        """Store the description and the start of a run, before its first step.
-
-        Warns of objects that are left out of the description.
+    def begin(self, start: Start, facts: Facts, program: Mapping[str, str]) -> None:
+        """Store what a run is and its start, before its first step.
 
         :param start: keys, initial positions and settings.
-        :param described: facts about kernel, model and data.
+        :param facts: facts about settings, data and libraries.
+        :param program: ``"kernel"`` in words, and ``"program"``: the text that it lowers to.
         :raises FileExistsError: if the folder holds a run already.
         :raises TypeError: if the initial positions have a structure that only pickle could store.
         """
         import orbax.checkpoint as ocp
 
         self.refuse_occupied()
-        warn_of_left_out(f"checkpoint={str(self.directory)!r}", described.unknown)
         leaves, structure = jax.tree.flatten((start.keys, start.init_params, start.at))
         form: Any = structure
         try:
@@ -181,8 +179,9 @@ class Checkpoint:
         content = {
             "format": _FORMAT,
             "run": uuid.uuid4().hex,
-            "facts": described.facts,
-            "left_out": list(described.unknown),
+            "facts": facts,
+            "kernel": program["kernel"],
+            "program": b64encode(lzma.compress(program["program"].encode())).decode(),
             "extra_fields": start.extra_fields,
             "until": start.until,
             "start": {"form": form, "kinds": kinds, "shapes": shapes_of(plain)},
@@ -193,21 +192,17 @@ class Checkpoint:
             writer.save(self.directory / "start", named(plain), force=True)
         os.replace(self._draft, self._header)
 
-    def read_start(
-        self,
-        describe: Callable[[Collection[str]], Described],
-        accept: Collection[str] | None = None,
-    ) -> Start:
+    def read_start(self, facts: Facts, accept: Collection[str] | None = None) -> Start:
         """How the stored run began.
 
-        :param describe: describes the run that would continue it, leaving out the paths it is given.
-        :param accept: paths in which the two runs may differ; None for callers without such an argument.
+        :param facts: facts about the run that would continue it.
+        :param accept: names in which the two runs may differ; None for callers without such an argument.
         :raises FileNotFoundError: if nothing was stored.
         :raises ValueError: if the stored run is another one, naming what differs, or files are damaged.
         """
         self.require_run()
         content = self._read_header()
-        refuse_other_run(self.directory, content, describe, accept)
+        refuse_other_facts(self.directory, content, facts, accept)
         try:
             keys, init_params, at = self._read_leaves(content["start"])
         except Exception as error:  # damaged files make the readers fail in any way there is
@@ -217,6 +212,23 @@ class Checkpoint:
             ) from error
         fields = tuple(content["extra_fields"])
         return Start(keys, init_params, fields, content.get("until"), at)
+
+    def refuse_other_program(
+        self, program: Mapping[str, str], accept: Collection[str] | None = None
+    ) -> None:
+        """Refuse to continue the stored run with another program than it began with.
+
+        :raises ValueError: showing where the two differ, or if the file is damaged.
+        """
+        content = self._read_header()
+        if content["format"] in EARLIER:
+            return
+        try:
+            text = lzma.decompress(b64decode(content["program"])).decode()
+        except (ValueError, lzma.LZMAError) as error:
+            raise damaged(self._header, error, self._safe) from error
+        before = {"kernel": content["kernel"], "program": text}
+        refuse_other_program(self.directory, before, program, accept)
 
     def _read_leaves(self, start: dict[str, Any]) -> Any:
         """Random keys, initial positions, and inputs of the stopping rule, as the header lists them."""
@@ -250,12 +262,14 @@ class Checkpoint:
         :raises ValueError: if the file is damaged, or of another format.
         """
         content = read_json(self._header, self._safe)
-        if content.get("format") not in (_FORMAT, BEFORE):
+        if content.get("format") not in (_FORMAT, *EARLIER):
             raise ValueError(
                 f"{self._header} is no checkpoint of numpyro_bnn in the format {_FORMAT!r}: it names "
                 f"the format {content.get('format')!r}. {self._safe}"
             )
-        kinds = {"facts": dict, "extra_fields": list, "start": dict}
+        kinds: dict[str, type] = {"facts": dict, "extra_fields": list, "start": dict}
+        if content["format"] == _FORMAT:
+            kinds |= {"kernel": str, "program": str}
         wrong = [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
         texts = [*content["extra_fields"], *content["facts"].values()] if not wrong else []
         if wrong or not all(isinstance(text, str) for text in texts):

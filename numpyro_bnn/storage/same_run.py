@@ -1,26 +1,91 @@
-"""Refuses to continue a stored run with another kernel, model, data or settings."""
+"""What a stored run was, and the refusal to continue it with other settings, data or another program.
 
+Facts are lines of text by dotted name: settings, a hash of each array, versions. The program of a run, which
+kernel and model lower to (:mod:`numpyro_bnn.compilation.program_identity`), is kept as text beside them, so
+that a refusal can show where it differs.
+"""
+
+import hashlib
+import platform
+import re
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 from numpyro.util import find_stack_level
 
-from numpyro_bnn.storage.changed_by_model import warn_of_left_out
-from numpyro_bnn.storage.run_identity import Described, Facts, difference, differing, is_within
+from numpyro_bnn._checks import is_typed_key
+from numpyro_bnn._text import text_of
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.compilation.program_identity import first_differences
+from numpyro_bnn.data.host_rows import OnHost
 
-# The format before the present one has fewer facts: it lacks globals and modules that a model's code reaches.
-BEFORE = "numpyro_bnn checkpoint 1"
+Facts = dict[str, str]
+# Formats of earlier versions. Their settings, data and versions are compared, and no program.
+EARLIER = ("numpyro_bnn checkpoint 1", "numpyro_bnn checkpoint 2")
 # Settings that the shapes of stored states and draws depend on: a resumed run cannot differ in them.
 _LENGTHS = ("num_warmup", "num_samples", "num_chains", "thinning", "checkpoint_every")
-
-
 _FORM = ("sites", *_LENGTHS, "draws", "draws_dtype", "x64")
+# Bytes that are hashed at a time: memory-mapped data are never in memory as a whole.
+_BLOCK = 2**26
+_LIBRARIES = ("numpyro_bnn", "numpyro", "jax", "jaxlib", "flax", "optax", "numpy")
+# The largest number of differences that a message names.
+_MOST = 8
+
+
+def facts_of(values: PyTree) -> Facts:
+    """Facts about settings and data, by dotted path.
+
+    :param values: nested dicts and lists of plain values, functions and arrays.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(values, is_leaf=lambda leaf: leaf is None)
+    return {jax.tree_util.keystr(p, simple=True, separator="."): _fact(leaf) for p, leaf in leaves}
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, OnHost):
+        return digest(value.array)
+    if hasattr(value, "dtype") or hasattr(value, "__array__"):
+        return digest(value)
+    # Of objects that are no numbers, the program shows more.
+    return re.sub(r" at 0x\w+", "", text_of(value))
+
+
+def digest(array: Any) -> str:
+    """Dtype, shape and a hash of the values of an array, which is read a block at a time."""
+    if isinstance(array, jax.Array) and is_typed_key(array):
+        return f"key {digest(jax.random.key_data(array))}"
+    if not hasattr(array, "dtype") or isinstance(array, jax.Array):
+        array = np.asarray(array)
+    summary = hashlib.blake2b(digest_size=16)
+    rows = max(1, _BLOCK // max(1, array[:1].nbytes)) if array.shape else 1
+    for begin in range(0, array.shape[0] if array.shape else 1, rows):
+        block = np.ascontiguousarray(array[begin : begin + rows] if array.shape else array)
+        if block.dtype == object:
+            raise TypeError(
+                f"An array of Python objects, shape {array.shape}, has no data to compare a resumed "
+                "run with. Convert it to numbers with `np.asarray(x, float)`."
+            )
+        summary.update(block.reshape(-1).view(np.uint8))
+    return f"{array.dtype}{list(array.shape)} {summary.hexdigest()}"
+
+
+def environment() -> Facts:
+    """Versions of libraries, device and precision: the last bit of a draw may depend on them."""
+    from numpyro_bnn import __version__ as own
+
+    found = {"library.python": ".".join(platform.python_version_tuple()[:2])}
+    found |= {f"library.{name}": version(name) for name in _LIBRARIES[1:]}
+    found |= {"library.numpyro_bnn": own, "device": jax.default_backend()}
+    return found | {"x64": str(bool(jax.config.read("jax_enable_x64")))}
 
 
 def check_accept(accept: object) -> Collection[str]:
-    """Refuse an `accept` that is no list of paths, or that names a setting the stored files depend on.
+    """Refuse an `accept` that is no list of names, or that names a setting the stored files depend on.
 
     :param accept: the argument of `resume`.
     :raises TypeError: for anything but a list of names.
@@ -31,9 +96,9 @@ def check_accept(accept: object) -> Collection[str]:
     ):
         raise TypeError(
             "resume: accept must be a list of names that the message of a refused `resume` gives, such "
-            f"as ['kernel.model.SCALE'], got {accept!r}."
+            f"as ['program'], got {accept!r}."
         )
-    fixed = [name for name in accept if is_within(name, _FORM)]
+    fixed = [name for name in accept if _is_within(name, _FORM)]
     if fixed:
         raise ValueError(
             f"resume: accept={fixed} cannot differ, because the stored states and draws have that form. "
@@ -42,56 +107,70 @@ def check_accept(accept: object) -> Collection[str]:
     return accept
 
 
-def _known_to_both(before: Facts, now: Facts) -> tuple[Facts, Facts]:
-    """Facts of a checkpoint in the older format, and of the run that continues it, that can be compared."""
-    warnings.warn(
-        "The checkpoint was written by an earlier version, which did not look at globals and modules "
-        "that a model reaches. What it did look at is compared; see to the rest yourself.",
-        stacklevel=find_stack_level(),
-    )
-    shared = [
-        name
-        for name in before
-        if name in now
-        and ".wrapped" not in name
-        and not before[name].startswith("as ")
-        and not now[name].startswith(("as ", "not compared"))
-        and " #" not in now[name]
-    ]
-    return {n: before[n] for n in shared}, {n: now[n] for n in shared}
-
-
-def refuse_other_run(
-    directory: Path,
-    content: dict[str, Any],
-    describe: Callable[[Collection[str]], Described],
-    accept: Collection[str] | None,
+def refuse_other_facts(
+    directory: Path, content: Mapping[str, Any], now: Facts, accept: Collection[str] | None
 ) -> None:
-    """Refuse to continue the stored run with another kernel, model, data or settings.
+    """Refuse to continue the stored run with other settings, data or libraries.
 
     :param directory: the folder of the checkpoint.
     :param content: content of ``run.json``.
-    :param describe: describes the run that would continue it, leaving out the paths it is given.
-    :param accept: paths in which the two runs may differ; None for callers without such an argument.
+    :param now: facts about the run that would continue it.
+    :param accept: names in which the two runs may differ; None for callers without such an argument.
     :raises ValueError: naming the facts that differ.
     """
-    left_out = content.get("left_out", [])
-    described = describe(left_out)
-    new = {n: why for n, why in described.unknown.items() if not is_within(n, left_out)}
-    warn_of_left_out(f"checkpoint={str(directory)!r}", new)
-    skip = [*left_out, *new, *(accept or ())]
-    before, now = content["facts"], described.facts
-    if content["format"] == BEFORE:
-        before, now = _known_to_both(before, now)
-    before, now = ({k: v for k, v in x.items() if not is_within(k, skip)} for x in (before, now))
-    differs = differing(before, now)
-    if not differs:
+    before = content["facts"]
+    if content["format"] in EARLIER:
+        warnings.warn(
+            f"The checkpoint in {directory} was written by an earlier version. Settings and data are "
+            "compared, and kernel and model are not: see to these yourself.",
+            stacklevel=find_stack_level(),
+        )
+        # Words for repeated and nested things were others.
+        before = {n: v for n, v in before.items() if n in now and not v.startswith("as ")}
+        now = {n: v for n, v in now.items() if n in before}
+    differs = [n for n in {**before, **now} if before.get(n) != now.get(n)]
+    differs = [name for name in differs if not _is_within(name, accept or ())]
+    lines = [f"{n}: there {before.get(n, 'absent')}, here {now.get(n, 'absent')}" for n in differs]
+    if len(lines) > _MOST:
+        lines = [*lines[:_MOST], f"and {len(lines) - _MOST} more"]
+    if lines:
+        _refuse(directory, lines, differs, accept)
+
+
+def refuse_other_program(
+    directory: Path,
+    before: Mapping[str, str],
+    now: Mapping[str, str],
+    accept: Collection[str] | None,
+) -> None:
+    """Refuse to continue the stored run with another program.
+
+    :param before: ``"kernel"`` in words and ``"program"`` as text, of the stored run.
+    :param now: those of the run that would continue it.
+    :raises ValueError: showing where the two differ.
+    """
+    if before["program"] == now["program"] or "program" in (accept or ()):
         return
-    free = [name for name in differs if not is_within(name, _FORM)]
+    lines = [
+        f"program (of kernel and model): {first_differences(before['program'], now['program'])}"
+    ]
+    if before["kernel"] != now["kernel"]:
+        lines.insert(0, f"kernel: there {before['kernel']}, here {now['kernel']}")
+    _refuse(directory, lines, ["program"], accept)
+
+
+def _refuse(
+    directory: Path, lines: list[str], names: list[str], accept: Collection[str] | None
+) -> None:
     advice = "Resume with what the run began with, or begin a new run in another folder."
-    if accept is not None and len(free) == len(differs):
-        advice += f" If that changes no draw, go on with `resume(…, accept={free[:3]})`."
+    if accept is not None and not any(_is_within(name, _FORM) for name in names):
+        advice += f" If that changes no draw, go on with `resume(…, accept={names[:3]})`."
     raise ValueError(
         f"The checkpoint in {directory} is of another run, and would not continue to "
-        f"the same draws. What differs: {difference(before, now)}. {advice}"
+        f"the same draws. What differs: {'; '.join(lines)}. {advice}"
     )
+
+
+def _is_within(name: str, paths: Collection[str]) -> bool:
+    """Whether a path is one of `paths`, or inside one of them."""
+    return any(name == path or name.startswith(f"{path}.") for path in paths)

@@ -17,7 +17,7 @@ from numpyro.infer.gibbs import CustomGibbs, Gibbs
 import numpyro_bnn as bnn
 from numpyro_bnn.data import host_rows
 from numpyro_bnn.run.course import Course
-from numpyro_bnn.storage.run_identity import digest
+from numpyro_bnn.storage.same_run import digest
 
 N, FEATURES = 53, 3
 RNG = np.random.default_rng(0)

@@ -132,7 +132,7 @@ def test_chains_are_placed_by_a_rule(two_chains):
 
 def test_a_second_run_with_new_data_compiles_nothing(data, two_chains):
     (programs,) = two_chains._programs.values()
-    before = (len(TRACES), programs.start._cache_size(), programs.advance._cache_size())
+    before = (len(TRACES), len(programs.start._executables), len(programs.advance._executables))
     first = flat(two_chains.get_samples(True))
     try:
         two_chains.run(jax.random.key(3), *make_data(seed=1), init_params=STARTS)
@@ -142,7 +142,7 @@ def test_a_second_run_with_new_data_compiles_nothing(data, two_chains):
     finally:
         two_chains.run(jax.random.key(3), *data, init_params=STARTS)
     assert len(two_chains._programs) == 1
-    assert (programs.start._cache_size(), programs.advance._cache_size()) == before[1:]
+    assert (len(programs.start._executables), len(programs.advance._executables)) == before[1:]
     # One abstract look a run, which checks concrete data; nothing is traced to be compiled.
     assert len(TRACES) == before[0] + 3
     np.testing.assert_array_equal(flat(two_chains.get_samples(True)), first)

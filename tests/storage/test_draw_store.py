@@ -79,8 +79,8 @@ def test_draws_on_disk_are_those_in_memory(in_memory, streamed):
 
 def test_one_program_serves_every_chunk(streamed, mesh_programs):
     (programs,) = streamed._programs.values()
-    assert programs.start._cache_size() == 1
-    assert programs.advance._cache_size() == mesh_programs
+    assert len(programs.start._executables) == 1
+    assert len(programs.advance._executables) == mesh_programs
 
 
 @pytest.mark.parametrize(

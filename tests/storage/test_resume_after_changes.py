@@ -1,16 +1,18 @@
-"""Runs that go on after what their model reaches has changed: refused by name, or accepted by name."""
+"""Runs that go on after what their model reads has changed: refused with a line that differs, or accepted."""
 
 import contextlib
 import json
+import logging
 import shutil
 import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from numpyro.infer import HMC
-from test_reached_objects import SETTINGS, scaled
 
 import numpyro_bnn as bnn
 
@@ -23,10 +25,24 @@ pytestmark = [
 pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
 
+SETTINGS = {"width": 3, "calls": 0, "unread": 0}
 
-def run_of(folder, model, **options):
+
+def scaled(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, SETTINGS["width"]))
+    SETTINGS["calls"] += 1
+    logging.getLogger("user").debug("called")
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def run_of(folder, model, step_size=0.1, **options):
     kernel = HMC(
-        model, step_size=0.1, trajectory_length=0.2, adapt_step_size=False, adapt_mass_matrix=False
+        model,
+        step_size=step_size,
+        trajectory_length=0.2,
+        adapt_step_size=False,
+        adapt_mass_matrix=False,
     )
     settings = {"num_warmup": 2, "num_samples": 4, "progress_bar": False, "checkpoint_every": 3}
     return bnn.MCMC(kernel, checkpoint=folder, **(settings | options))
@@ -40,34 +56,81 @@ def stored(quick_compile, tmp_path_factory):
     """The folder of a finished run, and its draws."""
     folder = tmp_path_factory.mktemp("stored") / "run"
     mcmc = run_of(folder, scaled)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        # Looking for a start compiles for longer than the steps.
-        mcmc.run(jax.random.key(0), Y, init_params={"mean": jnp.ones(())})
-    (warning,) = [str(w.message) for w in said if "will not be compared" in str(w.message)]
-    return folder, mcmc.get_samples()["mean"], warning
+    # Looking for a start compiles for longer than the steps.
+    mcmc.run(jax.random.key(0), Y, init_params={"mean": jnp.ones(())})
+    return folder, mcmc.get_samples()["mean"]
 
 
-def test_a_run_names_what_it_will_not_be_compared_in(stored):
-    assert "kernel.model.SETTINGS.calls changes when the model is called" in stored[2]
-    assert "pass it to the model as an argument" in stored[2]
+def test_what_computes_nothing_may_change(stored, monkeypatch):
+    """Counters of calls, settings that nothing reads, and the model itself, written again."""
+    folder, draws = stored
+    monkeypatch.setitem(SETTINGS, "unread", 1)
+
+    def again(rows):
+        m = numpyro.sample("mean", dist.Normal(0.0, 3))
+        with numpyro.plate("data", len(rows)):
+            numpyro.sample("y", dist.Normal(m, 1.0), obs=rows)
+
+    for model in (scaled, again):
+        mcmc = run_of(folder, model)
+        mcmc.resume(Y)
+        np.testing.assert_array_equal(mcmc.get_samples()["mean"], draws)
 
 
 def test_resume_refuses_a_changed_global_and_goes_on_where_it_is_accepted(stored, monkeypatch):
-    folder, draws, _ = stored
-    run_of(folder, scaled).resume(Y)  # the counter stands elsewhere by now
+    folder, draws = stored
     monkeypatch.setitem(SETTINGS, "width", 4)
     message = (
-        r"kernel\.model\.SETTINGS\.width: there 3, here 4\. .*accept=\['kernel\.model\.SETTINGS"
+        r"What differs: program \(of kernel and model\): there `.*dense<3\.0.*`, here `.*dense<4\.0.*`"
+        r".*accept=\['program'\]"
     )
     with pytest.raises(ValueError, match=message):
         run_of(folder, scaled).resume(Y)
-    with pytest.raises(ValueError, match="SETTINGS"):
-        run_of(folder, scaled).resume(Y, accept=["kernel.model.SET"])
-    for names in (["kernel.model.SETTINGS.width"], ("kernel.model",)):
+    with pytest.raises(ValueError, match="dense"):
+        run_of(folder, scaled).resume(Y, accept=["prog"])
+    for names in (["program"], ("program", "data")):
         mcmc = run_of(folder, scaled)
         mcmc.resume(Y, accept=names)
         np.testing.assert_array_equal(mcmc.get_samples()["mean"], draws)
+
+
+def noisy(y):
+    # Another number in every trace.
+    mean = numpyro.sample("mean", dist.Normal(np.random.default_rng().normal(), 1.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def test_a_model_that_draws_numbers_on_the_host_is_another_one_each_time(tmp_path):
+    run_of(tmp_path / "run", noisy).run(jax.random.key(0), Y, init_params={"mean": jnp.ones(())})
+    with pytest.raises(ValueError, match="program"):
+        run_of(tmp_path / "run", noisy).resume(Y)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"step_size": 0.2}, r"kernel: there HMC\(.*step_size=0\.1.*, here HMC\(.*step_size=0\.2"),
+        ({"record": lambda z: {"mean": 2 * z["mean"]}}, r"program \(of kernel and model\): there"),
+        ({"num_samples": 5}, "num_samples: there 4, here 5"),
+        ({"chain_method": "vectorized"}, "chain_method: there 'sequential', here 'vectorized'"),
+    ],
+)
+def test_other_settings_are_refused(changed, message, stored):
+    with pytest.raises(ValueError, match=message) as refused:
+        run_of(stored[0], scaled, **changed).resume(Y)
+    assert ("accept" in str(refused.value)) == ("num_samples" not in changed)
+
+
+def test_other_data_are_refused_by_name_and_may_be_accepted(stored):
+    folder, draws = stored
+    with pytest.raises(
+        ValueError, match=r"data\.0\.0: there float32\[3\] .*accept=\['data\.0\.0'\]"
+    ):
+        run_of(folder, scaled).resume(Y + 1)
+    mcmc = run_of(folder, scaled)
+    mcmc.resume(Y + 1, accept=["data"])
+    np.testing.assert_array_equal(mcmc.get_samples()["mean"], draws)
 
 
 @pytest.mark.parametrize(
@@ -84,41 +147,41 @@ def test_what_cannot_be_accepted_is_refused(accept, error, message, stored):
         run_of(stored[0], scaled).resume(Y, accept=accept)
 
 
-def test_another_length_is_not_offered_to_be_accepted(stored):
-    with pytest.raises(ValueError, match="num_samples: there 4, here 5") as refused:
-        run_of(stored[0], scaled, num_samples=5).resume(Y)
-    assert "accept" not in str(refused.value)
-
-
-@pytest.mark.parametrize("changed", [False, True])
-def test_a_checkpoint_of_the_earlier_format_goes_on(changed, stored, tmp_path, monkeypatch):
-    """Its facts had no globals and other words for repeated and nested things."""
+@pytest.mark.parametrize("changed", ["nothing", "model", "thinning"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_checkpoint_of_an_earlier_format_goes_on_without_a_look_at_the_model(
+    number, changed, stored, tmp_path, monkeypatch
+):
+    """Its facts described kernel and model part by part, and had other words for repeated things."""
     folder = tmp_path / "run"
     shutil.copytree(stored[0], folder)
     header = folder / "run.json"
     content = json.loads(header.read_text())
-    assert content["format"] == "numpyro_bnn checkpoint 2"
-    content["format"] = "numpyro_bnn checkpoint 1"
-    del content["left_out"]
-    content["facts"] = {
-        name: "as above" if text.startswith("as ") else text
-        for name, text in content["facts"].items()
-        if "SETTINGS" not in name and "logging" not in name
-    }
-    content["facts"]["kernel.model.old words"] = "which nobody writes any more"
-    if changed:
-        content["facts"]["kernel.step_size"] = "0.2"
+    assert content["format"] == "numpyro_bnn checkpoint 3"
+    content["format"] = f"numpyro_bnn checkpoint {number}"
+    del content["program"], content["kernel"]
+    content["facts"] |= {"kernel": "numpyro.infer.hmc.HMC", "kernel.step_size": "0.7"}
+    content["facts"] |= {"data": "list of 2", "x64": "as device"}
     header.write_text(json.dumps(content))
-    mcmc = run_of(folder, scaled)
-
+    if changed == "model":
+        monkeypatch.setitem(SETTINGS, "width", 4)
+    mcmc = run_of(folder, scaled, thinning=2 if changed == "thinning" else 1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        refused = pytest.raises(ValueError, match=r"kernel\.step_size: there 0\.2, here 0\.1")
-        with refused if changed else contextlib.nullcontext():
+        refused = pytest.raises(ValueError, match="thinning: there 1, here 2")
+        with refused if changed == "thinning" else contextlib.nullcontext():
             mcmc.resume(Y)
     said = " ".join(str(warning.message) for warning in caught)
-    assert "SETTINGS.calls changes" in said
     assert "written by an earlier version" in said
-    if changed:
-        return
-    np.testing.assert_array_equal(mcmc.get_samples()["mean"], stored[1])
+    if changed != "thinning":
+        np.testing.assert_array_equal(mcmc.get_samples()["mean"], stored[1])
+
+
+@pytest.mark.parametrize("written", ["", "no base 64!", "aGVsbG8="])
+def test_a_damaged_program_is_said_to_be_damaged(written, stored, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(stored[0], folder)
+    content = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(content | {"program": written}))
+    with pytest.raises(ValueError, match="damaged"):
+        run_of(folder, scaled).resume(Y)

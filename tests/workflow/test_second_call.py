@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import numpyro_bnn as bnn
-from numpyro_bnn.storage.shared_programs import separate_programs
+from numpyro_bnn.compilation.program_identity import separate_programs
 
 X = np.linspace(-2.0, 2.0, 12).reshape(6, 2)
 Y = X.sum(1)

@@ -8,10 +8,10 @@ from catalogue import BATCH, data, make
 
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients, preconditioners
+from numpyro_bnn.compilation.program_identity import separate_programs
 from numpyro_bnn.potential.flat_position import FlatPosition
 from numpyro_bnn.samplers.gibbs.interleaved import Interleaved
 from numpyro_bnn.samplers.sgmcmc import kernel as kernels
-from numpyro_bnn.storage.shared_programs import separate_programs
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 ANCHOR = {"weights": jnp.asarray([0.8, -0.4]), "scale": jnp.asarray(-0.3)}

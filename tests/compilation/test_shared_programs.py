@@ -14,9 +14,8 @@ from flax import linen as nn
 from numpyro import handlers
 
 import numpyro_bnn as bnn
-from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.storage import shared_programs
-from numpyro_bnn.storage.shared_programs import Traced, compiled, separate_programs
+from numpyro_bnn.compilation import program_identity
+from numpyro_bnn.compilation.program_identity import Program, separate_programs
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -59,7 +58,7 @@ def predicted(model, x=X):
 
 
 def num_programs():
-    return len(shared_programs._programs)
+    return len(program_identity._programs)
 
 
 def test_equal_models_share_a_program():
@@ -133,14 +132,14 @@ def test_what_is_read_outside_of_the_model_is_read_again(read, monkeypatch, tmp_
         assert predicted(model) == scale
 
 
-def test_a_draw_of_numpy_is_not_kept():
+def test_a_draw_of_numpy_is_made_again():
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(np.random.default_rng().normal(), 1.0))
         with numpyro.plate("data", len(x)):
             numpyro.sample("y", dist.Normal(w * x[:, 0], 1.0), obs=y)
 
-    predicted(model)
-    assert not num_programs()
+    found = [float(bnn.prior_predictive(model, jax.random.key(0), X, 1)["w"][0]) for _ in range(2)]
+    assert found[0] != found[1]
 
 
 def test_an_array_changed_in_place_is_seen():
@@ -174,23 +173,34 @@ class Opaque:
         raise TypeError("cannot be copied")
 
 
-def test_what_cannot_be_compared_is_never_shared():
+def test_what_cannot_be_looked_at_counts_by_the_numbers_that_it_gives():
     def reading(number):
         return lambda x, y=None: by_closure([number.number])(x, y)
 
-    assert [predicted(reading(Opaque(n))) for n in (1.0, 2.0)] == [1.0, 2.0]
-    assert num_programs() == 0
+    assert [predicted(reading(Opaque(n))) for n in (1.0, 2.0, 1.0)] == [1.0, 2.0, 1.0]
 
 
-def test_a_model_that_changes_when_called_is_not_shared():
+def test_a_model_that_changes_when_called_is_called_again():
     calls = []
 
     def model(x, y=None):
         calls.append(len(calls))
-        return by_closure([1.0 + 0 * len(calls)])(x, y)
+        return by_closure([1.0 * len(calls)])(x, y)
 
-    assert predicted(model) == 1.0
-    assert predicted(model) == 1.0
+    found = [predicted(model) for _ in range(3)]
+    assert found[0] < found[1] < found[2]
+
+
+def test_functions_on_the_host_are_not_mixed_up():
+    def on_host(factor):
+        def model(x, y=None):
+            shape = jax.ShapeDtypeStruct((), jnp.float32)
+            scale = jax.pure_callback(lambda: np.float32(factor), shape)
+            return by_closure([scale])(x, y)
+
+        return model
+
+    assert [predicted(on_host(f)) for f in (1.0, 2.0, 1.0)] == [1.0, 2.0, 1.0]
 
 
 def test_handlers_around_a_call_are_followed():
@@ -222,20 +232,29 @@ def test_interceptors_of_flax_are_followed():
     np.testing.assert_allclose(twice, 2 * plain, rtol=1e-6)
 
 
-def test_kinds_of_arguments_tell_programs_apart():
-    def function(x):
-        return x
+def test_structures_with_the_same_arrays_keep_their_own_form():
+    """The text has no names of fields: a tuple and a list of arrays have the same one."""
+    for given in ((X, X), [X, X]):
+        assert type(Program(lambda x: x)(given)) is type(given)
+    for form in (tuple, list):
+        assert type(Program(lambda x, form=form: form([x, 2 * x]))(X)) is form
 
-    def found(static):
-        return compiled(function, Traced(None, static, n=1))
 
-    def static_of(*args):
-        return Arguments.split(args, {}).static
+def test_types_of_arguments_and_settings_of_jax_tell_programs_apart():
+    program = Program(lambda x: x @ x.T)
+    program(jnp.ones((2, 2)))
+    before = num_programs()
+    assert program(jnp.ones((2, 2), jnp.int32)).dtype == jnp.int32
+    assert num_programs() == before + 1
+    with jax.default_matmul_precision("bfloat16"):
+        program(jnp.ones((2, 2)))
+    assert num_programs() == before + 2
 
-    one = found(static_of(X, "linear"))
-    assert found(static_of(X[:2], "linear"))._program is one._program
-    assert found(static_of(X, "other"))._program is not one._program
-    assert found(static_of([X], "linear"))._program is not one._program
+
+def test_a_program_inside_a_transformation_is_a_function():
+    program = Program(lambda x: x**2)
+    assert float(jax.grad(program)(3.0)) == 6.0
+    np.testing.assert_array_equal(jax.vmap(program)(jnp.arange(3.0)), [0.0, 1.0, 4.0])
 
 
 def test_the_units_of_other_data_are_taken_from_the_data():
@@ -328,7 +347,7 @@ def test_a_kernel_of_numpyro_is_initialised_by_a_shared_run():
 
 
 def test_few_programs_are_kept(monkeypatch):
-    monkeypatch.setattr(shared_programs, "_MOST", 3)
+    monkeypatch.setattr(program_identity, "_MOST", 3)
     for scale in range(5):
         predicted(by_closure([float(scale)]))
     assert num_programs() == 3

@@ -1,0 +1,137 @@
+"""A model is the program that it lowers to.
+
+JAX traces a function into a program and lowers it to text (StableHLO), which the compiler takes. All that
+decides the numbers is in this text: code, constants of any size, arrays of an enclosing function, globals,
+settings of a kernel. So two functions with equal texts share one executable (:class:`Program`): a model that
+is built anew is traced again, which takes a second at most, and not compiled again. A stored run goes on
+with the text that began it (:mod:`numpyro_bnn.storage.same_run`).
+
+A function that JAX calls on the host is no part of the text. A program with such a call is never shared, and
+its identity (:meth:`Program.text`) has the name of that function.
+"""
+
+import hashlib
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from itertools import zip_longest
+from typing import Any
+
+import jax
+
+# Number of programs to keep: those of some ten models. The least recently used one is dropped first.
+_MOST = 128
+# Large constants, written as hexadecimal digits.
+_LARGE = re.compile(r'dense<"0x([0-9A-Fa-f]{64,})">')
+# A call of a function on the host, in the text of a program and in its jaxpr.
+_HOST_CALL, _HOST_FUNCTION = "callback", re.compile(r"callback_func=(.*?)(?: at 0x|, in_tree|\n)")
+# Settings of JAX that another executable depends on, and that the text does not show.
+_SETTINGS = ("jax_default_device", "jax_default_matmul_precision", "jax_enable_x64")
+# Letters of a line that a message shows.
+_LETTERS = 120
+_programs: OrderedDict[Hashable, Callable] = OrderedDict()
+_lock = threading.Lock()
+
+
+class Program:
+    """``jax.jit(function)``, whose executables are shared with all programs of the same text.
+
+    :param function: the function, which may refer to a model and to settings. This object traces it once for
+        arguments of the same shapes and types.
+    :param options: options of ``jax.jit``, without static arguments.
+    """
+
+    def __init__(self, function: Callable, **options: Any) -> None:
+        self._jitted = jax.jit(function, **options)
+        self._options = tuple(sorted(options.items()))
+        self._executables: dict[Hashable, Callable] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+            return self._jitted(*args)
+        signature = _signature(args)
+        if signature not in self._executables:
+            self._executables[signature] = self._executable(signature, args)
+        return self._executables[signature](*args)
+
+    def _executable(self, signature: Hashable, args: tuple) -> Callable:
+        lowered = self._jitted.lower(*args)
+        key = self._key(lowered, signature)
+        if key is None:
+            return lowered.compile()
+        with _lock:
+            found = _programs.pop(key, None)
+        found = found or lowered.compile()
+        with _lock:
+            _programs[key] = found
+            while len(_programs) > _MOST:
+                _programs.popitem(last=False)
+        return found
+
+    def _key(self, lowered: jax.stages.Lowered, signature: Hashable) -> Hashable:
+        """What is equal for programs that share an executable; None for a program that shares none."""
+        text = lowered.as_text()
+        # In the second case constants are no part of the text.
+        if _HOST_CALL in text or getattr(jax.config, "jax_use_simplified_jaxpr_constants", False):
+            return None
+        key = (_hashed(text), signature, lowered.out_tree, self._options)
+        try:
+            hash(key)
+        except TypeError:  # a pytree with a part that has no hash
+            return None
+        return key
+
+    def is_compiled(self, *args: Any) -> bool:
+        """Whether an equal program was compiled before, for arguments like these."""
+        signature = _signature(args)
+        if signature in self._executables:
+            return True
+        return self._key(self._jitted.lower(*args), signature) in _programs
+
+    def text(self, *args: Any) -> str:
+        """The text that the function lowers to, with hashes in place of large constants.
+
+        :param args: arguments, or their shapes and types.
+        """
+        traced = self._jitted.trace(*args)
+        text = _LARGE.sub(lambda found: f"dense<#{_hashed(found[1])}>", traced.lower().as_text())
+        if _HOST_CALL in text:
+            text += "\n".join(["", *_HOST_FUNCTION.findall(str(traced.jaxpr))])
+        return text
+
+
+def _signature(args: tuple) -> Hashable:
+    """Shapes, types and places of arguments, and the settings of JAX that an executable depends on."""
+    leaves, form = jax.tree.flatten(args)
+    kinds = [(jax.typeof(x), getattr(x, "committed", False) and x.sharding) for x in leaves]
+    settings = [getattr(jax.config, name) for name in _SETTINGS]
+    settings.append(jax.config.read("jax_disable_most_optimizations"))
+    return form, tuple(kinds), tuple(settings)
+
+
+def _hashed(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def first_differences(before: str, now: str, most: int = 2) -> str:
+    """The first lines in which two texts differ, in words."""
+    lines = (text.splitlines() for text in (before, now))
+    pairs = [pair for pair in zip_longest(*lines, fillvalue="(no line)") if pair[0] != pair[1]]
+    shown = [[line.strip()[:_LETTERS] for line in pair] for pair in pairs[:most]]
+    return "; ".join(f"there `{there}`, here `{here}`" for there, here in shown)
+
+
+@contextmanager
+def separate_programs() -> Iterator[None]:
+    """Share no program with what runs outside of this context, before, during or after it."""
+    with _lock:
+        outside = OrderedDict(_programs)
+        _programs.clear()
+    try:
+        yield
+    finally:
+        with _lock:
+            _programs.clear()
+            _programs.update(outside)

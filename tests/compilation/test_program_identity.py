@@ -1,0 +1,340 @@
+"""What a model computes is in the text that it lowers to, wherever it comes from; nothing else is."""
+
+import functools
+import importlib
+import itertools
+import logging
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from numpyro_bnn.compilation.program_identity import Program, first_differences
+
+ROWS = 3
+# Shape of what is reached: the model's file, its helper, what is replaced by what, and in which.
+IMPORTED = "import user_helper\ndef model(x):\n    return x * user_helper.{use}\n"
+CHANGES = {
+    "number": ("WIDTH = 3\ndef model(x):\n    return x * WIDTH\n", "", "WIDTH = 3", "WIDTH = 4"),
+    "dict": ("S = {'a': 3}\ndef model(x):\n    return x * S['a']\n", "", "'a': 3", "'a': 4"),
+    "nested dict": (
+        "S = {'a': [{1: 3}]}\ndef model(x):\n    return x * S['a'][0][1]\n",
+        "",
+        "1: 3",
+        "1: 4",
+    ),
+    "many numbers": (
+        "S = [*range(500), 3]\ndef model(x):\n    return x * S[-1]\n",
+        "",
+        ", 3",
+        ", 4",
+    ),
+    "set": ("S = {'a', 'b'}\ndef model(x):\n    return x * len(S | {'c'})\n", "", "'b'", "'c'"),
+    "array": (
+        "import numpy as np\nS = np.arange(3.0)\ndef model(x):\n    return x * S\n",
+        "",
+        "arange(3.0)",
+        "arange(3.0) + 1e-9",
+    ),
+    "jax array": (
+        "import jax.numpy as jnp\nS = jnp.arange(3.0)\ndef model(x):\n    return x * S\n",
+        "",
+        "arange(3.0)",
+        "arange(1.0, 4.0)",
+    ),
+    "namespace": (
+        "import types\nC = types.SimpleNamespace(w=3)\ndef model(x):\n    return x * C.w\n",
+        "",
+        "w=3",
+        "w=4",
+    ),
+    "class as namespace": (
+        "class C:\n    w = 3\ndef model(x):\n    return x * C.w\n",
+        "",
+        "3",
+        "4",
+    ),
+    "slots": (
+        "class C:\n    __slots__ = ('w',)\nc = C()\nc.w = 3\ndef model(x):\n    return x * c.w\n",
+        "",
+        "c.w = 3",
+        "c.w = 4",
+    ),
+    "property": (
+        "class C:\n    @property\n    def w(self):\n        return 3\nc = C()\n"
+        "def model(x):\n    return x * c.w\n",
+        "",
+        "return 3",
+        "return 4",
+    ),
+    "base class": (
+        "class B:\n    def w(self):\n        return 3\nclass C(B):\n    pass\n"
+        "def model(x):\n    return x * C().w()\n",
+        "",
+        "return 3",
+        "return 4",
+    ),
+    "dataclass": (
+        "import dataclasses\n@dataclasses.dataclass\nclass C:\n    w: int = 3\nc = C()\n"
+        "def model(x):\n    return x * c.w\n",
+        "",
+        "= 3",
+        "= 4",
+    ),
+    "callable object": (
+        "class M:\n    def __init__(self, w):\n        self._twice = 2 * w\n"
+        "    def __call__(self, x):\n        return x * self._twice\nmodel = M(3)\n",
+        "",
+        "M(3)",
+        "M(4)",
+    ),
+    "bound method": (
+        "class M:\n    def __init__(self, w):\n        self._twice = 2 * w\n"
+        "    def call(self, x):\n        return x * self._twice\nmodel = M(3).call\n",
+        "",
+        "M(3)",
+        "M(4)",
+    ),
+    "function's attribute": ("def model(x):\n    return x * model.w\nmodel.w = 3\n", "", "3", "4"),
+    "function": ("def f():\n    return 3\ndef model(x):\n    return x * f()\n", "", "3", "4"),
+    "jitted": (
+        "import jax\n@jax.jit\ndef f(x):\n    return 3 * x\ndef model(x):\n    return f(x)\n",
+        "",
+        "3",
+        "4",
+    ),
+    "axes of a vmap": (
+        "import jax\nimport jax.numpy as jnp\nv = jax.jit(jax.vmap(jnp.cumsum, in_axes=0))\n"
+        "def model(x):\n    return v(x[:, None] * jnp.ones(3))\n",
+        "",
+        "in_axes=0",
+        "in_axes=1",
+    ),
+    "rule of a derivative": (
+        "import jax\n@jax.custom_vjp\ndef f(x):\n    return x\ndef b(r, g):\n    return (3 * g,)\n"
+        "f.defvjp(lambda x: (x, x), b)\ndef model(x):\n    return f(x)\n",
+        "",
+        "3",
+        "4",
+    ),
+    "partial": (
+        "import functools\ndef f(x, w):\n    return x * w\nmodel = functools.partial(f, w=3)\n",
+        "",
+        "w=3",
+        "w=4",
+    ),
+    "closure in a closure": (
+        "def make(w):\n    def inner():\n        return w['a']\n    def model(x):\n"
+        "        return x * inner()\n    return model\nmodel = make({'a': 3})\n",
+        "",
+        "3",
+        "4",
+    ),
+    "inner function": (
+        "W = [3]\ndef model(x):\n    def inner():\n        return W[0]\n    return x * inner()\n",
+        "",
+        "[3]",
+        "[4]",
+    ),
+    "alias": (
+        "import types\nC = types.SimpleNamespace(w=3)\ndef model(x):\n    c = C\n    return x * c.w\n",
+        "",
+        "w=3",
+        "w=4",
+    ),
+    "handler": (
+        "import numpyro as n\nfrom numpyro.distributions import Normal\ndef f(x):\n"
+        "    return x * n.sample('a', Normal())\nmodel = n.handlers.condition(f, data={'a': 3})\n",
+        "",
+        "3",
+        "4",
+    ),
+    "distribution": (
+        "import numpyro.distributions as d\nP = d.Normal(0.0, 3.0)\ndef model(x):\n    return x * P.scale\n",
+        "",
+        "3.0",
+        "4.0",
+    ),
+    "fitted by a library": (
+        "import numpy as np\nfrom sklearn.preprocessing import StandardScaler\n"
+        "s = StandardScaler().fit(np.arange(3.0)[:, None])\ndef model(x):\n    return x * s.mean_\n",
+        "",
+        "arange(3.0)",
+        "arange(4.0)",
+    ),
+    "dynamic class": (
+        "from flax import linen as nn\nclass C(nn.Module):\n    @nn.compact\n"
+        "    def __call__(self, c, x):\n        return c, 3 * x\nS = nn.scan(C, length=3)\n"
+        "def model(x):\n    return S().apply({}, 0.0, x)[1]\n",
+        "",
+        "3 * x",
+        "4 * x",
+    ),
+    "imported function": (IMPORTED.format(use="f()"), "def f():\n    return 3\n", "3", "4"),
+    "imported constant": (IMPORTED.format(use="W"), "W = 3\n", "3", "4"),
+    "second file's global": (
+        IMPORTED.format(use="f()"),
+        "S = {'a': 3}\ndef f():\n    return S['a']\n",
+        "3",
+        "4",
+    ),
+    "imported by name": (
+        "from user_helper import f\ndef model(x):\n    return x * f()\n",
+        "def f():\n    return 3\n",
+        "3",
+        "4",
+    ),
+    "imported inside": (
+        "def model(x):\n    from user_helper import f\n    return x * f()\nmodel(0)\n",
+        "def f():\n    return 3\n",
+        "3",
+        "4",
+    ),
+    "imported inside as": (
+        "def model(x):\n    import user_helper as h\n    return x * h.f()\nmodel(0)\n",
+        "def f():\n    return 3\n",
+        "3",
+        "4",
+    ),
+    "taken by a made-up name": (
+        "import user_helper\ndef model(x):\n    return x * getattr(user_helper, 'W' + 'IDTH')\n",
+        "WIDTH = 3\n",
+        "3",
+        "4",
+    ),
+}
+
+
+def model_of(folder, main, helper):
+    """The model of a file of the user's, beside another file that it imports."""
+    folder.mkdir(parents=True)
+    for name, text in (("user_main", main), ("user_helper", helper)):
+        (folder / f"{name}.py").write_text(text)
+        sys.modules.pop(name, None)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module("user_main").model
+    finally:
+        sys.path.remove(str(folder))
+
+
+def text_of(model):
+    def energy(x):
+        return jnp.sum(model(x))
+
+    return Program(jax.value_and_grad(energy)).text(jnp.ones(ROWS))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_of_what_is_reached_is_seen(name, tmp_path):
+    main, helper, old, new = CHANGES[name]
+    changed = (main, helper.replace(old, new)) if helper else (main.replace(old, new), helper)
+    assert changed != (main, helper)
+    before = text_of(model_of(tmp_path / "a", main, helper))
+    assert text_of(model_of(tmp_path / "b", main, helper)) == before
+    assert text_of(model_of(tmp_path / "c", *changed)) != before
+
+
+def test_what_computes_nothing_does_not_count(tmp_path):
+    """Spare globals, names of variables, comments and the way that the same numbers are written."""
+    main = IMPORTED.format(use="settings.width") + "\nOTHER = {spare}\n"
+    helper = (
+        "import types\nsettings = types.SimpleNamespace(width=1, depth={spare})\nUNUSED = {spare}\n"
+        "def unused():\n    return {spare}\n"
+    )
+    texts = [
+        text_of(model_of(tmp_path / str(k), main.format(spare=k), helper.format(spare=k)))
+        for k in (1, 2)
+    ]
+    written = "def model(y):\n    one = 3 - 2  # the same\n    return y * one\n"
+    assert texts[0] == texts[1] == text_of(model_of(tmp_path / "3", written, ""))
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [threading.Lock(), logging.getLogger("x"), (i for i in range(3)), sys.stdout, memoryview(b"x")],
+    ids=lambda thing: type(thing).__name__,
+)
+def test_objects_that_no_number_comes_from_do_not_count(thing):
+    assert text_of(lambda x: x if thing is not None else 0) == text_of(lambda x: x)
+
+
+CALLS = {"calls": 0, "width": 3}
+
+
+def counting(x):
+    CALLS["calls"] += 1
+    return CALLS["width"] * x
+
+
+def of_a_counter():
+    counter = itertools.count()
+    return lambda x: x * next(counter)
+
+
+def of_noise():
+    noise = np.random.default_rng(0)
+    return lambda x: x * noise.normal()
+
+
+def test_a_model_that_counts_its_calls_is_the_same(monkeypatch):
+    texts = [text_of(counting) for _ in range(3)]
+    assert len(set(texts)) == 1
+    monkeypatch.setitem(CALLS, "width", 4)
+    assert text_of(counting) != texts[0]
+
+
+@pytest.mark.parametrize("make", [of_a_counter, of_noise])
+def test_a_model_that_computes_another_number_each_time_is_another(make):
+    model = make()
+    assert text_of(model) != text_of(model)
+
+
+@pytest.mark.parametrize("size", [1, 3, 200, 70_000])
+@pytest.mark.parametrize("library", [np, jnp])
+def test_every_number_of_a_constant_counts_and_the_text_stays_short(size, library):
+    values = np.linspace(1.0, 2.0, size, dtype=np.float32)
+    changed = values.copy()
+    changed[-1] = np.nextafter(changed[-1], 3, dtype=np.float32)
+
+    def text(constant):
+        return Program(lambda x: (x * library.asarray(constant)).sum()).text(jnp.ones(size))
+
+    assert text(values) == text(values.copy())
+    assert text(values) != text(changed)
+    assert len(text(values)) < 3000
+
+
+def on_host(x):
+    return 2 * np.asarray(x)
+
+
+def on_host_too(x):
+    return 3 * np.asarray(x)
+
+
+def calling(function):
+    return lambda x: jax.pure_callback(function, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def test_a_function_on_the_host_counts_by_its_name_and_is_never_shared():
+    one, again, two = (Program(calling(f)) for f in (on_host, on_host, on_host_too))
+    x = jnp.ones(3)
+    assert one.text(x) == again.text(x) != two.text(x)
+    assert [float(program(x)[0]) for program in (one, again, two)] == [2.0, 2.0, 3.0]
+    within = Program(functools.partial(jax.lax.map, calling(on_host)))
+    assert "on_host" in within.text(x)
+    assert " 0x7" not in within.text(x)
+
+
+def test_the_first_lines_that_differ_are_shown():
+    texts = [Program(lambda x, k=k: jnp.sin(k * x)).text(1.0) for k in (3, 4)]
+    words = first_differences(*texts)
+    assert "dense<3.0" in words
+    assert "dense<4.0" in words
+    assert first_differences(texts[0], texts[0]) == ""
+    assert first_differences("a", "a\nb") == "there `(no line)`, here `b`"

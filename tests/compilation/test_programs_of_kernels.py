@@ -1,0 +1,198 @@
+"""Programs of runs: equal in every process for the same run, different where draws would be."""
+
+import ast
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+from flax import nnx
+from numpyro.infer import HMC, NUTS
+
+import numpyro_bnn as bnn
+from numpyro_bnn import gradients, priors, schedules
+from numpyro_bnn.samplers.gibbs.interleaved import Interleaved
+from numpyro_bnn.samplers.gibbs.moves import RidgeScaling
+from numpyro_bnn.storage.checkpoints import Start
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+SCALE = 1.0
+
+
+class Net(nn.Module):
+    width: int = 3
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(1)(nn.tanh(nn.Dense(self.width)(x)))
+
+
+class Other(nn.Module):
+    width: int = 3
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(1)(nn.relu(nn.Dense(self.width)(x)))
+
+
+def make(module=Net, width=3, scale=0.5, power=1):
+    def model(x, y=None):
+        net = bnn.random_module("net", module(width), priors.Normal(scale * SCALE), x[:1])
+        bnn.likelihoods.gaussian(lambda x: net(x)[:, 0] ** power, y, x=x, noise=1.0)
+
+    return model
+
+
+MAKES = {
+    "model": lambda: NUTS(make()),
+    "width": lambda: NUTS(make(width=4)),
+    "scale": lambda: NUTS(make(scale=0.6)),
+    "activation": lambda: NUTS(make(module=Other)),
+    "partial": lambda: NUTS(functools.partial(make())),
+    "ready": lambda: NUTS(bnn.regression(bnn.MLP([4], 1), priors.Normal(1.0))),
+    "ready wider": lambda: NUTS(bnn.regression(bnn.MLP([5], 1), priors.Normal(1.0))),
+    "prior": lambda: NUTS(bnn.regression(bnn.MLP([4], 1), priors.Normal(1.1))),
+    "method": lambda: HMC(make()),
+    "depth": lambda: NUTS(make(), max_tree_depth=3),
+    "SGLD": lambda: bnn.SGLD(make(), step_size=0.1, batch_size=4),
+    "step": lambda: bnn.SGLD(make(), step_size=0.2, batch_size=4),
+    "batch": lambda: bnn.SGLD(make(), step_size=0.1, batch_size=5),
+    "order": lambda: bnn.SGLD(make(), step_size=0.1, gradient=gradients.minibatch(4, "blocks")),
+    "schedule": lambda: bnn.SGLD(make(), step_size=schedules.polynomial(0.1, 1.0, 0.6)),
+    "decay": lambda: bnn.SGLD(make(), step_size=schedules.polynomial(0.1, 1.0, 0.7)),
+    "optax": lambda: bnn.SGLD(make(), step_size=optax.linear_schedule(0.1, 0.0, 9)),
+    "optax longer": lambda: bnn.SGLD(make(), step_size=optax.linear_schedule(0.1, 0.0, 10)),
+    "cold": lambda: bnn.SGLD(make(), step_size=0.1, batch_size=4, temperature=0.5),
+    "Gibbs inside": lambda: bnn.BAOAB(make(), step_size=0.1, friction=2.0),
+    "friction": lambda: bnn.BAOAB(make(), step_size=0.1, friction=3.0),
+}
+
+
+X, Y = np.linspace(-1.0, 1.0, 16).reshape(8, 2), np.arange(8.0)
+
+
+def text_of(kernel):
+    """The text that a run of a kernel lowers to."""
+    mcmc = bnn.MCMC(kernel, num_warmup=2, num_samples=2, progress_bar=False)
+    fit = mcmc._see((X, Y), {})
+    start = Start(jax.random.key(0), None, ())
+    return mcmc._chain_states(start, mcmc._plan(), fit).text()
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return {name: text_of(made()) for name, made in MAKES.items()}
+
+
+def test_no_two_makers_give_the_same_program(texts):
+    # The wrapper computes nothing.
+    assert texts.pop("partial") == texts["model"]
+    assert len(set(texts.values())) == len(texts)
+
+
+@pytest.mark.parametrize("name", ["model", "ready", "SGLD", "friction"])
+def test_the_same_maker_gives_the_same_program(name, texts):
+    """Also after other work in this process, and of a kernel that has run before."""
+    kernel = MAKES[name]()
+    for _ in range(2):
+        assert text_of(kernel) == texts[name]
+    bnn.predict(bnn.regression(bnn.MLP([4], 1), priors.Normal(1.0), X, Y), PRIOR, X)
+    assert text_of(MAKES[name]()) == texts[name]
+
+
+PRIOR = {
+    "net/Dense_0.kernel": np.ones((1, 2, 4)),
+    "net/Dense_0.bias": np.zeros((1, 4)),
+    "net/Dense_1.kernel": np.ones((1, 4, 1)),
+    "net/Dense_1.bias": np.zeros((1, 1)),
+    "y.scale": np.ones(1),
+}
+
+
+def test_constants_of_the_file_count(monkeypatch, texts):
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    assert text_of(MAKES["model"]()) != texts["model"]
+
+
+def of_prior(prior):
+    return NUTS(bnn.regression(bnn.MLP([3], 1), prior))
+
+
+HIERARCHY = bnn.regression(bnn.MLP([3], 1), priors.Hierarchical())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda k: of_prior(priors.Hierarchical(concentration=k)),
+        lambda k: of_prior(priors.Hierarchical(rate=k)),
+        lambda k: of_prior(priors.FanIn(k)),
+        lambda k: bnn.SGLD(make(), step_size=0.1, accept=[None, "full", "minibatch"][int(k)]),
+        lambda k: bnn.MAMS(make(), step_size=0.1, trajectory_length=k),
+        lambda k: bnn.MCLMC(make(), energy_variance=1e-4 * k),
+        lambda k: bnn.SGNHT(make(), step_size=0.1, per_parameter=k > 1),
+        lambda k: bnn.WindowedHMC(make(), step_size=0.1, num_steps=8, window=int(k)),
+        lambda k: bnn.neal(HIERARCHY, HMC, step_size=k),
+        lambda k: Interleaved(NUTS(HIERARCHY), [RidgeScaling(k)]),
+        lambda k: NUTS(bnn.parameterize(HIERARCHY, ["centered", "noncentered"][int(k) - 1])),
+        lambda k: bnn.ParallelTempering(make(), num_rungs=1 + int(k)),
+    ],
+)
+def test_no_argument_of_a_constructor_is_lost(make):
+    assert text_of(make(1.0)) != text_of(make(2.0))
+
+
+class Kept(nnx.Module):
+    """A layer whose weights are sampled, with a random stream, whose count moves when it is used."""
+
+    def __init__(self, scale, factor):
+        self.layer = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+        self.scale = nnx.Param(jnp.array(scale))
+        self.factor = factor
+
+    def __call__(self, x):
+        return (self.factor * self.scale[...] * self.layer(x)).squeeze(-1)
+
+
+def test_settings_of_an_nnx_module_count_and_weights_that_a_prior_replaces_do_not():
+    texts = [
+        text_of(NUTS(bnn.regression(Kept(*given), priors.Normal(1.0))))
+        for given in ((1.0, 2.0), (3.0, 2.0), (1.0, 4.0))
+    ]
+    assert texts[0] == texts[1] != texts[2]
+
+
+QUICK = ("model", "SGLD", "friction", "schedule")
+
+
+def hashes_here():
+    return {name: hash_of(text_of(MAKES[name]())) for name in QUICK}
+
+
+def hash_of(text):
+    return hashlib.blake2b(text.encode()).hexdigest()
+
+
+def test_other_processes_agree(texts):
+    """A child whose sets have other orders, and that has done nothing else before."""
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    program = "import jax; jax.config.update('jax_disable_most_optimizations', True); "
+    program += "import test_programs_of_kernels as t; print(t.hashes_here())"
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": seed},
+        cwd=Path(__file__).parent,
+    )
+    assert ast.literal_eval(ran.stdout) == {name: hash_of(texts[name]) for name in QUICK}
+    assert " at 0x" not in str(texts)

@@ -178,7 +178,8 @@ def starts_as_draws(run: Run, draws: Draws, x: PyTree) -> Draws | None:
     kept = np.setdiff1d(np.arange(mcmc.num_chains), list(draws.left_out))
     chains = {n: v if mcmc.num_chains > 1 else v[None] for n, v in starts.items()}
     values = {n: transforms[n](v[kept, None]) for n, v in chains.items()}
-    return Draws(values, draws.model, info=draws.info)
+    info = {name: value for name, value in draws.info.items() if name != "suspect"}
+    return Draws(values, draws.model, info=info)
 
 
 def _some_rows(given: list[Any], rows: np.ndarray | slice, size: int) -> list[Any]:

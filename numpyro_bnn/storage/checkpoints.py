@@ -205,7 +205,7 @@ class Checkpoint:
         refuse_other_facts(self.directory, content, facts, accept)
         try:
             keys, init_params, at = self._read_leaves(content["start"])
-        except Exception as error:  # damaged files make the readers fail in any way there is
+        except Exception as error:  # damaged files may raise anything
             raise ValueError(
                 f"The start of the run in {self.directory} cannot be read; {self._header} or a file in "
                 f"{self.directory / 'start'} is damaged ({type(error).__name__}: {error}). {self._safe}"
@@ -296,7 +296,7 @@ class Checkpoint:
         """
         try:
             return self._open().latest_step()
-        except Exception as error:  # damaged files make the readers fail in any way there is
+        except Exception as error:  # damaged files may raise anything
             steps = [int(p.name) for p in self._steps.iterdir() if p.name.isdigit()]
             raise self._unreadable(max(steps, default=0), error) from error
 
@@ -326,7 +326,7 @@ class Checkpoint:
             stored = [found[str(i)] if leaf.size else leaf for i, leaf in enumerate(plain)]
             restored = from_plain(stored, kinds)
             return jax.tree.unflatten(structure, restored), progress
-        except Exception as error:  # damaged files make the readers fail in any way there is
+        except Exception as error:  # damaged files may raise anything
             raise self._unreadable(step, error) from error
 
     def _load_progress(self, step: int) -> tuple[Progress, list[str | None]]:
@@ -341,7 +341,7 @@ class Checkpoint:
             if progress.steps != step or not 0 <= progress.draws <= step:
                 raise ValueError(f"it tells {progress}")
             return progress, list(found["kinds"])
-        except Exception as error:  # damaged files make the readers fail in any way there is
+        except Exception as error:  # damaged files may raise anything
             raise self._unreadable(step, error) from error
 
     def _unreadable(self, step: int, error: Exception) -> ValueError:

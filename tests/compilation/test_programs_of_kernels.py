@@ -159,7 +159,7 @@ class Kept(nnx.Module):
         self.factor = factor
 
     def __call__(self, x):
-        return (self.factor * self.scale[...] * self.layer(x)).squeeze(-1)
+        return self.factor * self.scale[...] * self.layer(x)
 
 
 def test_settings_of_an_nnx_module_count_and_weights_that_a_prior_replaces_do_not():

@@ -77,8 +77,8 @@ def program_of(mcmc, programs):
     arrays = mcmc._placement.rows([X, Y], {N})
     assert [a.array.sharding.num_devices for a in arrays] == [2, 2]
     state = mcmc._last_state
-    empty = programs.empty(state, None, arrays)
-    return programs.advance.lower(state, empty, None, 0, 1, 1, arrays).compile().as_text()
+    empty = programs.zeros(state, None, arrays)
+    return programs.advance._jitted.lower(state, empty, None, 0, 1, 1, arrays).compile().as_text()
 
 
 def test_each_device_looks_at_its_own_rows(mesh_programs, finished):

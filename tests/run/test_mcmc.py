@@ -332,6 +332,7 @@ def interrupt_at(mcmc, call):
         calls.append(1)
         return advance(*args)
 
+    pressed.is_compiled, pressed.text = advance.is_compiled, advance.text
     programs.advance = pressed
 
 

@@ -45,6 +45,8 @@ def refuse_unknown_indices(
             return
         check = jax.jit(lambda arrays: checkify.checkify(program, checkify.index_checks)(arrays)[0])
         beyond, far = _index(check, arrays), None
+        if beyond is not None and beyond == _index(check, [_without_indices(v) for v in arrays]):
+            return  # no index of the data: JAX 0.7 has one in the transform of a Cholesky factor
         if beyond is None and any((v[_negative(v)] < 0).any() for v in arrays):
             far = _index(check, [np.where(_negative(v), _FAR, v) for v in arrays])
     except Exception:  # the model may raise; its own checks report why
@@ -72,6 +74,11 @@ def _whole(values: Any) -> np.ndarray:
         every = np.asarray(values)
         whole &= (every == np.round(every)).all(0)
     return np.asarray(whole)
+
+
+def _without_indices(values: Any) -> Any:
+    """The same with 0 in place of all whole numbers."""
+    return np.where(_whole(values), 0, values).astype(values.dtype) if _is_array(values) else values
 
 
 def _negative(values: Any) -> np.ndarray:

@@ -105,18 +105,6 @@ def shared() -> Path:
     return SHARED
 
 
-@pytest.fixture(scope="session")
-def mesh_programs() -> int:
-    """Programs of a run on a mesh.
-
-    Older JAX sees the results of the first chunk placed in another way than its arguments were, and
-    compiles once more: seen on 0.7 and 0.10, and no longer on 0.12.
-    """
-    import jax
-
-    return 1 if jax.__version_info__ >= (0, 12) else 2
-
-
 @pytest.fixture(scope="module")
 def quick_compile() -> Iterator[None]:
     """Programs that compile several times faster and run slower: for tests of little work."""

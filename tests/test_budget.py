@@ -4,7 +4,7 @@ import ast
 
 from architecture import FILES
 
-LINES, MOST_FILES, EXECUTABLE = 46_900, 280, 30_400
+LINES, MOST_FILES, EXECUTABLE = 45_500, 250, 29_700
 # The longest file of one idea.
 LONGEST = 600
 

@@ -180,7 +180,9 @@ def test_where_there_is_no_mode_the_map_says_so(likelihood):
         bnn.map_estimate(model, key(), X[:12], Y[:12], **(FAST | {"num_steps": 3000}))
 
 
-@pytest.mark.parametrize("function", [bnn.laplace, bnn.randomized_map])
+@pytest.mark.parametrize(
+    "function", [bnn.laplace, pytest.param(bnn.randomized_map, marks=pytest.mark.slow)]
+)
 def test_what_is_built_on_a_mode_says_so(function):
     with pytest.raises(ValueError, match=r"no mode .*Hold out rows"):
         function(MODELS["gaussian"], key(), X, Y, **(FAST | {"num_steps": 3000}))
@@ -211,6 +213,7 @@ def test_a_noise_that_is_known_has_a_mode_whatever_the_weights():
     np.testing.assert_allclose(few @ np.asarray(found["w"][0, 0]), y, atol=0.01)
 
 
+@pytest.mark.slow
 def test_a_comparison_goes_on_without_a_method_that_finds_no_mode():
     def plain(model, key, x, y, progress_bar):
         return bnn.deep_ensemble(model, key, x, y, num_members=1, **FAST)

@@ -88,6 +88,7 @@ def to_modes(
         for _ in range(_ROUNDS):
             z = descend(z, num_steps - bar.n, bar)
             z, found = _by_fixed_matrix(newton, z, noise)
+            found = np.where(descend.whole, found, np.inf)
             if (np.nan_to_num(found) <= REACHED).all() or bar.n >= num_steps:
                 break
         reached = "reached" if (found <= REACHED).all() else "not reached"
@@ -103,6 +104,8 @@ class _LBFGS:
         self.noise = noise
         self.optimizer = optax.lbfgs(memory_size=20)
         self.advance = member_optimizer.advance(self.optimizer)
+        # Whether every call of a member ended at values that are finite.
+        self.whole: Any = True
 
     def __call__(self, z: Values, num_steps: int, bar: tqdm) -> Values:
         """Take steps until 100 of them lower the energy by no more than rounding."""
@@ -123,6 +126,7 @@ class _LBFGS:
                 break
             last = energy
         whole = np.isfinite(self.member_optimizer.energies(members.z))
+        self.whole &= whole
         return jax.tree.map(lambda new, old: where_members(whole, new, old), members.z, z)
 
 
@@ -215,7 +219,9 @@ def refuse_without_mode(
         one = mean if by_value.shape[1] < count.max() else one
         reached = True if found is None else np.nan_to_num(found, nan=np.inf) <= REACHED
         least = np.where(reached, _AT_MODE, _ELSEWHERE) * (size >= count)
-        gone = ~fixed & ((one < _ONE) | (mean < least))
+        # Where L-BFGS ran to no number, a small noise is no mode either.
+        least_one = _ONE if found is None else np.where(np.isinf(found), _AT_MODE, _ONE)
+        gone = ~fixed & ((one < least_one) | (mean < least))
         if gone.any():
             raise NoMode(
                 f"{owner}: no mode was found, because the density grows as the noise of '{name}' goes to 0: "

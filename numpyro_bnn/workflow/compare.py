@@ -187,6 +187,16 @@ def _decayed() -> optax.GradientTransformation:
 _DECAYED = _decayed()
 
 
+def _without_units(model: Any) -> Any:
+    """A copy, handlers included, without the units that a ready model keeps of the rows it was fitted to."""
+    made = copy.copy(model)
+    if getattr(made, "fn", None) is not None:
+        made.fn = _without_units(made.fn)
+    elif hasattr(made, "forget"):
+        made.forget()
+    return made
+
+
 def plain_training(
     model: Callable, key: jax.Array, x: PyTree, y: Array, *, progress_bar: bool = True
 ) -> Draws:
@@ -200,12 +210,8 @@ def plain_training(
 
     held, rest = np.split(order, [num_held(len(y))])
     validation = some(held)
-    if hasattr(model, "forget"):
-        # A ready model keeps the units of the rows that it is fitted to.
-        model = copy.copy(model)
-        model.forget()
     members = deep_ensemble(
-        model,
+        _without_units(model),
         key,
         *some(rest),
         num_members=len(DECAYS),

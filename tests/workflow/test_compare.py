@@ -262,7 +262,7 @@ def test_each_member_of_plain_training_has_a_decay_of_its_own():
     np.testing.assert_array_equal(step["noise"], np.zeros(len(DECAYS)))
 
 
-@pytest.mark.parametrize("kind", ["own", "ready", "classes"])
+@pytest.mark.parametrize("kind", ["own", "ready", "inside a handler", "classes"])
 def test_plain_training_is_the_network_at_which_held_out_rows_are_likeliest(kind, monkeypatch):
     seen = {}
 
@@ -275,6 +275,9 @@ def test_plain_training_is_the_network_at_which_held_out_rows_are_likeliest(kind
     chosen = {
         "own": lambda: model,
         "ready": lambda: bnn.regression(network, bnn.priors.Normal(1.0), X, Y),
+        "inside a handler": lambda: bnn.parameterize(
+            bnn.regression(network, bnn.priors.Hierarchical(), X, Y), "centered"
+        ),
         "classes": lambda: bnn.classification(network, bnn.priors.Normal(1.0)),
     }[kind]()
     target = (Y > 0).astype(int) if kind == "classes" else Y

@@ -146,8 +146,12 @@ class OnHost:
         return values
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """Rows by number, from the file."""
+        """Rows by number, in the type of the device."""
         return _READER.submit(self._read, rows).result()
+
+    def rows(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Rows as the array gives them, by a slice or by sorted numbers."""
+        return _READER.submit(self._rows, rows).result()
 
     def _rows(self, rows: slice | np.ndarray) -> np.ndarray:
         """Rows as the array gives them; masked ones are refused."""
@@ -190,7 +194,7 @@ class OnHost:
         if self._stored.itemsize * int(np.prod(self.shape)) <= _CHECKED_BYTES:
             self._check_all(owner, label)
         rows = np.unique(np.linspace(0, size - 1, min(size, _SOME_ROWS)).astype(int))
-        check_offset(owner, label, self._rows(rows))
+        check_offset(owner, label, self.rows(rows))
         self._checked = True
 
     def _check_all(self, owner: str, label: str) -> None:
@@ -206,8 +210,7 @@ class OnHost:
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """All rows as they are stored, a block at a time, with the number of the first row of each."""
         for begin in range(0, self.shape[0], self.rows_a_pass):
-            rows = slice(begin, begin + self.rows_a_pass)
-            yield begin, _READER.submit(self._rows, rows).result()
+            yield begin, self.rows(slice(begin, begin + self.rows_a_pass))
 
     @property
     def rows_a_pass(self) -> int:

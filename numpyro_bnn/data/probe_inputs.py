@@ -34,12 +34,13 @@ def _noted(x: Any) -> dict[str, Any] | None:
         # JSON has no other keys, and other containers cannot be built again.
         plain = kind in (list, tuple) or (kind is dict and all(isinstance(k, str) for k in x))
         return {kind.__name__: inside} if plain and inside and None not in inside.values() else None
-    leaf = x.array if isinstance(x, OnHost) else x
-    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
         return None
-    if not np.shape(leaf) or not np.shape(leaf)[0]:
+    shape = x.shape if isinstance(x, OnHost) else np.shape(x)
+    if not shape or not shape[0]:
         return None
-    rows = np.asarray(leaf[:_LOOKED_AT])
+    first = slice(0, _LOOKED_AT)
+    rows = x.rows(first) if isinstance(x, OnHost) else np.asarray(x[first])
     if rows.dtype.kind not in "biuf" and rows.dtype != jnp.bfloat16:
         return None
     numbers = rows.astype(np.float64)

@@ -9,7 +9,7 @@ import hashlib
 import platform
 import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,23 +48,24 @@ def facts_of(values: PyTree) -> Facts:
 
 def _fact(value: Any) -> str:
     if isinstance(value, OnHost):
-        return digest(value.array)
+        return digest(value.array, value.rows)
     if hasattr(value, "dtype") or hasattr(value, "__array__"):
         return digest(value)
     # Of objects that are no numbers, the program shows more.
     return re.sub(r" at 0x\w+", "", text_of(value))
 
 
-def digest(array: Any) -> str:
-    """Dtype, shape and a hash of the values of an array, which is read a block at a time."""
+def digest(array: Any, rows_of: Callable[[slice], np.ndarray] | None = None) -> str:
+    """Dtype, shape and a hash of the values of an array, which is read a block at a time, by `rows_of`."""
     if isinstance(array, jax.Array) and is_typed_key(array):
         return f"key {digest(jax.random.key_data(array))}"
     if not hasattr(array, "dtype") or isinstance(array, jax.Array):
         array = np.asarray(array)
     summary = hashlib.blake2b(digest_size=16)
-    rows = max(1, _BLOCK // max(1, array[:1].nbytes)) if array.shape else 1
+    take = rows_of or array.__getitem__
+    rows = max(1, _BLOCK // max(1, take(slice(0, 1)).nbytes)) if array.shape else 1
     for begin in range(0, array.shape[0] if array.shape else 1, rows):
-        block = np.ascontiguousarray(array[begin : begin + rows] if array.shape else array)
+        block = np.ascontiguousarray(take(slice(begin, begin + rows)) if array.shape else array)
         if block.dtype == object:
             raise TypeError(
                 f"An array of Python objects, shape {array.shape}, has no data to compare a resumed "

@@ -1,4 +1,4 @@
-"""Facts about settings and data, by which a stored run is told from another one."""
+"""Facts about settings and data, by which a stored run is compared with another one."""
 
 import functools
 import re

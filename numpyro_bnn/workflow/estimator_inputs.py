@@ -28,15 +28,16 @@ def validated(
     """Inputs, and targets where given, as arrays, checked as scikit-learn does it."""
     name = type(estimator).__name__
     refuse_text_columns(name, "X", X, convertible=True)
-    if np.ndim(y):
+    targets = np.asarray(y, object)
+    if targets.ndim:
         import pandas as pd
 
         # None, NaN, and NA of pandas, which cannot be compared or sorted.
-        missing = np.flatnonzero(pd.isna(np.asarray(y, object)).reshape(len(y), -1).any(1))
+        missing = np.flatnonzero(pd.isna(targets).reshape(len(targets), -1).any(1))
         if missing.size:
             raise ValueError(
-                f"{name}: Input y contains NaN or another missing value in {missing.size} of {len(y)} rows, "
-                f"the first in row {missing[0]}. Leave these rows out, in X and in y."
+                f"{name}: Input y contains NaN or another missing value in {missing.size} of {len(targets)} "
+                f"rows, the first in row {missing[0]}. Leave these rows out, in X and in y."
             )
     if reset:
         arrays = validate_data(
@@ -48,9 +49,10 @@ def validated(
             multi_output=is_regressor(estimator),
             ensure_min_samples=2,
         )
-        # By the types of the columns as they were given: rounding may have emptied one already.
-        given = X if getattr(X, "dtype", None) in (np.float16, np.float32) else arrays[0]
-        moments(name, Column("X", X), np.asarray(given))
+        # Rounding may have emptied a column of short floats already; the model sees float64.
+        kinds = np.atleast_1d(getattr(X, "dtypes", getattr(X, "dtype", None)))
+        if any(kind in (np.float16, np.float32) for kind in kinds):
+            moments(name, Column("X", X), np.asarray(arrays[0] if hasattr(X, "dtypes") else X))
         return arrays
     return validate_data(estimator, X, dtype=np.float64, reset=False)
 

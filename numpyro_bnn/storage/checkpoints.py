@@ -31,6 +31,7 @@ from numpyro_bnn.storage.folders import damaged, entries, read_json
 from numpyro_bnn.storage.orbax_arrays import (
     alone,
     from_plain,
+    in_order,
     named,
     quiet_orbax,
     shapes_of,
@@ -240,7 +241,7 @@ class Checkpoint:
         form = jax.tree_util.PyTreeDef.deserialize_using_proto(
             jax.tree_util.default_registry, bytes.fromhex(start["form"])
         )
-        plain = [found[str(i)] if leaf.size else leaf for i, leaf in enumerate(target)]
+        plain = in_order(found, target)
         keys, init_params, *more = jax.tree.unflatten(form, from_plain(plain, start["kinds"]))
         if not more:  # stored before there was a stopping rule
             return keys, init_params, None
@@ -323,8 +324,7 @@ class Checkpoint:
         try:
             with quiet_orbax():
                 found = self._open().restore(step, args=args).state
-            stored = [found[str(i)] if leaf.size else leaf for i, leaf in enumerate(plain)]
-            restored = from_plain(stored, kinds)
+            restored = from_plain(in_order(found, plain), kinds)
             return jax.tree.unflatten(structure, restored), progress
         except Exception as error:  # damaged files may raise anything
             raise self._unreadable(step, error) from error

@@ -1,7 +1,7 @@
 """Converts chain states to what orbax stores, and silences its warnings."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +26,11 @@ def alone() -> Any:
 def named(leaves: Sequence[Array]) -> dict[str, Array]:
     """Leaves by their position as text: orbax stores mappings with text keys, and no empty arrays."""
     return {str(i): leaf for i, leaf in enumerate(leaves) if leaf.size}
+
+
+def in_order(found: Mapping[str, Array], like: Sequence[Array]) -> list[Array]:
+    """The leaves that `named` was given, from what orbax restored; empty ones as in `like`."""
+    return [found[str(i)] if leaf.size else leaf for i, leaf in enumerate(like)]
 
 
 def shapes_of(leaves: list[np.ndarray]) -> list[tuple[list[int], str]]:

@@ -117,33 +117,11 @@ def _if(adapting: jax.Array, update: Callable[[], Any], state: PyTree) -> Any:
     return where_needed(adapting, update, state)
 
 
-@dataclass(frozen=True)
-class _Fixed:
-    value: Any
-
-    def __repr__(self) -> str:
-        if isinstance(self.value, float) and self.value == 1.0:
-            return "identity()"
-        return call_of("diagonal", {"inverse_mass_matrix": self.value})
+class _Unchanged:
+    """A metric that no step changes: the state is the inverse mass matrix."""
 
     varies = False
     needs_warmup = False
-
-    def init(self, position: PyTree) -> PyTree:
-        parameters = by_site(position)
-        values = spread(self.value, parameters, "inverse_mass_matrix")
-        pairs = zip(jax.tree.leaves(values), jax.tree.leaves(parameters), strict=True)
-        for given, wanted in ((jnp.shape(value), jnp.shape(leaf)) for value, leaf in pairs):
-            fits = all(m in (1, n) for m, n in zip(given[::-1], wanted[::-1], strict=False))
-            if not fits or len(given) > len(wanted):
-                raise ValueError(
-                    f"diagonal: a leaf of inverse_mass_matrix has the shape {given}, the "
-                    f"parameter has {wanted}. Give one number for each entry, or one for the "
-                    "whole leaf."
-                )
-        # In the state, so that a large metric is an argument of the compiled step and not a constant.
-        metric = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self.value)
-        return flat_like(position, metric)
 
     def update(
         self,
@@ -160,6 +138,32 @@ class _Fixed:
 
     def divergence(self, state: PyTree) -> PyTree:
         return 0.0
+
+
+@dataclass(frozen=True)
+class _Fixed(_Unchanged):
+    value: Any
+
+    def __repr__(self) -> str:
+        if isinstance(self.value, float) and self.value == 1.0:
+            return "identity()"
+        return call_of("diagonal", {"inverse_mass_matrix": self.value})
+
+    def init(self, position: PyTree) -> PyTree:
+        parameters = by_site(position)
+        values = spread(self.value, parameters, "inverse_mass_matrix")
+        pairs = zip(jax.tree.leaves(values), jax.tree.leaves(parameters), strict=True)
+        for given, wanted in ((jnp.shape(value), jnp.shape(leaf)) for value, leaf in pairs):
+            fits = all(m in (1, n) for m, n in zip(given[::-1], wanted[::-1], strict=False))
+            if not fits or len(given) > len(wanted):
+                raise ValueError(
+                    f"diagonal: a leaf of inverse_mass_matrix has the shape {given}, the "
+                    f"parameter has {wanted}. Give one number for each entry, or one for the "
+                    "whole leaf."
+                )
+        # In the state, so that a large metric is an argument of the compiled step and not a constant.
+        metric = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self.value)
+        return flat_like(position, metric)
 
 
 def identity() -> Preconditioner:
@@ -424,7 +428,7 @@ def from_warmup(first_window: int = 32, *, per_layer: bool = False) -> Precondit
 
 
 @dataclass(frozen=True)
-class _GivenPrecisions:
+class _GivenPrecisions(_Unchanged):
     """Neal's step sizes for any network, from the precisions that Gibbs holds fixed."""
 
     # Given its precisions τ, a weight has the prior curvature τ, and the data add about the diagonal of
@@ -435,30 +439,11 @@ class _GivenPrecisions:
     # reversible.
     num_draws: int
 
-    varies = False
-    needs_warmup = False
-
     def __repr__(self) -> str:
         return call_of("given_precisions", vars(self))
 
     def init(self, position: PyTree) -> PyTree:
         return jax.tree.map(lambda x: jnp.ones_like(jnp.asarray(x)), position)
-
-    def update(
-        self,
-        state: PyTree,
-        gradient: PyTree,
-        position: PyTree,
-        adapting: jax.Array,
-        hessian_diagonal: PyTree = None,
-    ) -> PyTree:
-        return state
-
-    def inverse_mass_matrix(self, state: PyTree) -> PyTree:
-        return state
-
-    def divergence(self, state: PyTree) -> PyTree:
-        return 0.0
 
     def after_gibbs(self, potential: Any, state: PyTree) -> PyTree:
         if not isinstance(potential, Potential):

@@ -24,7 +24,7 @@ ALLOWED = {
     "diagnostics.monte_carlo": "_checks diagnostics.convergence",
     "likelihoods": "_checks _types data distributions priors",
     "models": "_checks _text _types data distributions likelihoods priors",
-    "potential": "_checks _types data distributions likelihoods priors",
+    "potential": "_checks _types compilation data distributions likelihoods priors",
     "samplers.sgmcmc": "_checks _text _types data distributions potential priors samplers",
     "storage": "_checks _text _types compilation data potential priors samplers",
     "plots": "diagnostics.convergence diagnostics.monte_carlo posterior potential samplers.sgmcmc scores",

@@ -16,6 +16,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_uniform
 
 from numpyro_bnn._types import Array
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.potential.compiled_arguments import Arguments
 
 # Rows that are computed together; a part is an odd number of them, less than half.
@@ -148,20 +149,21 @@ def _are_separate(potential: Any, plate: str, size: int) -> bool:
 
     some = jax.ShapeDtypeStruct((min(_TOGETHER, size),), jnp.int32)
     kinds = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arguments.arrays]
-    program = f"{jax.make_jaxpr(distributions)(some, kinds)} {plate} {size}"
-    if program not in _known:
+    program = Program(distributions)
+    # The text has the numbers of constants, and the jaxpr the functions that are called on the host.
+    key = f"{program.text(some, kinds)} {jax.make_jaxpr(distributions)(some, kinds)} {plate} {size}"
+    if key not in _known:
         if len(_known) >= _MOST:
             _known.clear()
-        _known[program] = _compared(distributions, shapes, arguments.arrays, size, potential)
-    return _known[program]
+        _known[key] = _compared(program, shapes, arguments.arrays, size, potential)
+    return _known[key]
 
 
 def _compared(
-    distributions: Callable, shapes: Callable, given: list[Array], size: int, potential: Any
+    program: Program, shapes: Callable, given: list[Array], size: int, potential: Any
 ) -> bool:
     with jax.ensure_compile_time_eval():
         arrays = [_made_up(array) for array in given]
-        program = jax.jit(distributions)
 
         def at_rows(rows: np.ndarray) -> list[np.ndarray]:
             return [np.asarray(one) for one in program(jnp.asarray(rows, jnp.int32), arrays)]

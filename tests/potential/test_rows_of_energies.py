@@ -74,6 +74,18 @@ def test_rows_that_are_alone_are_taken(name):
     assert bnn.potential_of(model_of(ALONE[name]), X, Y).data_plate() == ("d", 30)
 
 
+def test_a_constant_array_of_the_model_counts():
+    """Programs that differ in a constant alone are two programs."""
+
+    def less_mean(share):
+        share = jnp.asarray([share])
+        return model_of(lambda some, _: some[:, 0] - share * some[:, 0].mean())
+
+    assert bnn.potential_of(less_mean(0.0), X, Y).data_plate() == ("d", 30)
+    with pytest.raises(ValueError, match=MESSAGE):
+        bnn.potential_of(less_mean(1.0), X, Y).data_plate()
+
+
 def test_weights_of_rows_are_no_dependence():
     model = model_of(ALONE["network"], weights=lambda x: 1 + jnp.abs(x[:, 0]))
     assert bnn.potential_of(model, X, Y).data_plate() == ("d", 30)

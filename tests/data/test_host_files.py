@@ -9,7 +9,6 @@ import xarray
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.filterwarnings("ignore:numpy.ndarray size changed:RuntimeWarning")
 # Hundredths, which a packed variable of whole numbers holds exactly.
 X = np.round(np.random.default_rng(0).normal(size=(40, 2)), 2)
 SOME = np.array([7, 3, 21])

@@ -1,20 +1,17 @@
 """Do threads get the right answers, and do they use the cores? Predictions from many threads at once.
 
 Sixteen threads call `predict` on four fitted models with 32 numbers of rows, while every fiftieth call fits
-another model; each answer is compared with that of the same call alone. Then two threads predict as many rows
-as one does, interleaved.
+another model; each answer is compared with that of the same call alone. Then two threads on two cores predict
+as many rows as one thread on one core does, and one thread on two, interleaved: XLA divides the products of
+one call among cores, whatever its flags say, so that one thread has more than one core where it may.
 
     python -m benchmarks.speed.threads [--quick]
 """
 
 import os
 import platform
-import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
-
-# One core a call, so that two calls can have one each.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
 
 import jax
 import numpy as np
@@ -22,6 +19,7 @@ import numpy as np
 import numpyro_bnn as bnn
 from benchmarks._shared.study import Results, parser
 
+CORES = sorted(os.sched_getaffinity(0))
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
 SHORT = {"num_members": 4, "num_steps": 50, "progress_bar": False}
@@ -58,23 +56,33 @@ def answers(calls):
     return len(kinds) - sum(equal)
 
 
+def on_cores(count):
+    """Let all threads of this process run on so many cores."""
+    for task in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(task), CORES[:count])
+
+
 def throughput(repeats, calls, rows):
-    """Rows a second of two threads, as a multiple of one thread's; the median over pairs."""
+    """Calls a second of two threads, as a multiple of one on one core, and of one on two; medians."""
     model = bnn.regression(bnn.MLP((64, 64), 1), bnn.priors.Normal(1.0))
     y = X[:, 0]
     members = bnn.deep_ensemble(model, jax.random.key(0), X, y, **SHORT)
     draws = {name: np.repeat(value, 100, axis=1) for name, value in members.items()}
     x = np.resize(X, (rows, 2))
 
-    def seconds(threads):
+    def seconds(threads, cores):
+        on_cores(cores)
         begin = time.perf_counter()
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(lambda _: bnn.average(bnn.predict(model, draws, x)), range(calls)))
         return time.perf_counter() - begin
 
-    seconds(1)
-    pairs = [(seconds(1), seconds(2)) for _ in range(repeats)]
-    return statistics.median(one / two for one, two in pairs)
+    seconds(1, 2)
+    times = np.array([(seconds(1, 1), seconds(1, 2), seconds(2, 2)) for _ in range(repeats)])
+    alone = f"{rows} rows: ms a call, one thread, one core"
+    labels = [f"{rows} rows: two threads over one, its one core", f"{rows} rows: its two cores"]
+    ratios = np.median(times[:, :2] / times[:, 2:], 0)
+    return [(alone, 1000 * float(np.median(times[:, 0])) / calls), *zip(labels, map(float, ratios))]
 
 
 def main(argv=None):
@@ -84,11 +92,9 @@ def main(argv=None):
     rows = [
         ("calls of 16 threads, one in 50 a fit", calls),
         ("answers other than those alone", answers(calls)),
-        (
-            "two threads over one, rows a second",
-            throughput(*((9, 8, 20_000) if full else (3, 4, 4000))),
-        ),
     ]
+    for of_one in ((30, 100), (1000, 20), (4000, 6)):
+        rows += throughput(9 if full else 3, of_one[1], of_one[0])
     print(f"JAX {jax.__version__}, Python {platform.python_version()}")
     for label, value in rows:
         print(f"{label:<45} {value:10.4f}")

@@ -31,8 +31,26 @@ _HOST_CALL, _HOST_FUNCTION = "callback", re.compile(r"callback_func=(.*?)(?: at 
 _SETTINGS = ("jax_default_device", "jax_default_matmul_precision", "jax_enable_x64")
 # Letters of a line that a message shows.
 _LETTERS = 120
-_programs: OrderedDict[Hashable, Callable] = OrderedDict()
-_lock = threading.Lock()
+
+
+class LastUsed(OrderedDict[Hashable, Any]):
+    """The values of the keys that were used last; threads share it."""
+
+    lock = threading.Lock()
+
+    def made(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The value of a key, which `make` gives where it is not kept; `make` runs outside of the lock."""
+        with self.lock:
+            found = self.pop(key, None)
+        found = make() if found is None else found
+        with self.lock:
+            self[key] = found
+            while len(self) > _MOST:
+                self.popitem(last=False)
+        return found
+
+
+_programs = LastUsed()
 
 
 class Program:
@@ -61,14 +79,7 @@ class Program:
         key = self._key(lowered, signature)
         if key is None:
             return lowered.compile()
-        with _lock:
-            found = _programs.pop(key, None)
-        found = found or lowered.compile()
-        with _lock:
-            _programs[key] = found
-            while len(_programs) > _MOST:
-                _programs.popitem(last=False)
-        return found
+        return _programs.made(key, lowered.compile)
 
     def _key(self, lowered: jax.stages.Lowered, signature: Hashable) -> Hashable:
         """What is equal for programs that share an executable; None for a program that shares none."""
@@ -126,12 +137,12 @@ def first_differences(before: str, now: str, most: int = 2) -> str:
 @contextmanager
 def separate_programs() -> Iterator[None]:
     """Share no program with what runs outside of this context, before, during or after it."""
-    with _lock:
+    with _programs.lock:
         outside = OrderedDict(_programs)
         _programs.clear()
     try:
         yield
     finally:
-        with _lock:
+        with _programs.lock:
             _programs.clear()
             _programs.update(outside)

@@ -135,6 +135,7 @@ class ReadyModel:
         self.prior = prior
         self.kind = kind
         self.standardization: Standardization | None = None
+        self._fits = 0
         self._observe = observe
         self.options = dict(options or {})
         self._sites: Callable = self._sampled
@@ -151,6 +152,16 @@ class ReadyModel:
         return _remade, (self.kind, network, self.prior, self.options, self.standardization)
 
     @property
+    def traced_as(self) -> tuple | None:
+        """What predictions of one fit share; None if the module can change, as those of NNX can."""
+        intercepted = linen.module._global_interceptor_stack
+        return (
+            (self, self._fits)
+            if isinstance(self.module, linen.Module) and not intercepted
+            else None
+        )
+
+    @property
     def shift(self) -> float | np.ndarray | None:
         """The mean that a standardised target lacks, added to its predictions; None for classes."""
         if self.kind != "regression" or self.standardization is None:
@@ -163,6 +174,7 @@ class ReadyModel:
         """Compute means and scales when a fit begins; returns whether they are new."""
         if not (is_given(x) and is_given(y)):
             return False
+        self._fits += 1
         column, names = Column("x", x), column_names(x)
         x, y = self._checked("x", x), self._checked("y", y)
         if x.ndim < 2:

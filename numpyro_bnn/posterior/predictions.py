@@ -7,10 +7,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpyro import primitives
 
 from numpyro_bnn._calls import shows_call
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn.compilation.program_identity import LastUsed
 from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost, is_by_row, prepared
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
@@ -42,6 +44,8 @@ _BLOCK = 2**24
 # Numbers of draws in memory that are copied at a time. Freed arrays of 32 MB and more are returned to the
 # system, and the next one costs a page fault for each of its pages: a quarter of the time was spent there.
 _BLOCK_IN_MEMORY = 6 * 2**20
+# What was traced of ready models.
+_traced = LastUsed()
 # Rows at a time, where these can be predicted in blocks.
 _ROWS = 1000
 _CALL = (
@@ -245,6 +249,8 @@ class Predictor:
         self.others: dict[Place, PyTree] = {**bound_by_row(model, self.size), **(others or {})}
         self.arguments = prepared(model, *call_with({0: table, **self.others}))
         self.model: Callable = all_rows(model)
+        # A ready model is traced once for all predictions of a fit; None for a model that may change.
+        self._frozen = getattr(model, "traced_as", None)
         self.shift = getattr(innermost(model), "shift", None)
         try:
             self.structure = self._structure_at(self.batch_size)
@@ -255,7 +261,7 @@ class Predictor:
             self.batch_size = self.size
             self.structure = self._structure_at(self.size)
         if self.structure.unfixed:
-            self.model = with_first_values(self.model, *self.arguments)
+            self.model, self._frozen = with_first_values(self.model, *self.arguments), None
             self.structure = self._structure_at(self.batch_size)
         refuse_unknown_indices("predict", self.model, *self.arguments)
         # Targets that were found to have their rows first.
@@ -322,7 +328,9 @@ class Predictor:
         """Sites and plates of the model at the first rows."""
         args, kwargs = self._first_rows(count)
         try:
-            return structure_at(self.model, *args, **kwargs)
+            return self._traced(
+                (args, kwargs), "structure", partial(structure_at, self.model, *args, **kwargs)
+            )
         except (TypeError, ValueError) as error:
             shapes = {n: np.shape(v) for n, v in self.others.items() if np.ndim(v)}
             other = {n: shape for n, shape in shapes.items() if shape[0] != self.size}
@@ -344,8 +352,18 @@ class Predictor:
     def _programs_of(self, target: str, static: tuple) -> Callable:
         """The compiled programs for a target, made when they are first needed."""
         if target not in self._programs:
-            self._programs[target] = programs_of(self.model, target, static)
+            make = partial(programs_of, self.model, target, static)
+            first = self._first_rows(self.batch_size)
+            self._programs[target] = self._traced(first, target, make)
         return self._programs[target]
+
+    def _traced(self, arguments: tuple[tuple, dict[str, Any]], what: str, make: Callable) -> Any:
+        """What `make` gives by tracing, once for a frozen model; others may read what changed since."""
+        if self._frozen is None or primitives._PYRO_STACK:
+            return make()
+        arrays, static = Arguments.split(*arguments)
+        shapes = tuple(jax.typeof(array) for array in arrays)
+        return _traced.made((self._frozen, what, shapes, static), make)
 
     def __getstate__(self) -> dict[str, Any]:
         # Programs are compiled again where they are needed.

@@ -3,6 +3,7 @@
 import importlib
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -140,6 +141,41 @@ def test_a_draw_of_numpy_is_made_again():
 
     found = [float(bnn.prior_predictive(model, jax.random.key(0), X, 1)["w"][0]) for _ in range(2)]
     assert found[0] != found[1]
+
+
+class Scaled(nn.Module):
+    """A network that counts how often it is traced and reads a global."""
+
+    traced: ClassVar = []
+
+    @nn.compact
+    def __call__(self, x):
+        self.traced.append(SCALE)
+        return SCALE * nn.Dense(1)(x)
+
+
+def fitted(model):
+    return bnn.deep_ensemble(
+        model, jax.random.key(0), X, X[:, 0], num_members=2, num_steps=2, progress_bar=False
+    )
+
+
+def test_predictions_trace_a_ready_model_once_after_each_fit(monkeypatch):
+    """What its network reads is read by the fit, and predictions are of what was fitted."""
+    model = bnn.regression(Scaled(), bnn.priors.Normal(1.0))
+    run = fitted(model)
+    first = np.asarray(bnn.predict(None, run, X).mean)
+    monkeypatch.setattr(Scaled, "traced", [])
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    np.testing.assert_array_equal(bnn.predict(None, run, X).mean, first)
+    assert not Scaled.traced
+    with handlers.scope(prefix="outer"), pytest.raises(ValueError, match="outer"):
+        bnn.predict(None, run, X)  # handlers are heeded
+    again = fitted(model)
+    second = np.asarray(bnn.predict(None, again, X).mean)
+    anew = bnn.regression(Scaled(), bnn.priors.Normal(1.0), X, X[:, 0])
+    np.testing.assert_array_equal(second, bnn.predict(anew, dict(again), X).mean)
+    assert not np.array_equal(second, first)
 
 
 def test_an_array_changed_in_place_is_seen():

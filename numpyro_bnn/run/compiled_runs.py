@@ -16,7 +16,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, is_prng_key
 
 from numpyro_bnn._calls import all_or_nothing
-from numpyro_bnn._checks import check_key, is_typed_key, refuse_equal_keys
+from numpyro_bnn._checks import check_key, refuse_equal_keys
 from numpyro_bnn._text import constructor_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import inputs_of_call
@@ -297,9 +297,9 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         if self._states_flat is None:
             # Draws on disk are read here: all chains in a row have no order on disk.
             self._states_flat = jax.tree.map(
-                # Random keys, in a state that was asked for whole, are no numbers that NumPy could hold.
                 lambda x: jnp.reshape(
-                    x if is_typed_key(x) else np.asarray(x), (x.shape[0] * x.shape[1], *x.shape[2:])
+                    x if isinstance(x, jax.Array) else np.asarray(x),
+                    (x.shape[0] * x.shape[1], *x.shape[2:]),
                 ),
                 self._states,
             )

@@ -123,6 +123,23 @@ def test_draws_do_not_depend_on_where_chains_run(data, two_chains, chain_method)
     assert mcmc.get_extra_fields()["diverging"].shape == (14,)
 
 
+@pytest.mark.parametrize("transform", [jax.jit, lambda of_key: jax.jit(jax.vmap(of_key))])
+def test_a_run_may_be_transformed(data, transform):
+    """A run inside `jit` or `vmap` gives its draws and fields there, as NumPyro's does."""
+
+    def of_key(key):
+        mcmc = short()
+        mcmc.run(key, *data, init_params=START)
+        return mcmc.get_samples() | {"diverging": mcmc.get_extra_fields()["diverging"]}
+
+    keys = jax.random.split(jax.random.key(3), 2)
+    one = transform is jax.jit
+    found = transform(of_key)(keys[0] if one else keys)
+    for number, key in enumerate(keys[:1] if one else keys):
+        mine = found if one else jax.tree.map(lambda leaf: leaf[number], found)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), mine, of_key(key))
+
+
 def test_chains_are_placed_by_a_rule(two_chains):
     assert two_chains.chain_method == "parallel"
     assert len(two_chains.last_state.z["net/Dense_0.bias"].devices()) == 2

@@ -41,7 +41,12 @@ from numpyro_bnn.run.continued import (
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.kernel_protocol import after_pilot, is_zero_temperature, over_model
 from numpyro_bnn.run.ladder_results import LadderResults
-from numpyro_bnn.run.outcome import suspects_of_run, warn_of_early_end, without_chains
+from numpyro_bnn.run.outcome import (
+    suspects_of_run,
+    warn_of_early_end,
+    warn_of_rounding,
+    without_chains,
+)
 from numpyro_bnn.run.plan import Plan
 from numpyro_bnn.run.programs import Programs, split_fields
 from numpyro_bnn.run.progress import explain_memory
@@ -269,6 +274,12 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         warn_of_early_end(self.stopped, finished.num_draws, plan.draws, can_resume)
         if self._disk is not None:
             self._processes.first(partial(self._note, self._disk))
+            if self._disk.dtype is not None:
+                latent = getattr(self._last_state, self._sample_field, {})
+                sites = self._states[self._sample_field]
+                warn_of_rounding(
+                    sites, [name for name in latent if name in sites], self._disk.dtype
+                )
         self.starts = start.init_params
         self._set_collection_params()
         warn_of_run(self.suspect, self.num_chains)

@@ -48,7 +48,7 @@ _HOME = {
     "posterior.thinning": ["thin"],
     "potential.potential": ["potential_of"],
     "priors.coordinates": ["parameterize"],
-    "run.mcmc": ["MCMC"],
+    "workflow.mcmc": ["MCMC"],
     "samplers.gibbs.precision_gibbs": ["PrecisionGibbs", "neal"],
     "samplers.sgmcmc.kernel": ["SGMCMC"],
     "samplers.sgmcmc.named.microcanonical": ["MAMS", "MCLMC"],
@@ -102,7 +102,6 @@ if TYPE_CHECKING:
     from numpyro_bnn.posterior.thinning import thin
     from numpyro_bnn.potential.potential import potential_of
     from numpyro_bnn.priors.coordinates import parameterize
-    from numpyro_bnn.run.mcmc import MCMC
     from numpyro_bnn.samplers.gibbs.precision_gibbs import PrecisionGibbs, neal
     from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners, schedules
     from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
@@ -117,6 +116,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.workflow.describe import describe
     from numpyro_bnn.workflow.estimators import BNNClassifier, BNNRegressor
     from numpyro_bnn.workflow.fit import fit
+    from numpyro_bnn.workflow.mcmc import MCMC
     from numpyro_bnn.workflow.second_opinion import second_opinion
 
 

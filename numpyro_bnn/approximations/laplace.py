@@ -23,7 +23,7 @@ from numpyro_bnn.approximations.newton import Newton
 from numpyro_bnn.models.random_module import linearize, outputs
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
-from numpyro_bnn.storage.axis_names import layer_of
+from numpyro_bnn.priors.axis_names import layer_of
 
 # Parameters up to which the covariance is a full one by default.
 _MOST_FULL = 5000

@@ -17,8 +17,8 @@ import numpy as np
 from numpyro_bnn import scores
 from numpyro_bnn.cli.baselines import guess, guess_name, warnings_of
 from numpyro_bnn.cli.tables import Table
-from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.fit_check.record import FitCheck
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
@@ -27,12 +27,12 @@ from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.priors.hierarchical import Hierarchical
 from numpyro_bnn.priors.horseshoe import Horseshoe
 from numpyro_bnn.priors.independent import FanIn, Laplace, Normal, StudentT
-from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.workflow.calibration import Evaluation, calibrate
 from numpyro_bnn.workflow.compare import compare, default_methods, plain_training
 from numpyro_bnn.workflow.default_kernels import kernel_named
 from numpyro_bnn.workflow.estimator_inputs import COVERAGE, calibration_rows, parted
 from numpyro_bnn.workflow.fit import Fit, fit
+from numpyro_bnn.workflow.mcmc import MCMC
 from numpyro_bnn.workflow.method_table import Comparison, error_and_calibration
 
 POSTERIOR = "posterior average"

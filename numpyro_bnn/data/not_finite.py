@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import named_leaves
 from numpyro_bnn.data.host_rows import OnHost
 
@@ -40,7 +42,7 @@ def _not_finite(label: str, data: Any) -> str:
     missing = infinite = 0
     first: tuple[int, ...] | None = None
     for begin, values in blocks:
-        if not jax.numpy.issubdtype(values.dtype, np.inexact):
+        if not jnp.issubdtype(values.dtype, np.inexact):
             return ""
         bad = ~np.isfinite(values)
         if not bad.any():
@@ -56,3 +58,39 @@ def _not_finite(label: str, data: Any) -> str:
     parts += [f"{infinite} infinite value{'s' * (infinite > 1)}"] if infinite else []
     at = "" if not first else f", the first at {first[0] if len(first) == 1 else first}"
     return f"{label} has {' and '.join(parts)}{at}"
+
+
+def not_finite(bad: dict[int, int]) -> dict[int, str]:
+    """The reason of failure, in words, of chains with draws that are not finite."""
+    return {chain: f"draw {i} is not finite" for chain, i in bad.items()}
+
+
+def first_bad_draws(draws: PyTree) -> dict[int, int]:
+    """Index of the first draw with NaN or infinities, by chain that has one."""
+    found: dict[int, int] = {}
+    for values in jax.tree.leaves(draws):
+        if not jnp.issubdtype(values.dtype, jnp.inexact):
+            continue
+        finite = np.asarray(_finite(values))
+        for chain in np.flatnonzero(~finite.all(1)):
+            first = int(np.argmin(finite[chain]))
+            found[int(chain)] = min(first, found.get(int(chain), first))
+    return found
+
+
+def _finite(values: Any) -> Any:
+    if isinstance(values, jax.Array):
+        if any(device.platform != "cpu" for device in values.devices()):
+            return _finite_on_device(values)
+        # On the host, where nothing is compiled for each shape.
+        values = np.asarray(values)
+    # A sum needs one pass and no memory; it is finite only if all values are.
+    with np.errstate(all="ignore"):
+        if np.isfinite(values.sum()):
+            return np.ones(values.shape[:2], bool)
+    return np.isfinite(values).all(axis=tuple(range(2, values.ndim)))
+
+
+@jax.jit
+def _finite_on_device(values: jax.Array) -> jax.Array:
+    return jnp.isfinite(values).all(axis=tuple(range(2, values.ndim)))

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from numpyro_bnn._html import Markup, escape, page, paragraph, picture, section,
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
 from numpyro_bnn.diagnostics.evidence import Relabelling, RhatTable
-from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.agreement import SIGNIFICANT, Agreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
@@ -24,6 +23,13 @@ from numpyro_bnn.samplers.suspects import named
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+
+class Section(Protocol):
+    """What is shown beside a report, such as the check of a fit."""
+
+    def html_section(self) -> str: ...
+
 
 _WIDTH = 88
 _MOST_GROUPS = 12
@@ -256,7 +262,7 @@ class Report:
         path: str | Path | None = None,
         *,
         rows: Sequence[str] | None = None,
-        check: FitCheck | None = None,
+        check: Section | None = None,
     ) -> str:
         """This report as one page of HTML, which needs neither a network nor a script.
 

@@ -2,23 +2,22 @@
 
 A shape alone cannot tell a convolution from dense layers that ``nn.scan`` or ``vmap`` stacked along an axis,
 nor several output axes from several inputs; nor is ``query`` always a projection of attention. The class of a
-layer decides, where it is known. Linen's ``nn.scan``, ``nn.vmap`` and ``nn.map_variables`` stack and
-transpose arrays: an interceptor marks each where its layer makes it, and the mark is followed to the outputs
-of the jaxpr of `init`. Layers of NNX know their own sizes. Priors that need a layout which stays unknown
-refuse it.
+layer decides, where it is known. Linen's ``nn.scan`` and ``nn.vmap`` stack arrays: an interceptor puts a
+companion beside each where its layer makes it, which has an axis of a size of its own for each axis of the
+array, so that its shape after an abstract `init` shows where they went. Arrays under ``nn.map_variables`` are
+found by their sizes. Layers of NNX know their own sizes. Priors that need a layout which stays unknown refuse
+it.
 """
 
-from ast import literal_eval
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import combinations
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations, permutations
 from math import prod
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen, nnx
-from jax.ad_checkpoint import checkpoint_name
 
 from numpyro_bnn._types import Array
 from numpyro_bnn.priors.paths import LaidOut, Shape, Shapes, UnitAxis, is_guessed, summed_axes
@@ -128,132 +127,53 @@ def kernels_of_nnx(layer: nnx.Module) -> Iterator[tuple[str, Shape]]:
         yield "lora_b", tuple(layer.lora_b.shape[-2:])
 
 
-_MARK = "numpyro_bnn: "
-# Operations that keep each entry in its place, on operands of equal shape.
-_IN_PLACE = {
-    "abs", "add", "add_any", "convert_element_type", "copy", "copy_p", "div", "exp", "log", "log1p", "expm1",
-    "logistic", "max", "min", "mul", "name", "neg", "optimization_barrier", "pow", "integer_pow", "select_n",
-    "sharding_constraint", "sqrt", "square", "stop_gradient", "sub", "tanh",
-}  # fmt: skip
+# The end of the names of companions, and the first of their sizes.
+_COMPANION, _FIRST_SIZE = " of numpyro_bnn", 1009
 
 
-class Followed(NamedTuple):
-    """A value that holds a marked array."""
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Companion:
+    """An array that goes with a parameter through scans and vmaps, with other sizes of its axes."""
 
-    note: str  # What the mark says
-    shape: Shape  # Shape of the array where it was marked
-    # For each axis of the value that of the marked array; None for one of a stack.
-    axes: tuple[int | None, ...]
+    array: Array
+    single: Single = field(metadata={"static": True})  # The parameter as its layer has it
 
-    def stored(self) -> tuple[int, ...] | None:
-        """For each axis of the marked array that of the value; None where one is missing."""
-        own = range(len(self.shape))
-        if any(self.axes.count(axis) != 1 for axis in own):
-            return None
-        return tuple(self.axes.index(axis) for axis in own)
+    @classmethod
+    def of(cls, single: Single) -> "Companion":
+        return cls(jnp.zeros(_sizes(single)), single)
 
-
-def marked(value: Array, note: str) -> Array:
-    """The same values, with a mark in the program that computes them."""
-    # The mark is on zeros, which ``vmap`` does not batch: its axes stay apart from those of stacks.
-    return value + checkpoint_name(jnp.zeros(jnp.shape(value), value.dtype), _MARK + note)
+    def stored(self) -> tuple[int, ...]:
+        """For each axis of the layer's array that of the stored one."""
+        return tuple(self.array.shape.index(size) for size in _sizes(self.single))
 
 
-def follow(program: Any, inputs: Sequence[Followed | None] = ()) -> list[Followed | None]:
-    """For every output of a jaxpr the marked array that it holds, or None."""
-    known: dict[Any, Followed] = {v: f for v, f in zip(program.invars, inputs) if f is not None}
-    for equation in program.eqns:
-        # Literals cannot be looked up.
-        given = [None if hasattr(v, "val") else known.get(v) for v in equation.invars]
-        for variable, found in zip(equation.outvars, _results(equation, given)):
-            if found is not None:
-                known[variable] = found
-    return [None if hasattr(v, "val") else known.get(v) for v in program.outvars]
+def _sizes(single: Single) -> tuple[int, ...]:
+    return tuple(range(_FIRST_SIZE, _FIRST_SIZE + len(single.shape)))
 
 
-def _results(equation: Any, given: list[Followed | None]) -> list[Followed | None]:
-    kind, params = equation.primitive.name, equation.params
-    nothing: list[Followed | None] = [None] * len(equation.outvars)
-    if kind == "name" and params["name"].startswith(_MARK):
-        shape = tuple(equation.outvars[0].aval.shape)
-        own = tuple(range(len(shape)))
-        return [Followed(params["name"].removeprefix(_MARK), shape, own)]
-    if kind == "scan":
-        return _of_scan(equation, given)
-    if kind == "cond":
-        branches = [follow(branch.jaxpr, given[1:]) for branch in params["branches"]]
-        return [found[0] if len(set(found)) == 1 else None for found in zip(*branches)]
-    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        if name in params:
-            inner = getattr(params[name], "jaxpr", params[name])
-            fits = len(inner.invars) == len(given) and len(inner.outvars) == len(nothing)
-            return follow(inner, given) if fits else nothing
-    if kind == "add" and given[0] is not None:
-        # The first mark of an array counts; a module around its layer may mark it again.
-        given = given[:1]
-    held = {one for one in given if one is not None}
-    if len(held) != 1:
-        return nothing
-    (one,) = held
-    return [_moved(one, equation, variable.aval.shape) for variable in equation.outvars]
+def without_companions(params: Any, prefix: str = "") -> tuple[dict, dict[str, Companion]]:
+    """A tree of parameters, and the companions that stood in it by the paths of their parameters."""
+    found: dict[str, Companion] = {}
+    rest = {}
+    for name, value in params.items():
+        if isinstance(value, Companion):
+            found[prefix + name.removesuffix(_COMPANION)] = value
+        elif isinstance(value, Mapping):
+            rest[name], inner = without_companions(value, f"{prefix}{name}.")
+            found |= inner
+        else:
+            rest[name] = value
+    return rest, found
 
 
-def _moved(one: Followed, equation: Any, shape: Shape) -> Followed | None:
-    """What a result holds if its operands hold one marked array."""
-    kind, params = equation.primitive.name, equation.params
-    if kind == "transpose":
-        return one._replace(axes=tuple(one.axes[axis] for axis in params["permutation"]))
-    if kind == "broadcast_in_dim":
-        axes: list[int | None] = [None] * len(shape)
-        operand = equation.invars[0].aval.shape
-        for axis, own, size in zip(params["broadcast_dimensions"], one.axes, operand):
-            axes[axis] = own if size == shape[axis] else None
-        return one._replace(axes=tuple(axes))
-    if kind == "squeeze":
-        kept = [a for i, a in enumerate(one.axes) if i not in params["dimensions"]]
-        return one._replace(axes=tuple(kept))
-    if kind == "reshape":
-        return _reshaped(one, equation.invars[0].aval.shape, shape)
-    return one if kind in _IN_PLACE and len(one.axes) == len(shape) else None
-
-
-def _reshaped(one: Followed, before: Shape, after: Shape) -> Followed | None:
-    """What a reshape holds if it only adds or removes axes of size one."""
-    sizes = [(size, own) for size, own in zip(before, one.axes) if size != 1]
-    if [size for size, _ in sizes] != [size for size in after if size != 1]:
-        return None
-    remaining = iter(sizes)
-    return one._replace(axes=tuple(None if size == 1 else next(remaining)[1] for size in after))
-
-
-def _of_scan(equation: Any, given: list[Followed | None]) -> list[Followed | None]:
-    step = equation.params["jaxpr"]
-    step = getattr(step, "jaxpr", step)
-    # One step sees a slice of a stack. Carried values and constants are not followed.
-    inputs = [
-        _slice(one) if one is not None and v.aval.ndim < len(one.axes) else None
-        for v, one in zip(step.invars, given)
-    ]
-    return [
-        one._replace(axes=(None, *one.axes))
-        if one is not None and v.aval.ndim > len(one.axes)
-        else None
-        for v, one in zip(equation.outvars, follow(step, inputs))
-    ]
-
-
-def _slice(one: Followed) -> Followed | None:
-    return one._replace(axes=one.axes[1:]) if one.axes[0] is None else None
-
-
-def program_of(function: Any, *arguments: Any) -> tuple[Any, Any]:
-    """The program of a function of arrays, and the shapes of what it returns."""
+def shapes_of(function: Callable, *arguments: Any) -> Any:
+    """Shapes of what a function returns that puts companions beside parameters."""
     # Modules under ``nn.jit`` keep their programs. An unused precision of products gives these programs a
-    # context of their own, so that they are not confused with those without marks; no value is computed.
+    # context of their own, so that they are not confused with those without companions; no value is computed.
     in_use = jax.config.jax_default_matmul_precision
     with jax.default_matmul_precision("bfloat16" if in_use != "bfloat16" else "tensorfloat32"):
-        program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    return program.jaxpr, shapes
+        return jax.eval_shape(function, *arguments)
 
 
 _AS_STORED = (
@@ -263,71 +183,62 @@ _AS_STORED = (
 
 
 class SeenLayers:
-    """An interceptor that notes the arrays of linen layers inside of ``nn.scan`` and ``nn.vmap``."""
+    """An interceptor that gives arrays of linen layers their companions."""
 
     def __init__(self) -> None:
-        # By path, as the first layer has it that uses the array.
-        self.found: dict[str, Single] = {}
+        # Arrays by path that a function maps (``nn.map_variables``), as their layer has them.
+        self.mapped: dict[str, Single] = {}
 
     def __call__(self, call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
-        """Call the method, and mark the parameters that it made."""
+        """Call the method, and note the parameters that it made."""
         layer: linen.Module = context.module
-        before = set(_parameters(layer))
+        before = _parameters(layer)
         output = call(*args, **kwargs)
         # An Einsum may get its equation in its call.
         equation = next((value for value in args[1:] if isinstance(value, str)), None)
         equation = kwargs.get("einsum_str", equation)
-        for name, value in _parameters(layer).items():
+        after = _parameters(layer)
+        for name in [name for name in after if name not in before]:
+            path, companion = ".".join((*layer.path, name)), name + _COMPANION
             # An array with named axes is in a box with one leaf.
-            leaves = [] if isinstance(value, Mapping) else jax.tree.leaves(value)
-            if name in before or len(leaves) != 1 or not _is_real(leaves[0]):
+            leaves = jax.tree.leaves(after[name])
+            is_one = len(leaves) == 1 and not isinstance(after[name], (Mapping, Companion))
+            if path in self.mapped or companion in after or not is_one or not _is_real(leaves[0]):
                 continue
             single = single_array(layer, name, tuple(leaves[0].shape), equation)
-            self.found[".".join((*layer.path, name))] = single
-            if layer.scope is not None and layer.scope.is_mutable_collection("params"):
-                noted = jax.tree.map(partial(marked, note=_note(single)), value)
-                layer.scope.put_variable("params", name, noted)
+            scope: Any = layer.scope
+            lifted = "".join(scope.debug_path)
+            if "map_variables(" in lifted:
+                # Of programs under `nn.jit` only the first is seen here.
+                self.mapped |= {} if "jit(" in lifted else {path: single}
+            elif scope.is_mutable_collection("params"):
+                scope.put_variable("params", companion, Companion.of(single))
         return output
 
-    def laid_out(self, shapes: Shapes, followed: Mapping[str, Followed | None]) -> Shapes:
-        """Shapes by path, with their layouts where these are unusual; `followed` has the marked arrays."""
-        return {path: self._laid_out(path, s, followed.get(path)) for path, s in shapes.items()}
+    def laid_out(self, shapes: Shapes, companions: Mapping[str, Companion]) -> Shapes:
+        """Shapes by path, with their layouts where these are unusual."""
+        return {path: self._laid_out(path, s, companions.get(path)) for path, s in shapes.items()}
 
-    def _laid_out(self, path: str, shape: Shape, followed: Followed | None) -> Shape:
-        stored = None
-        if followed is not None:
-            single, stored = _noted(followed), followed.stored()
-        elif path in self.found:
-            single = self.found[path]
-        else:
-            return shape
+    def _laid_out(self, path: str, shape: Shape, companion: Companion | None) -> Shape:
+        if companion is not None:
+            return _as_stored(path, shape, companion.single, [companion.stored()], "")
+        single = self.mapped.get(path, Single(shape))
+        # Where a function maps parameters, sizes alone can tell.
+        ways = permutations(range(len(shape)), len(single.shape)) if path in self.mapped else ()
+        fits = [way for way in ways if tuple(shape[axis] for axis in way) == single.shape]
         problem = (
-            f"the layer has it as {single.shape} and the network stores it as {tuple(shape)} in a way that "
-            f"cannot be followed. {_AS_STORED}"
+            f"the layer has it as {single.shape} and `nn.map_variables` stores it as {tuple(shape)} in a way "
+            f"that cannot be followed. {_AS_STORED}"
         )
-        return _as_stored(path, shape, single, [] if stored is None else [stored], problem)
+        return _as_stored(path, shape, single, fits, problem)
 
 
-def _parameters(layer: linen.Module) -> Mapping[str, Any]:
-    return {} if layer.scope is None else layer.scope.variables().get("params", {})
+def _parameters(layer: linen.Module) -> dict[str, Any]:
+    return {} if layer.scope is None else dict(layer.scope.variables().get("params", {}))
 
 
 def _is_real(leaf: Any) -> bool:
     return hasattr(leaf, "shape") and jnp.issubdtype(leaf.dtype, jnp.floating)
-
-
-def _note(single: Single) -> str:
-    """The text of an array's mark, which programs keep where the layer is not called again."""
-    summed = single.summed
-    plain = None if summed is None else (summed.axes, tuple(map(tuple, summed.units)))
-    return repr((plain, single.problem))
-
-
-def _noted(followed: Followed) -> Single:
-    plain, problem = literal_eval(followed.note)
-    if plain is None:
-        return Single(followed.shape, None, problem)
-    return Single(followed.shape, Summed(plain[0], tuple(UnitAxis(*unit) for unit in plain[1])))
 
 
 def _as_stored(

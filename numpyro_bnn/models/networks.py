@@ -22,12 +22,11 @@ from jax.tree_util import FlattenedIndexKey, GetAttrKey, SequenceKey
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.models.call_order import call_order
 from numpyro_bnn.models.layouts import (
-    Followed,
     SeenLayers,
     declared_axes,
-    follow,
     layouts_of_nnx,
-    program_of,
+    shapes_of,
+    without_companions,
 )
 from numpyro_bnn.models.parameters import nest
 from numpyro_bnn.priors.paths import (
@@ -116,8 +115,8 @@ class Linen(Network):
         self.apply_rng = apply_rng
         self.batch_stats = batch_stats
         seen = SeenLayers()
-        collections, followed = self._eval_shape(init_args, init_kwargs, seen)
-        params = collections.pop("params", {})
+        collections = self._eval_shape(init_args, init_kwargs, seen)
+        params, companions = without_companions(collections.pop("params", {}))
         if batch_stats is not None:
             self.batch_stats = batch_stats.get("batch_stats", batch_stats)
             needed = flatten_params(collections.pop("batch_stats", {}))
@@ -130,7 +129,7 @@ class Linen(Network):
             )
         self.own_values = {}
         self._describe(flatten_params(params))
-        self.random_shapes = seen.laid_out(self.random_shapes, followed)
+        self.random_shapes = seen.laid_out(self.random_shapes, companions)
         for part in _keys(params):
             if "." in part or part.isdigit():
                 raise ValueError(
@@ -138,10 +137,8 @@ class Linen(Network):
                     "and whole numbers have a meaning in site names; use another name."
                 )
 
-    def _eval_shape(
-        self, args: tuple, kwargs: PyTree, seen: SeenLayers
-    ) -> tuple[dict[str, Any], dict[str, Followed | None]]:
-        """Shapes of the variables, and the axes of each parameter that its layer has."""
+    def _eval_shape(self, args: tuple, kwargs: PyTree, seen: SeenLayers) -> dict[str, Any]:
+        """Shapes of the variables."""
         leaves, structure = jax.tree.flatten((args, kwargs))
         is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
 
@@ -155,7 +152,7 @@ class Linen(Network):
 
         try:
             arrays = [leaf for leaf, a in zip(leaves, is_array) if a]
-            program, shapes = program_of(init, jax.random.key(0), arrays)
+            return dict(shapes_of(init, jax.random.key(0), arrays))
         except TypeError as error:
             if args or kwargs:
                 raise
@@ -166,11 +163,6 @@ class Linen(Network):
             ) from error
         except flax_errors.InvalidRngError as error:
             raise self._needs_stream(error) from error
-        shapes = dict(shapes)
-        marks = jax.tree.unflatten(jax.tree.structure(shapes), range(len(program.outvars)))
-        order = flatten_params(marks.get("params", {}))
-        found = follow(program)
-        return shapes, {path: found[number] for path, number in order.items()}
 
     def _needs_stream(self, error: Exception) -> ValueError:
         return ValueError(

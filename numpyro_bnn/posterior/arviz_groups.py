@@ -1,7 +1,7 @@
 """Assembles the groups of an ArviZ object (``posterior``, ``log_likelihood``, …) as xarray datasets."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -9,9 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import numpyro.distributions as dist
 import xarray as xr
+from numpyro.handlers import seed, substitute, trace
 
-from numpyro_bnn._types import PyTree
+from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, one_draw
@@ -20,9 +23,12 @@ from numpyro_bnn.posterior.predictions import predict_with, rows_at_a_time
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.saved_model_check import known_predictions
 from numpyro_bnn.posterior.training_data import TrainingData, call_with
+from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place
+from numpyro_bnn.potential.structure import structure_of
+from numpyro_bnn.priors.axis_names import dims_of, layer_of, variable_name
+from numpyro_bnn.priors.paths import is_auxiliary
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
-from numpyro_bnn.storage.axis_names import class_layer, dims_of, layer_of, variable_name
 from numpyro_bnn.storage.stored_array import StoredArray
 from numpyro_bnn.storage.stored_names import refuse_names
 
@@ -320,3 +326,63 @@ def _leaves(tree: Any) -> dict[str, Any]:
     """Arrays of a pytree by dotted path; a single array has the path ""."""
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths}
+
+
+def class_layer(
+    model: Callable,
+    x: PyTree,
+    target: str,
+    draw: Mapping[str, Array],
+    others: tuple[tuple, dict[str, PyTree]] = ((), {}),
+) -> str | None:
+    """The layer whose outputs are the logits of the classes, found by differentiating the model.
+
+    The bias b of that layer, and of no other, moves the log probabilities as in a softmax:
+    ∂ log p_c / ∂ b_k = δ_ck - p_k. Names and sizes alone could point to a hidden layer with as many units
+    as there are classes.
+
+    :param model: the model.
+    :param x: inputs; the first row is used.
+    :param target: name of the target site.
+    :param draw: one value of every site.
+    :param others: further positional and keyword arguments of the model; of rows the first is used.
+    :return: the layer, or None if the target has no classes or no layer is known to give them.
+    """
+    more, named = others
+    args, kwargs = taken(((x, *more), named), slice(1), len(jax.tree.leaves(x)[0]))
+    arguments = Arguments.split(args, kwargs)
+    given = structure_of(model, args, kwargs).shapes
+    draw = {name: value for name, value in draw.items() if name in given}
+    counts: list[int] = []
+
+    def log_probs(
+        some: dict[str, jax.Array], draw: dict[str, jax.Array], arrays: list[jax.Array]
+    ) -> jax.Array:
+        args, kwargs = Arguments.join(arrays, arguments.static)
+        bound = substitute(seed(model, jax.random.key(0)), data={**draw, **some})
+        sites = trace(bound).get_trace(*args, **kwargs)
+        # A target of which some are missing (`obs_mask=`) is two sites.
+        fn = sites.get(f"{target}_observed", sites[target])["fn"]
+        if not isinstance(fn, (dist.CategoricalProbs, dist.CategoricalLogits)):
+            return jnp.zeros(())
+        counts.append(fn.probs.shape[-1])
+        return fn.log_prob(jnp.arange(counts[-1])[:, None])[:, 0]
+
+    jax.eval_shape(log_probs, {}, draw, arguments.arrays)
+    biases = {
+        site: value
+        for site, value in draw.items()
+        if counts and "/" in site and not is_auxiliary(site) and value.shape == (counts[0],)
+    }
+    if not biases:
+        return None
+
+    def with_slopes(*given: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+        return log_probs(*given), jax.jacobian(log_probs)(*given)
+
+    log_p, slopes = Program(with_slopes)(biases, draw, arguments.arrays)
+    wanted = jnp.eye(len(log_p)) - jnp.exp(log_p)
+    for site, slope in slopes.items():
+        if jnp.allclose(slope, wanted, atol=1e-4):
+            return layer_of(site)
+    return None

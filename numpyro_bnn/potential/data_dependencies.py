@@ -1,4 +1,4 @@
-"""Finds what arrays of a model depend on (arguments, observed values, latent sites) from its jaxpr."""
+"""What arrays of a model depend on, by provenance of NumPyro: arguments, observed values, latent sites."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from numpyro.handlers import seed, substitute, trace
+from numpyro.ops.provenance import eval_provenance
 from numpyro.primitives import Messenger
 
 from numpyro_bnn._types import PyTree
@@ -15,18 +16,7 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 
 # The place of an argument in a call: its number, or its name for a keyword argument.
 Place = int | str
-# Primitives that call another program, by name.
-_CALLS = (
-    "jit",
-    "pjit",
-    "closed_call",
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "checkpoint",
-    "remat2",
-)
-# A number for each of some observed sites, on which all that is computed from their values depends.
-_Marks = Mapping[str, jax.Array | float]
+_LATENT = "latent"
 
 
 class Sources(NamedTuple):
@@ -35,12 +25,6 @@ class Sources(NamedTuple):
     places: frozenset[Place] = frozenset()  # Arguments of the model
     sites: frozenset[str] = frozenset()  # Observed sites
     latent: bool = False  # Whether continuous latent sites are among the sources
-
-    @classmethod
-    def joined(cls, several: Iterable["Sources"]) -> "Sources":
-        """All sources of several arrays."""
-        places, sites, latent = zip(cls(), *several)
-        return cls(frozenset().union(*places), frozenset().union(*sites), any(latent))
 
 
 class SiteSources(NamedTuple):
@@ -67,37 +51,34 @@ def sources_of(
     args, kwargs = jax.tree.map(_in_memory, (args, kwargs))
     arguments = Arguments.split(args, kwargs)
     leaves = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
-    own = [Sources(latent=True)]
-    own += [
-        Sources(frozenset({path[1].key if path[0].idx else path[1].idx}))
-        for path, leaf in leaves
-        if isinstance(leaf, (np.ndarray, jax.Array))
-    ]
-    own += [Sources(sites=frozenset({name})) for name in sorted(taken)]
+    # From names of inputs of the program to what they are in the model.
+    places = {
+        f"array {number}": path[1].key if path[0].idx else path[1].idx
+        for number, (path, _) in enumerate(leaf for leaf in leaves if _is_array(leaf[1]))
+    }
+    sites = {f"site {name}": name for name in taken}
 
-    def parts(blank: jax.Array, arrays: list[jax.Array], marks: _Marks) -> list[dict[str, PyTree]]:
-        args, kwargs = Arguments.join(arrays, arguments.static)
-        found = trace(_Marked(shaped(blank), marks)).get_trace(*args, **kwargs)
-        sites = {name: site for name, site in found.items() if site["type"] == "sample"}
-        values: dict[str, PyTree] = {}
-        distributions: dict[str, PyTree] = {}
-        for name, site in sites.items():
-            if is_factor(site["fn"]):
-                values[name] = site["fn"]
-                continue
-            distributions[name] = site["fn"]
-            if site["is_observed"]:
-                values[name] = site["value"]
-        return [
-            {n: jax.tree.leaves(part) for n, part in one.items()} for one in (values, distributions)
-        ]
+    def parts(**given: Any) -> list[dict[str, list]]:
+        args, kwargs = Arguments.join([given[name] for name in places], arguments.static)
+        marks = {name: given[mark] for mark, name in sites.items()}
+        found = trace(_Marked(shaped(given[_LATENT]), marks)).get_trace(*args, **kwargs)
+        samples = {name: site for name, site in found.items() if site["type"] == "sample"}
+        factors = {n: site["fn"] for n, site in samples.items() if is_factor(site["fn"])}
+        values = {n: site["value"] for n, site in samples.items() if site["is_observed"]}
+        distributions = {n: site["fn"] for n, site in samples.items() if n not in factors}
+        return [_leaves_of_each(one) for one in (values | factors, distributions)]
 
-    marks = dict.fromkeys(taken, 0.0)
-    found = _sources_of_results(parts, (0.0, arguments.arrays, marks), own)
-    values, distributions = (
-        {n: Sources.joined(several) for n, several in one.items()} for one in found
-    )
-    return SiteSources(values, distributions)
+    def joined(inputs: Iterable[frozenset[str]]) -> Sources:
+        names = frozenset[str]().union(*inputs)
+        return Sources(
+            frozenset(place for name, place in places.items() if name in names),
+            frozenset(site for mark, site in sites.items() if mark in names),
+            _LATENT in names,
+        )
+
+    given = dict(zip(places, arguments.arrays)) | dict.fromkeys((_LATENT, *sites), 0.0)
+    found = eval_provenance(parts, **given)
+    return SiteSources(*({n: joined(inputs) for n, inputs in one.items()} for one in found))
 
 
 def sites_taken(
@@ -109,53 +90,24 @@ def sites_taken(
 ) -> frozenset[str]:
     """Sites whose values the distribution of a site, or the value of a deterministic one, uses."""
     # `values` are stand-ins for values of other sites; sites without one are drawn, and may be among them.
-    arguments = Arguments.split(args, kwargs)
 
-    def parts(values: Mapping[str, jax.Array], arrays: list[jax.Array]) -> list[Any]:
-        args, kwargs = Arguments.join(arrays, arguments.static)
-        given = substitute(seed(model, jax.random.key(0)), data=values)
+    def parts(**stand_ins: jax.Array) -> list[Any]:
+        data = {other: stand_ins[f"site {other}"] for other in values}
+        given = substitute(seed(model, jax.random.key(0)), data=data)
         site = trace(given).get_trace(*args, **kwargs)[name]
         return jax.tree.leaves(site["value"] if site["type"] == "deterministic" else site["fn"])
 
-    # In the order of the leaves of a mapping.
-    own = [Sources(sites=frozenset({other})) for other in sorted(values)]
-    own += [Sources()] * len(arguments.arrays)
-    return Sources.joined(_sources_of_results(parts, (dict(values), arguments.arrays), own)).sites
+    found = eval_provenance(parts, **{f"site {other}": value for other, value in values.items()})
+    names = frozenset[str]().union(*found)
+    return frozenset(other for other in values if f"site {other}" in names)
 
 
-def _sources_of_results(function: Callable, given: tuple, own: Sequence[Sources]) -> Any:
-    """Sources of all results of a function; `own` has the sources of each leaf of its arguments."""
-    program, shapes = jax.make_jaxpr(function, return_shape=True)(*given)
-    return jax.tree.unflatten(jax.tree.structure(shapes), _followed(program.jaxpr, own))
+def _leaves_of_each(parts: Mapping[str, PyTree]) -> dict[str, list]:
+    return {name: jax.tree.leaves(part) for name, part in parts.items()}
 
 
-def _followed(program: Any, own: Sequence[Sources]) -> list[Sources]:
-    """Sources of the results of a traced program; `own` has the sources of each of its arguments."""
-    known: dict[Any, Sources] = dict(zip(program.invars, own))
-
-    def of(variable: Any) -> Sources:
-        # Literals are not variables, and cannot be looked up.
-        return Sources() if hasattr(variable, "val") else known.get(variable, Sources())
-
-    for equation in program.eqns:
-        given = [of(variable) for variable in equation.invars]
-        inner = called(equation)
-        found = [Sources.joined(given)] * len(equation.outvars)
-        known.update(zip(equation.outvars, found if inner is None else _followed(inner, given)))
-    return [of(variable) for variable in program.outvars]
-
-
-def called(equation: Any) -> Any:
-    """The program that an equation calls once with its own arguments, as ``jax.jit`` does; None of others."""
-    if equation.primitive.name not in _CALLS:
-        return None
-    programs = [getattr(p, "jaxpr", p) for p in equation.params.values() if hasattr(p, "eqns")]
-    same = [
-        p
-        for p in programs
-        if (len(p.invars), len(p.outvars)) == (len(equation.invars), len(equation.outvars))
-    ]
-    return same[0] if same else None
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (np.ndarray, jax.Array))
 
 
 def _in_memory(leaf: Any) -> Any:
@@ -168,7 +120,7 @@ def _in_memory(leaf: Any) -> Any:
 class _Marked(Messenger):
     """Handler that computes the values of observed sites from their marks too, and changes none."""
 
-    def __init__(self, fn: Callable, marks: _Marks) -> None:
+    def __init__(self, fn: Callable, marks: Mapping[str, jax.Array]) -> None:
         super().__init__(fn)
         self.marks = marks
 

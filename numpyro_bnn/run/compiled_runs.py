@@ -1,12 +1,12 @@
 """The private half of ``MCMC``: trace the model with its data, compile once, sample, warn of what failed.
 
-The public class with its arguments and promises is in :mod:`numpyro_bnn.run.mcmc`.
+The public class with its arguments and promises is :class:`numpyro_bnn.MCMC`.
 """
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +20,8 @@ from numpyro_bnn._checks import check_key, refuse_equal_keys
 from numpyro_bnn._text import constructor_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import inputs_of_call
-from numpyro_bnn.data.columns import Columns, about_inputs, column_names
+from numpyro_bnn.data.columns import Columns, column_names
 from numpyro_bnn.data.not_finite import advice_on_data
-from numpyro_bnn.posterior.draws import draws_of
-from numpyro_bnn.posterior.fitted import inputs_of
-from numpyro_bnn.posterior.saved_model_check import known_predictions
-from numpyro_bnn.posterior.training_data import known_rows
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.fixed_parameters import Fixed, fixed_in
 from numpyro_bnn.potential.starts import BoundModel
@@ -38,6 +34,7 @@ from numpyro_bnn.run.continued import (
     remember,
     steps_of_warmup,
 )
+from numpyro_bnn.run.course import Judge
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.kernel_protocol import after_pilot, is_zero_temperature, over_model
 from numpyro_bnn.run.ladder_results import LadderResults
@@ -55,17 +52,12 @@ from numpyro_bnn.run.refusals import check_call
 from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.run.starts import starts_for
 from numpyro_bnn.samplers.failed_chains import failed_chains, warn_of_failed
-from numpyro_bnn.samplers.fields import fields_of, has_exact_energy
+from numpyro_bnn.samplers.fields import fields_of
 from numpyro_bnn.samplers.suspects import warn_of_run
 from numpyro_bnn.samplers.temperature_of_kernels import warn_of_momenta
 from numpyro_bnn.storage.checkpoints import Start
 from numpyro_bnn.storage.processes import Processes
 from numpyro_bnn.storage.same_run import Facts, environment, facts_of
-
-if TYPE_CHECKING:
-    # Only runs that are judged import what judges them.
-    from numpyro_bnn.run.until import StopReason, UntilKnown
-
 
 # Attributes of a run that decide its draws, or how they are cut into chunks.
 _SETTINGS = ("num_warmup", "num_samples", "num_chains", "thinning", "chain_method", "chunk_size")
@@ -84,7 +76,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     columns: Columns
     # Initial positions of the last run, as its kernel took them.
     starts: PyTree = None
-    stopped: "StopReason | None"
+    stopped: Any
     record: Callable | None
     chunk_size: int | None
     _placement: Placement
@@ -114,7 +106,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         kwargs: dict[str, Any],
         extra_fields: tuple[str, ...],
         init_params: Any,
-        judged: Callable[[], "UntilKnown"] | None = None,
+        judged: Callable[[], Judge] | None = None,
     ) -> None:
         """Start a run of a fixed number of draws, or a run that a stopping rule ends."""
         check_key("MCMC.run", rng_key, self.num_chains)
@@ -170,14 +162,6 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         data = [self._args, self._kwargs]
         return facts_of(settings | {"sites": sites, "data": data}) | environment()
 
-    def _stored_judge(self, start: Start) -> "UntilKnown | None":
-        """The stopping rule of a stored run; None for a run of fixed length."""
-        if start.until is None:
-            return None
-        from numpyro_bnn.run.until import stored_judge
-
-        return stored_judge(self.sampler, start, inputs_of(self))
-
     def _refuse_parts(self) -> None:
         plan = self._collection_params
         whole = (self.num_warmup, self.num_warmup + self.num_samples)
@@ -222,7 +206,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         start: Start,
         fit: BoundModel | None,
         accept: Collection[str] | None,
-        judge: "UntilKnown | None" = None,
+        judge: Judge | None = None,
     ) -> None:
         """Run the chains from their start, or from the last checkpoint.
 
@@ -288,13 +272,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
 
     def _note(self, disk: Disk) -> None:
         """Write what is known at the end of a run beside its draws."""
-        facts = {"suspect": self.suspect} if self.suspect else {}
-        # A kernel may have a potential energy in place of a model.
-        draws = None if self.model is None else draws_of(self)
-        inputs = about_inputs(inputs_of(self), self.columns, draws) | known_rows(self)
-        inputs["exact_energy"] = has_exact_energy(self.sampler)
-        known = None if draws is None else known_predictions(draws)
-        disk.store.note(inputs=inputs, predictions=known, **facts)
+        raise NotImplementedError
 
     def _find_suspects(self, phase: str | None) -> dict[int, str]:
         """Find chains that never moved or whose moves failed after warm-up: reason by chain."""

@@ -2,8 +2,8 @@
 
 A run of fixed length takes all segments of its plan. A run in stages is evaluated at growing numbers of
 draws (half as many more each time: Glynn and Whitt 1992, Flegal and Gong 2015 on fixed-width stopping
-rules), and a :class:`Judge` decides whether it ends. The rule itself is in
-:mod:`numpyro_bnn.run.until`.
+rules), and a :class:`Judge` decides whether it ends. The rule itself comes from
+the caller.
 """
 
 import time
@@ -12,13 +12,14 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.not_finite import first_bad_draws
 from numpyro_bnn.run.chain_states import ChainStates, library_of
 from numpyro_bnn.run.plan import Plan, Segment
 from numpyro_bnn.run.progress import ProgressBars
 from numpyro_bnn.run.recorder import Recorder
-from numpyro_bnn.samplers.failed_chains import first_bad_draws
 from numpyro_bnn.storage.checkpoints import Progress
 from numpyro_bnn.storage.processes import Processes
 
@@ -49,11 +50,16 @@ class Judge(Protocol):
     - **reason** - why the run should stop; None while it should continue
     - **dropped** - number of draws at the beginning that do not count
     - **line** - how far the run is, in words
+    - **settings**, **at** - what an equal rule is made from when the run is resumed
     """
 
     reason: str | None
     dropped: int
     line: str
+    at: tuple[PyTree, ArrayLike | None]
+
+    @property
+    def settings(self) -> dict[str, object]: ...
 
     def prepare(self, like: dict[str, PyTree], chunk: int) -> None:
         """Check and compile for draws of these shapes (chain, draw, …), before any step is taken."""
@@ -63,6 +69,9 @@ class Judge(Protocol):
 
     def evaluate(self, drawn: DrawsSoFar) -> None:
         """Judge all draws so far."""
+
+    def stopped(self, draws: int) -> Any:
+        """How the run ended, after so many draws of each chain."""
 
 
 class InMemory:

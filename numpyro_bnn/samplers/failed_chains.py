@@ -3,12 +3,11 @@
 import warnings
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.not_finite import not_finite
 
 _BY_SCHEDULE = "its schedule"
 
@@ -16,11 +15,6 @@ _BY_SCHEDULE = "its schedule"
 def failed_chains(state: PyTree, bad: dict[int, int]) -> dict[int, str]:
     """The reason of failure by chain; `bad` is the first draw that is not finite, by chain."""
     return exploded_chains(state) | not_finite(bad)
-
-
-def not_finite(bad: dict[int, int]) -> dict[int, str]:
-    """The reason of failure, in words, of chains with draws that are not finite."""
-    return {chain: f"draw {i} is not finite" for chain, i in bad.items()}
 
 
 def warn_of_failed(failed: dict[int, str], num_chains: int, about_data: str = "") -> None:
@@ -58,34 +52,3 @@ def _cause(state: PyTree, chain: Any) -> str:
         if not (np.isfinite(value) and value >= 0):
             return f"{_BY_SCHEDULE} gave the {name} {value:.4g}"
     return "exploded"
-
-
-def first_bad_draws(draws: PyTree) -> dict[int, int]:
-    """Index of the first draw with NaN or infinities, by chain that has one."""
-    found: dict[int, int] = {}
-    for values in jax.tree.leaves(draws):
-        if not jnp.issubdtype(values.dtype, jnp.inexact):
-            continue
-        finite = np.asarray(_finite(values))
-        for chain in np.flatnonzero(~finite.all(1)):
-            first = int(np.argmin(finite[chain]))
-            found[int(chain)] = min(first, found.get(int(chain), first))
-    return found
-
-
-def _finite(values: Any) -> Any:
-    if isinstance(values, jax.Array):
-        if any(device.platform != "cpu" for device in values.devices()):
-            return _finite_on_device(values)
-        # On the host, where nothing is compiled for each shape.
-        values = np.asarray(values)
-    # A sum needs one pass and no memory; it is finite only if all values are.
-    with np.errstate(all="ignore"):
-        if np.isfinite(values.sum()):
-            return np.ones(values.shape[:2], bool)
-    return np.isfinite(values).all(axis=tuple(range(2, values.ndim)))
-
-
-@jax.jit
-def _finite_on_device(values: jax.Array) -> jax.Array:
-    return jnp.isfinite(values).all(axis=tuple(range(2, values.ndim)))

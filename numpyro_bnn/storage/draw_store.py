@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from numpyro_bnn.samplers.failed_chains import first_bad_draws, not_finite
+from numpyro_bnn.data.not_finite import first_bad_draws, not_finite
 from numpyro_bnn.storage.chunk_files import DrawFiles, layout
 from numpyro_bnn.storage.draw_variables import POSTERIOR, STATS, Variable, axes_of
 from numpyro_bnn.storage.folders import damaged, entries, read_json

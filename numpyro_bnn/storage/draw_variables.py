@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.storage.axis_names import dims_of, variable_name
+from numpyro_bnn.priors.axis_names import dims_of, variable_name
 from numpyro_bnn.storage.stored_names import refuse_names
 
 # The two groups of a store, named as ArviZ names them.

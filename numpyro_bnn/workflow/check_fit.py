@@ -12,12 +12,12 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost
 from numpyro_bnn.data.fingerprints import fingerprint, is_same
 from numpyro_bnn.data.row_hashes import KNOWN_ROWS
-from numpyro_bnn.diagnostics.fit_check.calibration import Calibration, of_classes, of_distribution
-from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut, leave_one_out
-from numpyro_bnn.diagnostics.fit_check.quantities import of_labels, of_residuals
-from numpyro_bnn.diagnostics.fit_check.record import FitCheck, on_weights
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.fit_check.calibration import Calibration, of_classes, of_distribution
+from numpyro_bnn.fit_check.loo import LeaveOneOut, leave_one_out
+from numpyro_bnn.fit_check.quantities import of_labels, of_residuals
+from numpyro_bnn.fit_check.record import FitCheck, on_weights
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, targets_of
 from numpyro_bnn.posterior.loo_preconditions import (

@@ -30,12 +30,12 @@ from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import held_by, inputs_of, is_finished
 from numpyro_bnn.posterior.observed_targets import as_observed
 from numpyro_bnn.posterior.predictions import predict
-from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.samplers.fields import fields_of
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB
 from numpyro_bnn.samplers.sgmcmc.named.overdamped import SGLD
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
+from numpyro_bnn.workflow.mcmc import MCMC
 from numpyro_bnn.workflow.method_table import Comparison, judged
 
 

@@ -20,9 +20,9 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_share
-from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
+from numpyro_bnn.fit_check.record import FitCheck
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
@@ -30,7 +30,6 @@ from numpyro_bnn.posterior.fitted import targets_of
 from numpyro_bnn.posterior.predictions import predict, separate_at
 from numpyro_bnn.posterior.predictive_draws import Predictions, average
 from numpyro_bnn.priors.hierarchical import Hierarchical
-from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.workflow.calibration import Calibrated, calibrate, nominal_sets
 from numpyro_bnn.workflow.check_fit import check_fit
 from numpyro_bnn.workflow.estimator_inputs import (
@@ -45,6 +44,7 @@ from numpyro_bnn.workflow.estimator_inputs import (
     weights_of,
 )
 from numpyro_bnn.workflow.fit import fit as fit_model
+from numpyro_bnn.workflow.mcmc import MCMC
 
 # Parameters that both estimators hand on to `fit`.
 _FOR_FIT = ("kernel", "num_chains", "num_warmup", "num_samples", "thinning", "batch_size", "until",

@@ -21,19 +21,19 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.optimize import ensemble_of, optimize
 from numpyro_bnn.data.arguments import as_arrays, with_tables
 from numpyro_bnn.diagnostics.diagnose import diagnose
-from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
+from numpyro_bnn.fit_check.record import FitCheck
 from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.stacking import stack
 from numpyro_bnn.posterior.training_data import known_rows
 from numpyro_bnn.potential.structure import trace_and_check
-from numpyro_bnn.run.mcmc import MCMC
-from numpyro_bnn.run.until import check_until
 from numpyro_bnn.workflow.check_fit import check_fit
 from numpyro_bnn.workflow.default_kernels import BATCH, MANY_ROWS, kernel_for_fit
+from numpyro_bnn.workflow.mcmc import MCMC
+from numpyro_bnn.workflow.until import check_until
 
 # Most training inputs at which predictions are diagnosed by default.
 _INPUTS = 1000

@@ -13,8 +13,8 @@ from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import Run
 from numpyro_bnn.posterior.fitted import arguments_of, inputs_of, run_of
-from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.samplers.temperature_of_kernels import temperatures_of
+from numpyro_bnn.workflow.mcmc import MCMC
 
 
 def second_opinion(

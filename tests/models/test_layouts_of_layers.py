@@ -129,10 +129,43 @@ def transposed(module, change=lambda a: a.T, back=lambda a: a.T):
     )
 
 
-@pytest.mark.parametrize("units", [8, 4])
-def test_a_kernel_that_is_stored_transposed(units):
-    dense = transposed(nn.Dense)(units, use_bias=False)
+def test_a_kernel_that_is_stored_transposed():
+    dense = transposed(nn.Dense)(8, use_bias=False)
     assert known_of(shapes_of(dense, ROWS), "kernel") == (4, 1)
+
+
+def in_a_dict(variables):
+    return {"params": {name: value.T for name, value in variables["params"].items()}}
+
+
+@pytest.mark.parametrize("change", [lambda v: jax.tree.map(jnp.transpose, v), in_a_dict])
+def test_a_square_kernel_that_a_function_maps_is_refused_by_unit(change):
+    dense = nn.map_variables(nn.Dense, "params", change, change, mutable=True, init=True)
+    kernel = shapes_of(dense(4), ROWS)["kernel"]
+    assert fan_in("kernel", kernel) == 4  # in whichever way
+    with pytest.raises(ValueError, match=r"`nn.map_variables`.*cannot be followed. Store it"):
+        source_axis("kernel", kernel)
+
+
+@pytest.mark.parametrize("compiled_first", [True, False])
+def test_a_kernel_that_a_function_maps_under_jit_is_refused(compiled_first):
+    dense = transposed(nn.jit(nn.Dense)) if compiled_first else nn.jit(transposed(nn.Dense))
+    for _ in "ab":  # the second time its program is there already
+        kernel = shapes_of(dense(8), ROWS)["kernel"]
+        with pytest.raises(ValueError, match=r"`nn.map_variables`.*cannot be followed. Store it"):
+            fan_in("kernel", kernel)
+
+
+@pytest.mark.parametrize("rank", [2, 7])
+def test_companions_of_arrays_of_many_axes_take_no_memory(rank):
+    class Own(nn.Module):
+        input_axes: ClassVar = {"mix": -1}
+
+        @nn.compact
+        def __call__(self, x):
+            return x + self.param("mix", nn.initializers.ones, (2,) * rank).sum()
+
+    assert known_of(shapes_of(Stacked(Own), ROWS), "tokens.mix") == (2, rank)
 
 
 def test_a_kernel_that_is_stored_scaled_has_its_axes():

@@ -16,7 +16,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.storage.axis_names import dims_of
+from numpyro_bnn.priors.axis_names import dims_of
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 __all__ = ["arviz_figures"]  # a fixture

@@ -17,7 +17,7 @@ from numpyro.infer import Predictive
 from numpyro.infer.reparam import LocScaleReparam
 
 import numpyro_bnn as bnn
-from numpyro_bnn.storage.axis_names import class_layer
+from numpyro_bnn.posterior.arviz_groups import class_layer
 from numpyro_bnn.workflow.fit import Fit
 
 pytestmark = pytest.mark.usefixtures("quick_compile")

@@ -138,3 +138,17 @@ def test_draws_from_the_prior_take_what_substitute_sets():
     held = substitute(line, {"intercept": jnp.array(5.0)})
     drawn = bnn.prior_predictive(held, random.key(0), X, 3)
     assert np.array_equal(np.unique(drawn["intercept"]), [5.0])
+
+
+def with_names_of_arguments(x, y=None):
+    """Sites that are called as arguments of Python functions often are."""
+    fn = numpyro.sample("fn", dist.Normal(0.0, 1.0))
+    numpyro.sample("name", dist.Normal(fn, 1.0), obs=0.5)
+    bnn.likelihoods.gaussian(lambda x: fn * x, y, x=x, noise=0.5, name="latent")
+
+
+def test_sites_may_have_any_name():
+    assert structure_of(with_names_of_arguments, (X, Y), {}).targets == ["name", "latent"]
+    assert training_data("test", with_names_of_arguments, None, X, Y).targets["latent"] == {"y"}
+    predicted = bnn.predict(with_names_of_arguments, {"fn": np.ones((1, 2))}, X, site="latent")
+    np.testing.assert_allclose(predicted.mean[0, 0], X, rtol=1e-6)

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.stats import kstwo, norm
 
 from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean
-from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut
+from numpyro_bnn.fit_check.loo import LeaveOneOut
 
 # A right model seldom has a p below this.
 RARE = 0.01

@@ -14,8 +14,11 @@ from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import refuse_network
-from numpyro_bnn.data.columns import Columns
+from numpyro_bnn.data.columns import Columns, about_inputs
+from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.posterior.fitted import inputs_of
+from numpyro_bnn.posterior.saved_model_check import known_predictions
+from numpyro_bnn.posterior.training_data import known_rows
 from numpyro_bnn.potential.chunked_likelihood import chunked_kernel
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.compiled_runs import CompiledRuns
@@ -25,14 +28,16 @@ from numpyro_bnn.run.progress import explain_memory
 from numpyro_bnn.run.recorder import Disk
 from numpyro_bnn.run.refusals import check_extra_fields
 from numpyro_bnn.run.starts import starts_for
+from numpyro_bnn.samplers.fields import has_exact_energy
 from numpyro_bnn.samplers.suspects import warn_of_run
+from numpyro_bnn.storage.checkpoints import Start
 from numpyro_bnn.storage.processes import Processes
 from numpyro_bnn.storage.same_run import check_accept
 
 if TYPE_CHECKING:
     # Only runs that are judged import what judges them.
     from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-    from numpyro_bnn.run.until import StopReason
+    from numpyro_bnn.workflow.until import StopReason, UntilKnown
 
 
 class MCMC(CompiledRuns):
@@ -278,7 +283,7 @@ class MCMC(CompiledRuns):
                 f"{' with record=' if self.record is not None else ''}. Use `run`, and judge by "
                 "`bnn.diagnose`."
             )
-        from numpyro_bnn.run.until import UntilKnown
+        from numpyro_bnn.workflow.until import UntilKnown
 
         def judged() -> UntilKnown:
             fitted = inputs_of(self)
@@ -319,3 +324,19 @@ class MCMC(CompiledRuns):
         with self._on_disk(resumed=True), explain_tracing(), explain_memory():
             start = self._disk.read_start(self._facts(self._disk, fit), accept)
             self._sample(start, fit, accept, self._stored_judge(start))
+
+    def _stored_judge(self, start: Start) -> "UntilKnown | None":
+        if start.until is None:
+            return None
+        from numpyro_bnn.workflow.until import stored_judge
+
+        return stored_judge(self.sampler, start, inputs_of(self))
+
+    def _note(self, disk: Disk) -> None:
+        facts = {"suspect": self.suspect} if self.suspect else {}
+        # A kernel may have a potential energy in place of a model.
+        draws = None if self.model is None else draws_of(self)
+        inputs = about_inputs(inputs_of(self), self.columns, draws) | known_rows(self)
+        inputs["exact_energy"] = has_exact_energy(self.sampler)
+        known = None if draws is None else known_predictions(draws)
+        disk.store.note(inputs=inputs, predictions=known, **facts)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from numpyro_bnn._html import page, paragraph, picture, section, table
-from numpyro_bnn.diagnostics.fit_check.calibration import Calibration
-from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut
-from numpyro_bnn.diagnostics.fit_check.quantities import Quantity
+from numpyro_bnn.fit_check.calibration import Calibration
+from numpyro_bnn.fit_check.loo import LeaveOneOut
+from numpyro_bnn.fit_check.quantities import Quantity
 
 if TYPE_CHECKING:
     import pandas as pd

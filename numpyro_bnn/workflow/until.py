@@ -19,6 +19,7 @@ from numpyro_bnn._checks import check_positive
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.columns import Columns, about_inputs, check_columns, check_row_shapes
+from numpyro_bnn.data.not_finite import first_bad_draws
 from numpyro_bnn.diagnostics.diagnose_draws import diagnose_draws
 from numpyro_bnn.diagnostics.evidence import predictions_not_finite
 from numpyro_bnn.diagnostics.monte_carlo.agreement import draws_to_drop
@@ -29,7 +30,7 @@ from numpyro_bnn.posterior.draws import limits_of, stats_by_site
 from numpyro_bnn.posterior.observed_targets import as_observed
 from numpyro_bnn.posterior.predictions import Predictor
 from numpyro_bnn.run.course import DrawsSoFar
-from numpyro_bnn.samplers.failed_chains import exploded_chains, first_bad_draws
+from numpyro_bnn.samplers.failed_chains import exploded_chains
 from numpyro_bnn.storage.checkpoints import Start
 
 WITHIN_TOLERANCE = "within_tolerance"

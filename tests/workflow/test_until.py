@@ -25,8 +25,8 @@ from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.course import Course
 from numpyro_bnn.run.plan import Plan
-from numpyro_bnn.run.until import StopReason, UntilKnown
 from numpyro_bnn.storage.draw_store import DrawStore
+from numpyro_bnn.workflow.until import StopReason, UntilKnown
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 X = np.linspace(-1.0, 1.0, 6)
@@ -135,7 +135,7 @@ def test_the_verdict_is_that_of_diagnose(four_looks):
 
 
 def test_nothing_is_compiled_between_looks(monkeypatch):
-    from numpyro_bnn.run.until import UntilKnown
+    from numpyro_bnn.workflow.until import UntilKnown
 
     look, counts = UntilKnown.evaluate, []
     with nets.compilations() as compiled:
@@ -180,7 +180,7 @@ def test_time_ends_a_run_between_looks():
 
 
 def test_time_counts_what_is_compiled_before_the_first_step(monkeypatch):
-    from numpyro_bnn.run import until as module
+    from numpyro_bnn.workflow import until as module
 
     clock = {"ahead": 0.0}
     ahead = SimpleNamespace(monotonic=lambda: time.monotonic() + clock["ahead"])
@@ -313,7 +313,7 @@ def test_ctrl_c_keeps_the_draws_and_resume_goes_on(tmp_path, four_looks, monkeyp
 
 
 def test_what_was_dropped_stays_out_of_a_store(tmp_path, monkeypatch):
-    monkeypatch.setattr("numpyro_bnn.run.until.draws_to_drop", lambda values, accepted: 30)
+    monkeypatch.setattr("numpyro_bnn.workflow.until.draws_to_drop", lambda values, accepted: 30)
     pytest.importorskip("zarr")
     mcmc = sampler(draws=tmp_path / "run.zarr")
     stopped = until(mcmc, until=bnn.Tolerance(relative=0.5))

@@ -16,11 +16,13 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from PIL import Image
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,15 +103,18 @@ class Results:
         with self.path("csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows(map(_compact, rows))
 
     def write_values(self, values: Iterable[tuple[str, Any]]) -> None:
         """Write ``NAME.csv`` anew, one line for each value and what it is."""
         self.write_rows([{"what": what, "value": value} for what, value in values])
 
     def figure(self, figure: Any, dpi: int = 150) -> None:
-        """Store a Matplotlib figure as ``NAME.png``."""
-        figure.savefig(self.path("png"), dpi=dpi, bbox_inches="tight")
+        """Store a Matplotlib figure as ``NAME.png``, in 256 colours: a third of the bytes."""
+        made = BytesIO()
+        figure.savefig(made, dpi=dpi, bbox_inches="tight", facecolor="white")
+        image = Image.open(made).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        image.save(self.path("png"), optimize=True)
 
 
 class Study(Results):
@@ -173,7 +178,7 @@ class Study(Results):
             writer = csv.DictWriter(file, list(self.rows[0] if self.rows else found[0]))
             if new:
                 writer.writeheader()
-            writer.writerows(found)
+            writer.writerows(map(_compact, found))
         self.rows.extend(found)
 
     def table(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -216,6 +221,11 @@ def _number(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
+
+
+def _compact(row: Mapping[str, Any]) -> Row:
+    """A row as it is stored: numbers with eight digits."""
+    return {k: float(f"{v:.8g}") if isinstance(v, float) else v for k, v in row.items()}
 
 
 def _short(value: Any) -> str:

@@ -26,7 +26,7 @@ from numpyro_bnn.posterior.prediction_sites import (
     without_imputed,
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
-from numpyro_bnn.posterior.separate_predictions import dependent_rows_message, rows_are_separate
+from numpyro_bnn.posterior.separate_predictions import dependent_rows_message, rows_depend
 from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place
@@ -260,8 +260,8 @@ class Predictor:
         refuse_unknown_indices("predict", self.model, *self.arguments)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()
-        # Whether each row is predicted independently; None where that is unknown.
-        self._separate: bool | None = None
+        # Whether rows were seen to depend on one another, which few draws may not show.
+        self._dependent = False
         self._programs: dict[str, Callable] = {}
 
     def __call__(self, samples: Mapping[str, Array], first: int = 0) -> Predictions:
@@ -311,12 +311,12 @@ class Predictor:
 
     def are_separate(self, samples: Mapping[str, Array], part: int = _ROWS) -> bool:
         """Whether a row has the same predictions among any others, as far as can be seen."""
-        if self._separate is None:
+        if not self._dependent:
             samples = without_imputed(samples)
             target = self.target_of(samples)
             call = self.model, self.structure, target, samples, self.arguments, part
-            self._separate = rows_are_separate(*call)
-        return self._separate is not False
+            self._dependent = rows_depend(*call)
+        return not self._dependent
 
     def _structure_at(self, count: int) -> Structure:
         """Sites and plates of the model at the first rows."""

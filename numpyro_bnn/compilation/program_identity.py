@@ -72,7 +72,9 @@ class Program:
         signature = _signature(args)
         if signature not in self._executables:
             self._executables[signature] = self._executable(signature, args)
-        return self._executables[signature](*args)
+        # Also where the caller is being traced.
+        with jax.ensure_compile_time_eval():
+            return self._executables[signature](*args)
 
     def _executable(self, signature: Hashable, args: tuple) -> Callable:
         lowered = self._jitted.lower(*args)

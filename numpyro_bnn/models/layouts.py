@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen, nnx
 
 from numpyro_bnn._types import Array
@@ -127,8 +128,8 @@ def kernels_of_nnx(layer: nnx.Module) -> Iterator[tuple[str, Shape]]:
         yield "lora_b", tuple(layer.lora_b.shape[-2:])
 
 
-# The end of the names of companions, and the first of their sizes.
-_COMPANION, _FIRST_SIZE = " of numpyro_bnn", 1009
+# The end of the names of companions, and the second of their sizes.
+_COMPANION, _SECOND_SIZE = " of numpyro_bnn", 1009
 
 
 @jax.tree_util.register_dataclass
@@ -141,7 +142,7 @@ class Companion:
 
     @classmethod
     def of(cls, single: Single) -> "Companion":
-        return cls(jnp.zeros(_sizes(single)), single)
+        return cls(np.zeros(_sizes(single), np.float32), single)
 
     def stored(self) -> tuple[int, ...]:
         """For each axis of the layer's array that of the stored one."""
@@ -149,7 +150,8 @@ class Companion:
 
 
 def _sizes(single: Single) -> tuple[int, ...]:
-    return tuple(range(_FIRST_SIZE, _FIRST_SIZE + len(single.shape)))
+    # The first is 0, so that none takes memory where JAX computes constants at once.
+    return (0, *range(_SECOND_SIZE, _SECOND_SIZE + len(single.shape)))[: len(single.shape)]
 
 
 def without_companions(params: Any, prefix: str = "") -> tuple[dict, dict[str, Companion]]:

@@ -28,7 +28,7 @@ from numpyro_bnn.posterior.prediction_sites import (
     without_imputed,
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
-from numpyro_bnn.posterior.separate_predictions import dependent_rows_message, rows_are_separate
+from numpyro_bnn.posterior.separate_predictions import dependent_rows_message, rows_depend
 from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place
@@ -46,6 +46,8 @@ _BLOCK = 2**24
 _BLOCK_IN_MEMORY = 6 * 2**20
 # What was traced of ready models.
 _traced = LastUsed()
+# Predictions of single numbers that are held at a time where they are reduced.
+_REDUCED = 2**22
 # Rows at a time, where these can be predicted in blocks.
 _ROWS = 1000
 _CALL = (
@@ -62,13 +64,17 @@ def predict(
     *,
     batch_size: int | None = None,
     site: str | None = None,
+    reduce: Callable[[Predictions], PyTree] | None = None,
     **by_row: PyTree,
-) -> Predictions:
+) -> Any:
     """The distribution of the target at new inputs under every draw.
 
     Rows are taken `batch_size` at a time and draws one after another in small vectors, so that
     memory beyond the result does not grow with either. Draws on disk are read in blocks. A model whose
     rows depend on one another, such as a recurrent network along them, predicts all rows of x together.
+    With `reduce` the result has no draws, and any number of rows takes the same memory::
+
+        mean, sd = bnn.predict(model, mcmc, x, reduce=bnn.average)
 
     :param model: the model, called as ``model(x)``; None where `samples` carries one.
     :param samples: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, a fitted estimator,
@@ -78,10 +84,12 @@ def predict(
     :param batch_size: rows at a time; default: 1000, or all rows where these depend on one another.
     :param site: the target, where the model has several sites without draws; or a deterministic
         site with a value for every row, of which there is only the mean.
+    :param reduce: a function of predictions, called with those of some rows at a time, that returns arrays
+        with rows first, such as :func:`numpyro_bnn.average`. Their parts are put together.
     :param by_row: further arguments of the model by name, such as an offset of each row of x; those that
         ``functools.partial`` binds to the model are taken too.
-    :return: predictions with leading axes (chain, draw, row). Latent sites under a plate that have no draws,
-        such as values of single rows at new rows, are drawn from their prior, one value for each draw:
+    :return: what `reduce` returns; without it :class:`Predictions` with leading axes (chain, draw, row).
+        Latent sites under a plate that have no draws, such as values of single rows at new rows, are drawn from their prior, one value for each draw:
         averages over draws are those of the posterior predictive distribution, while densities and noise of a
         single draw are those given this value.
     :raises ValueError: if it is not clear which site to predict, draws are missing or are latent values
@@ -112,16 +120,48 @@ def predict(
             "be kept on the host. Call it outside; `bnn.export` makes a function that can be transformed."
         )
     options: dict[str, Any] = {"batch_size": batch_size, "site": site}
-    others: dict[Any, PyTree] = dict(by_row)
-    if isinstance(samples, Draws):
-        found = predict_with(samples, x, others, **options)
-    else:
-        found = Predictor(model, x, others=others, **options)(samples)
-    _refuse_rows_of_nan(found, x)
-    return found
+
+    def predictor(x: PyTree, others: Mapping[Place, PyTree]) -> Predictor:
+        known = isinstance(samples, Draws)
+        of: Callable = partial(_predictor_of, samples) if known else partial(Predictor, model)
+        return of(x, others=others, **options)
+
+    return _in_parts(predictor, samples, x, by_row, reduce)
 
 
-def _refuse_rows_of_nan(predictions: Predictions, x: PyTree) -> None:
+def _in_parts(
+    predictor: Callable[..., "Predictor"],
+    samples: Mapping[str, Array],
+    x: PyTree,
+    by_row: dict[str, PyTree],
+    reduce: Callable[[Predictions], PyTree] | None,
+) -> Any:
+    """All predictions, or what `reduce` makes of those of some rows at a time."""
+    of_all = predictor(x, by_row)
+    draws = min(np.size(value) for value in samples.values() if np.size(value))
+    step = of_all.batch_size * max(1, _REDUCED // (draws * of_all.batch_size))
+    if reduce is None or of_all.size <= step or not of_all.are_separate(samples):
+        found = of_all(samples)
+        _refuse_rows_of_nan(found, x)
+        return found if reduce is None else reduce(found)
+    parts, places = [], list(of_all.others)
+    for begin in range(0, of_all.size, step):
+        rows = slice(begin, begin + step)
+        x_part, *values = _some_rows([x, *of_all.others.values()], rows, of_all.size)
+        found = predictor(x_part, dict(zip(places, values)))(samples)
+        _refuse_rows_of_nan(found, x_part, begin)
+        parts.append(jax.tree.map(np.asarray, reduce(found)))
+        shapes = [leaf.shape for leaf in jax.tree.leaves(parts[-1])]
+        count = min(step, of_all.size - begin)
+        if any(shape[:1] != (count,) for shape in shapes):
+            raise ValueError(
+                f"predict: reduce returned arrays of shapes {shapes} for {count} rows. Return arrays with a "
+                "value for each row, rows first."
+            )
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+
+def _refuse_rows_of_nan(predictions: Predictions, x: PyTree, first: int = 0) -> None:
     """Refuse rows without a prediction under any draw; a distribution without a mean has none at all rows."""
     main = np.asarray(predictions)
     if not np.isnan(main.min(initial=0.0)):
@@ -135,7 +175,7 @@ def _refuse_rows_of_nan(predictions: Predictions, x: PyTree) -> None:
     nan = [~np.isfinite(leaf[rows]).reshape(rows.size, -1).all(1) for leaf in inputs]
     of_inputs = np.any(nan, 0) if nan else np.zeros(rows.size, bool)
     if rows.size < bad.size or of_inputs.all():
-        named = ", ".join(map(str, rows[:5])) + (", …" if rows.size > 5 else "")
+        named = ", ".join(map(str, first + rows[:5])) + (", …" if rows.size > 5 else "")
         why = f", of which {of_inputs.sum()} have NaN or infinite inputs" if of_inputs.any() else ""
         raise ValueError(
             f"predict: the predictions of {rows.size} of {bad.size} rows are NaN under every draw (rows "
@@ -266,8 +306,8 @@ class Predictor:
         refuse_unknown_indices("predict", self.model, *self.arguments)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()
-        # Whether each row is predicted independently; None where that is unknown.
-        self._separate: bool | None = None
+        # Whether rows were seen to depend on one another, which few draws may not show.
+        self._dependent = False
         self._programs: dict[str, Callable] = {}
 
     def __call__(self, samples: Mapping[str, Array], first: int = 0) -> Predictions:
@@ -317,12 +357,12 @@ class Predictor:
 
     def are_separate(self, samples: Mapping[str, Array], part: int = _ROWS) -> bool:
         """Whether a row has the same predictions among any others, as far as can be seen."""
-        if self._separate is None:
+        if not self._dependent:
             samples = without_imputed(samples)
             target = self.target_of(samples)
             call = self.model, self.structure, target, samples, self.arguments, part
-            self._separate = rows_are_separate(*call)
-        return self._separate is not False
+            self._dependent = rows_depend(*call)
+        return not self._dependent
 
     def _structure_at(self, count: int) -> Structure:
         """Sites and plates of the model at the first rows."""

@@ -1,4 +1,4 @@
-"""Tells whether a model predicts a row the same among other rows, so that rows may be predicted in blocks."""
+"""Tells whether predictions of a row depend on the others, so that rows cannot be predicted in blocks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,15 +22,15 @@ from numpyro_bnn.potential.sites import Structure
 _BLOCKS = 32
 
 
-def rows_are_separate(
+def rows_depend(
     model: Callable,
     structure: Structure,
     target: str,
     samples: Mapping[str, Array],
     arguments: tuple[tuple, dict[str, Any]],
     part: int,
-) -> bool | None:
-    """Whether the distribution of a target at a row is the same among other rows, under the first draw."""
+) -> bool:
+    """Whether the distribution of a target at a row is another among other rows, under the first draw."""
     size = len(jax.tree.leaves(arguments[0][0])[0])
     shapes = {n: s for n, s in structure.shapes.items() if n in samples and n != target}
     grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)
@@ -45,30 +45,13 @@ def rows_are_separate(
         given = substitute(seed(model, jax.random.key(0)), data=draw)
         return _parameters(trace(given).get_trace(*args, **kwargs)[target])
 
-    def abstract(count: int) -> tuple[Any, list[jax.ShapeDtypeStruct]]:
-        def rows(shape: tuple[int, ...]) -> tuple[int, ...]:
-            return (count, *shape[1:]) if shape[:1] == (size,) else shape
-
-        shaped = [_shape(array, rows(np.shape(array))) for array in arrays]
-        return {name: _shape(value, shapes[name]) for name, value in grouped.items()}, shaped
-
-    def shapes_at(count: int) -> list[tuple[int, ...]]:
-        return [kind.shape for kind in jax.eval_shape(parameters, *abstract(count))]
+    def given(rows: np.ndarray) -> tuple[dict[str, jax.Array], Any]:
+        return one_draw(grouped, 0, 0), taken(arrays, rows, size)
 
     try:
-        program = Program(parameters)
-        draw = one_draw(grouped, 0, 0)
-
-        def at_rows(rows: np.ndarray) -> list[np.ndarray]:
-            return [
-                np.asarray(distribution)
-                for distribution in program(draw, taken(arrays, rows, size))
-            ]
-
-        same = same_in_parts(at_rows, shapes_at, size, part, _BLOCKS * part, drawn)
-        return None if same else False
-    except Exception:  # The model may raise; treat as unknown.
-        return None
+        return not same_in_parts(Program(parameters), given, size, part, _BLOCKS * part, drawn)
+    except Exception:  # The model may raise; treat as independent.
+        return False
 
 
 def _parameters(site: dict[str, Any]) -> list[jax.Array]:
@@ -84,11 +67,6 @@ def _parameters(site: dict[str, Any]) -> list[jax.Array]:
         # One joint distribution of all rows: this array by pairs of rows makes them dependent.
         found.append(jnp.zeros((shape[0], shape[0])))
     return [jnp.asarray(leaf) for leaf in found]
-
-
-def _shape(array: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    """A shape with the type that an array has on the device."""
-    return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(array.dtype))
 
 
 def dependent_rows_message(size: int, batch_size: int, others: Sequence[Place]) -> str:

@@ -6,14 +6,16 @@ network along the rows, lags made inside, a sum over rows. :func:`refuse_depende
 and chunks of such likelihoods.
 """
 
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import init_to_uniform
 
 from numpyro_bnn._types import Array
 from numpyro_bnn.compilation.program_identity import Program
@@ -27,11 +29,6 @@ _MOST = 100
 # Rounding, in standard deviations of a result and in proportion to its numbers.
 _ROUNDING, _LAST_DIGITS = 1e-3, 1e-5
 
-# From row numbers to arrays computed at these rows.
-AtRows = Callable[[np.ndarray], Sequence[np.ndarray]]
-# From a number of rows to the shapes of these arrays.
-Shapes = Callable[[int], Sequence[tuple[int, ...]]]
-
 
 def differing(first: tuple[int, ...], second: tuple[int, ...]) -> list[int]:
     """Axes on which two shapes differ."""
@@ -41,9 +38,14 @@ def differing(first: tuple[int, ...], second: tuple[int, ...]) -> list[int]:
 
 
 def same_in_parts(
-    at_rows: AtRows, shapes: Shapes, size: int, part: int, most: int, drawn: bool = False
+    function: Callable,
+    given: Callable[[np.ndarray], tuple],
+    size: int,
+    part: int,
+    most: int,
+    drawn: bool = False,
 ) -> bool:
-    """Whether rows have the same results together and in parts, up to rounding."""
+    """Whether `function` of what is `given` at row numbers has the same results in parts of the rows."""
     # The first and the last rows of some are computed alone: dependence on other rows, on their number or
     # on the place of a row shows. Results have their rows on the axis that changes with their number; those
     # without such an axis must not change at all. Random numbers belong to places (`drawn`): then other
@@ -51,10 +53,16 @@ def same_in_parts(
     if size < 2:
         return True
     pairs = _replaced(size, part) if drawn else _parts(size, part, most)
-    axes = [differing(*pair) for pair in zip(shapes(size), shapes(size - 1))]
+
+    def at_rows(rows: np.ndarray) -> list[np.ndarray]:
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(function(*given(rows)))]
+
+    rows = pairs[0][0]
+    together = at_rows(rows)
+    fewer = jax.tree.leaves(jax.eval_shape(function, *given(rows[:-1])))
+    axes = [differing(one.shape, two.shape) for one, two in zip(together, fewer)]
     if any(len(axis) > 1 for axis in axes):
         return False
-    together = at_rows(pairs[0][0])
     for _, rows, kept, place in pairs:
         for one, two, axis in zip(together, at_rows(rows), axes):
             at = (slice(None),) * axis[0] if axis else ()
@@ -131,21 +139,27 @@ def _distributions(
     return [jnp.asarray(leaf) for leaf in found if isinstance(leaf, (jax.Array, np.ndarray))]
 
 
+def _some_value(site: dict[str, Any]) -> jax.Array | None:
+    """Numbers for a latent site that look random, and take no time to compile."""
+    if site["type"] != "sample" or site["is_observed"] or site["fn"].support.is_discrete:
+        return None
+    if site["value"] is not None:
+        return site["value"]
+    transform = biject_to(site["fn"].support)
+    shape = transform.inverse_shape(site["fn"].shape(site["kwargs"].get("sample_shape") or ()))
+    phase = zlib.crc32(site["name"].encode()) % 997
+    return transform(jnp.sin(phase + 12.9898 * jnp.arange(prod(shape))).reshape(shape))
+
+
 def _are_separate(potential: Any, plate: str, size: int) -> bool:
     """Compare distributions at the data, or at made-up data where these are traced; once for each program."""
     arguments = Arguments.split(potential.args, potential.kwargs)
 
     def distributions(indices: jax.Array, arrays: list[jax.Array]) -> list[jax.Array]:
-        seeded = seed(potential.rows_of(indices, plate), jax.random.key(0))
-        drawn = substitute(seeded, substitute_fn=init_to_uniform(radius=1.0))
+        model = substitute(potential.rows_of(indices, plate), substitute_fn=_some_value)
+        drawn = seed(model, jax.random.key(0))
         given = Arguments.join(arrays, arguments.static)
         return _distributions(potential, drawn, len(indices) / size, given)
-
-    def shapes(count: int) -> Sequence[tuple[int, ...]]:
-        kinds = jax.eval_shape(
-            distributions, jax.ShapeDtypeStruct((count,), jnp.int32), arguments.arrays
-        )
-        return [kind.shape for kind in kinds]
 
     some = jax.ShapeDtypeStruct((min(_TOGETHER, size),), jnp.int32)
     kinds = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arguments.arrays]
@@ -155,21 +169,12 @@ def _are_separate(potential: Any, plate: str, size: int) -> bool:
     if key not in _known:
         if len(_known) >= _MOST:
             _known.clear()
-        _known[key] = _compared(program, shapes, arguments.arrays, size, potential)
+        arrays = [_made_up(array) for array in arguments.arrays]
+        part, drawn = _TOGETHER // 2 - 1, potential.structure.takes_keys
+        _known[key] = same_in_parts(
+            program, lambda rows: (rows.astype(np.int32), arrays), size, part, _TOGETHER, drawn
+        )
     return _known[key]
-
-
-def _compared(
-    program: Program, shapes: Callable, given: list[Array], size: int, potential: Any
-) -> bool:
-    with jax.ensure_compile_time_eval():
-        arrays = [_made_up(array) for array in given]
-
-        def at_rows(rows: np.ndarray) -> list[np.ndarray]:
-            return [np.asarray(one) for one in program(jnp.asarray(rows, jnp.int32), arrays)]
-
-        drawn = potential.structure.takes_keys
-        return same_in_parts(at_rows, shapes, size, _TOGETHER // 2 - 1, _TOGETHER, drawn)
 
 
 def _made_up(array: Array) -> Array:
@@ -180,4 +185,4 @@ def _made_up(array: Array) -> Array:
     few = (min(len(array), 509), *array.shape[1:]) if array.ndim else ()
     real = jnp.issubdtype(array.dtype, jnp.floating)
     values = rng.normal(size=few) if real else rng.integers(0, 2, few)
-    return jnp.asarray(np.resize(values, array.shape), array.dtype)
+    return np.resize(values, array.shape).astype(array.dtype)

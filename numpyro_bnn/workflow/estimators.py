@@ -5,9 +5,10 @@ they are given, and everything that is learned has a name that ends in an unders
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import jax
 import numpy as np
 from numpy.typing import ArrayLike
 from numpyro.util import find_stack_level
@@ -97,6 +98,16 @@ class BNNEstimator(BaseEstimator):
             self.calibration_ = calibrate(self, table_like(self, X[held]), targets, COVERAGE)
         warn_of_verdict(type(self).__name__, self.report_)
         return self
+
+    def _reduced(self, X: ArrayLike, reduce: Callable[[Predictions], Any]) -> Any:
+        """What `reduce` makes of predictions, some rows at a time: memory does not grow with rows."""
+        check_is_fitted(self)
+        X = validated(self, X, reset=False)
+        if not self._separate:
+            return reduce(predict(None, self.draws_, table_like(self, X)))
+        rows = table_like(self, in_blocks(X))
+        made = predict(None, self.draws_, rows, batch_size=BLOCK, reduce=reduce)
+        return jax.tree.map(lambda leaf: leaf[: len(X)], made)
 
     def predictions(self, X: ArrayLike) -> Predictions:
         """Predictions of every draw, as :func:`numpyro_bnn.predict` gives them.
@@ -265,7 +276,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         :param return_std: also give the standard deviation of the predictive distribution, noise included.
         :return: (N,), or (N, targets) of several targets; or a pair of such arrays.
         """
-        mean, scale = average(self.predictions(X))
+        mean, scale = self._reduced(X, average)
         return (mean, scale) if return_std else mean
 
     def predict_quantiles(
@@ -277,7 +288,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         :param quantiles: probabilities strictly between 0 and 1.
         :return: (N, quantiles), or (N, targets, quantiles) of several targets.
         """
-        return np.moveaxis(self.predictions(X).quantiles(quantiles), 0, -1)
+        return self._reduced(X, lambda made: np.moveaxis(made.quantiles(quantiles), 0, -1))
 
     def predict_interval(
         self, X: ArrayLike, coverage: float = 0.9
@@ -415,7 +426,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         :param X: inputs (N, columns).
         :return: (N, classes), each row adding up to 1.
         """
-        probs = np.asarray(average(self.predictions(X)), np.float64)
+        probs = np.asarray(self._reduced(X, average), np.float64)
         return probs / probs.sum(1, keepdims=True)
 
     def predict(self, X: ArrayLike) -> np.ndarray:

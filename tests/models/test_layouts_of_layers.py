@@ -166,6 +166,8 @@ def test_companions_of_arrays_of_many_axes_take_no_memory(rank):
             return x + self.param("mix", nn.initializers.ones, (2,) * rank).sum()
 
     assert known_of(shapes_of(Stacked(Own), ROWS), "tokens.mix") == (2, rank)
+    with jax.ensure_compile_time_eval():
+        assert known_of(shapes_of(Stacked(Own), ROWS), "tokens.mix") == (2, rank)
 
 
 def test_a_kernel_that_is_stored_scaled_has_its_axes():

@@ -95,20 +95,9 @@ DEPENDENT = {
 }
 
 
-def rows(count):
-    return (jax.ShapeDtypeStruct((count, 4), float),)
-
-
 def by_numbers(function, size=24, part=8):
     x = np.random.default_rng(1).normal(size=(size, 4)).astype(np.float32)
-
-    def at_rows(numbers):
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(function(jnp.asarray(x[numbers])))]
-
-    def shapes(count):
-        return [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(function, *rows(count)))]
-
-    return same_in_parts(at_rows, shapes, size, part, size)
+    return same_in_parts(function, lambda rows: (jnp.asarray(x[rows]),), size, part, size)
 
 
 @pytest.fixture(autouse=True)

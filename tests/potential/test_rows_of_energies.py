@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from flax import linen as nn
 from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
@@ -84,6 +85,33 @@ def test_a_constant_array_of_the_model_counts():
     assert bnn.potential_of(less_mean(0.0), X, Y).data_plate() == ("d", 30)
     with pytest.raises(ValueError, match=MESSAGE):
         bnn.potential_of(less_mean(1.0), X, Y).data_plate()
+
+
+class Normalised(nn.Module):
+    """A layer that subtracts means over the rows that it gets."""
+
+    @nn.compact
+    def __call__(self, x):
+        hidden = nn.Dense(3)(x)
+        return nn.Dense(1)(jnp.tanh(hidden - hidden.mean(0)))[:, 0]
+
+
+PRIORS = {"fan-in": bnn.priors.FanIn(), "by unit": bnn.priors.Hierarchical.width(1.0, unit=1.0)}
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_networks_that_relate_rows_are_refused_under_any_prior(prior):
+    """Priors that ask for the layout of arrays made this check fail, unseen."""
+
+    def model(x, y=None):
+        net = bnn.random_module("net", Normalised(), PRIORS[prior], x[:1])
+        with numpyro.plate("d", len(x)):
+            mean = net(numpyro.subsample(x, event_dim=1))
+            target = None if y is None else numpyro.subsample(y, event_dim=0)
+            numpyro.sample("y", dist.Normal(mean, 1.0), obs=target)
+
+    with pytest.raises(ValueError, match=MESSAGE):
+        bnn.potential_of(model, X, Y).data_plate()
 
 
 def test_weights_of_rows_are_no_dependence():

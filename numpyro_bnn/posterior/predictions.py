@@ -89,9 +89,9 @@ def predict(
     :param by_row: further arguments of the model by name, such as an offset of each row of x; those that
         ``functools.partial`` binds to the model are taken too.
     :return: what `reduce` returns; without it :class:`Predictions` with leading axes (chain, draw, row).
-        Latent sites under a plate that have no draws, such as values of single rows at new rows, are drawn from their prior, one value for each draw:
-        averages over draws are those of the posterior predictive distribution, while densities and noise of a
-        single draw are those given this value.
+        Latent sites under a plate that have no draws, such as values of single rows at new rows, are drawn
+        from their prior, one value for each draw: averages over draws are those of the posterior predictive
+        distribution, while densities and noise of a single draw are those given this value.
     :raises ValueError: if it is not clear which site to predict, draws are missing or are latent values
         of other rows, inputs have no rows or other columns than the fit had, the first axis of the site is
         not that of the rows, or `batch_size` would part rows that depend on one another.
@@ -120,13 +120,10 @@ def predict(
             "be kept on the host. Call it outside; `bnn.export` makes a function that can be transformed."
         )
     options: dict[str, Any] = {"batch_size": batch_size, "site": site}
-
-    def predictor(x: PyTree, others: Mapping[Place, PyTree]) -> Predictor:
-        known = isinstance(samples, Draws)
-        of: Callable = partial(_predictor_of, samples) if known else partial(Predictor, model)
-        return of(x, others=others, **options)
-
-    return _in_parts(predictor, samples, x, by_row, reduce)
+    of: Callable = partial(Predictor, model)
+    if isinstance(samples, Draws):
+        of = partial(_predictor_of, samples)
+    return _in_parts(partial(of, **options), samples, x, by_row, reduce)
 
 
 def _in_parts(
@@ -137,7 +134,7 @@ def _in_parts(
     reduce: Callable[[Predictions], PyTree] | None,
 ) -> Any:
     """All predictions, or what `reduce` makes of those of some rows at a time."""
-    of_all = predictor(x, by_row)
+    of_all = predictor(x, others=by_row)
     draws = min(np.size(value) for value in samples.values() if np.size(value))
     step = of_all.batch_size * max(1, _REDUCED // (draws * of_all.batch_size))
     if reduce is None or of_all.size <= step or not of_all.are_separate(samples):
@@ -148,7 +145,7 @@ def _in_parts(
     for begin in range(0, of_all.size, step):
         rows = slice(begin, begin + step)
         x_part, *values = _some_rows([x, *of_all.others.values()], rows, of_all.size)
-        found = predictor(x_part, dict(zip(places, values)))(samples)
+        found = predictor(x_part, others=dict(zip(places, values)))(samples)
         _refuse_rows_of_nan(found, x_part, begin)
         parts.append(jax.tree.map(np.asarray, reduce(found)))
         shapes = [leaf.shape for leaf in jax.tree.leaves(parts[-1])]

@@ -52,7 +52,7 @@ def test_a_room_says_what_it_is_for(name):
 
 def test_the_picture_is_current():
     drawn = architecture.PICTURE.read_text(encoding="utf-8")
-    assert drawn == architecture.picture(), "draw it again: python tests/architecture.py"
+    assert drawn == architecture.picture(), "draw it again: python tests/support/architecture.py"
 
 
 @pytest.mark.parametrize("library", HOME)

@@ -138,7 +138,7 @@ def test_two_processes_that_run_at_once_leave_one_whole_run(tmp_path, monkeypatc
     program = """
 import sys
 sys.path.insert(0, sys.argv[2])
-sys.path.append(sys.argv[2] + "/..")
+sys.path.append(sys.argv[2] + "/../support")
 from test_locks import run, sampler
 mcmc = sampler(checkpoint=sys.argv[1])
 print("ready", flush=True)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 # The test of the week, and the quicker one that every change runs.
 WEEKLY = dict(
     line.split(" <- ")

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 PAGES = ROOT / "notebooks" / "pages"
 DOCUMENTS = [README, *sorted(PAGES.rglob("*.md"))]

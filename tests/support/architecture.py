@@ -1,6 +1,6 @@
 """The package as its source has it: rooms, files and the imports between them, and their picture.
 
-``python tests/architecture.py`` draws ``numpyro_bnn/architecture.svg`` anew.
+``python tests/support/architecture.py`` draws ``numpyro_bnn/architecture.svg`` anew.
 """
 
 import ast
@@ -10,7 +10,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-ROOT = Path(__file__).resolve().parents[1] / "numpyro_bnn"
+ROOT = Path(__file__).resolve().parents[2] / "numpyro_bnn"
 PICTURE = ROOT / "architecture.svg"
 # Rooms that are large enough to be seen in parts.
 NESTED = ("samplers", "diagnostics")

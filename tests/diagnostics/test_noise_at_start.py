@@ -9,6 +9,8 @@ from numpyro.infer import HMC, NUTS
 
 import numpyro_bnn as bnn
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2)).astype(np.float32)
 Y = X[:, 0] + 0.5 * RNG.normal(size=60).astype(np.float32)

@@ -9,6 +9,8 @@ import pytest
 import numpyro_bnn as bnn
 from numpyro_bnn.workflow.relevance import relevance
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 SCALE = 0.5
 
 

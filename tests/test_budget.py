@@ -4,7 +4,7 @@ import ast
 
 from architecture import FILES
 
-LINES, MOST_FILES, EXECUTABLE = 45_500, 250, 29_700
+LINES, MOST_FILES, EXECUTABLE = 45_400, 248, 29_600
 # The longest file of one idea.
 LONGEST = 600
 

@@ -45,7 +45,7 @@ def rows_depend(
         given = substitute(seed(model, jax.random.key(0)), data=draw)
         return _parameters(trace(given).get_trace(*args, **kwargs)[target])
 
-    def given(rows: np.ndarray) -> tuple:
+    def given(rows: np.ndarray) -> tuple[dict[str, Any], Any]:
         return one_draw(grouped, 0, 0), taken(arrays, rows, size)
 
     try:

@@ -259,7 +259,7 @@ test_until.until(test_until.sampler({folder!r}))
 
 def is_killed_at_the_second_look(folder):
     tests = Path(__file__).resolve().parents[1]
-    child = CHILD.format(paths=[str(tests), str(tests / "run")], folder=str(folder))
+    child = CHILD.format(paths=[str(tests), str(tests / "workflow")], folder=str(folder))
     ran = subprocess.run(
         [sys.executable, "-c", child], cwd=tests.parent, capture_output=True, text=True, check=False
     )

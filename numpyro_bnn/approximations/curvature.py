@@ -23,11 +23,11 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import polygamma
 from numpyro.handlers import seed, substitute, trace
+from numpyro.ops.provenance import eval_provenance
 
 from numpyro_bnn.approximations.marginal_energy import Marginal, marginal_of
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.distributions.unwrap import family_of
-from numpyro_bnn.models.jaxpr_dependence import AFFINE, CONSTANT, dependence
 from numpyro_bnn.potential.data_dependencies import is_factor
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.sites import counted
@@ -156,11 +156,9 @@ def _check_values(
         found.update(sites_at(v))
         return {n: jax.tree.leaves(found[n]["value"]) for n in structure.observed}
 
-    program, shapes = jax.make_jaxpr(values, return_shape=True)(at)
-    kinds = jax.tree.unflatten(jax.tree.structure(shapes), dependence(program.jaxpr, [AFFINE]))
-    for name, of_site in kinds.items():
+    for name, sources in eval_provenance(values, v=at).items():
         family = family_of(found[name]["fn"])
-        if not isinstance(family, _LOCATION) and any(kind != CONSTANT for kind in of_site):
+        if not isinstance(family, _LOCATION) and any(sources):
             raise UnknownInformation(
                 f"laplace: the observed value of '{name}' depends on latent sites, and the Gauss-Newton "
                 f"matrix of such a value is known for Normal and StudentT, not for {type(family).__name__}."

@@ -19,10 +19,10 @@ from numpyro_bnn.diagnostics.sampler_stats import LIMITS
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.loo_preconditions import sites_from_priors
-from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import first_rows, predict_with, starts_as_draws
 from numpyro_bnn.posterior.predictive_draws import Predictions
+from numpyro_bnn.posterior.training_data import observed_targets
 from numpyro_bnn.priors.paths import is_auxiliary
 from numpyro_bnn.samplers.suspects import named_elsewhere
 from numpyro_bnn.storage.stored_array import StoredArray, read_by_scalar

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend import core
 from numpyro.handlers import block, seed
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.models.jaxpr_dependence import called, walk
 from numpyro_bnn.priors.paths import CallOrder, layer_of
 
 # What a value depends on: paths of parameters, and `_DATA` for the inputs.
@@ -50,38 +50,21 @@ def call_order(
     return CallOrder(tuple(feeds), from_data, tuple(not_called))
 
 
-def _visit(jaxpr: Any, inputs: Sequence[Sources], feeds: dict[str, Sources]) -> list[Sources]:
+def _visit(program: Any, inputs: Sequence[Sources], feeds: dict[str, Sources]) -> list[Sources]:
     """What each output of a program depends on; fills `feeds` with the first input of every layer."""
-    known: dict[Any, Sources] = dict(zip(jaxpr.invars, inputs))
 
-    def of(atom: Any) -> Sources:
-        return _NOTHING if isinstance(atom, core.Literal) else known.get(atom, _NOTHING)
+    def of_equation(equation: Any, given: list[Sources]) -> list[Sources]:
+        inner, params = called(equation), equation.params
+        if "branches" in params:
+            inner, given = params["branches"][-1].jaxpr, given[1:]
+        elif "body_jaxpr" in params:
+            inner, given = params["body_jaxpr"].jaxpr, given[params["cond_nconsts"] :]
+        if inner is not None and len(inner.outvars) == len(equation.outvars):
+            return _visit(inner, given, feeds)
+        _apply(given, feeds)
+        return [_NOTHING.union(*given)] * len(equation.outvars)
 
-    for eqn in jaxpr.eqns:
-        given = [of(atom) for atom in eqn.invars]
-        inner = _inner(eqn, given)
-        if inner is None:
-            _apply(given, feeds)
-            found = [_NOTHING.union(*given)] * len(eqn.outvars)
-        else:
-            found = _visit(*inner, feeds)
-        known.update(zip(eqn.outvars, found))
-    return [of(atom) for atom in jaxpr.outvars]
-
-
-def _inner(eqn: Any, given: list[Sources]) -> tuple[Any, list[Sources]] | None:
-    """The program inside an equation, and what its inputs depend on; None where there is none."""
-    if "branches" in eqn.params:
-        program, given = eqn.params["branches"][-1], given[1:]
-    elif "body_jaxpr" in eqn.params:
-        program, given = eqn.params["body_jaxpr"], given[eqn.params["cond_nconsts"] :]
-    else:
-        names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-        program = next((eqn.params[name] for name in names if name in eqn.params), None)
-    program = getattr(program, "jaxpr", program)
-    if program is None or len(program.invars) != len(given):
-        return None
-    return (program, given) if len(program.outvars) == len(eqn.outvars) else None
+    return walk(program, inputs, of_equation, _NOTHING)
 
 
 def _apply(given: list[Sources], feeds: dict[str, Sources]) -> None:

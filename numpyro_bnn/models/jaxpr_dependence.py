@@ -6,9 +6,37 @@ apart where the logit of one class depends on the weights of that class alone: c
 kernel leads to column k of the logits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+# The program that an equation calls with its own arguments, as ``jax.jit`` does.
+_CALLED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+
+
+def walk(
+    program: Any, inputs: Sequence[T], rule: Callable[[Any, list[T]], Sequence[T]], constant: T
+) -> list[T]:
+    """What is known of each output of a jaxpr, by a rule for an equation and what is known of its inputs."""
+    known: dict[Any, T] = dict(zip(program.invars, inputs))
+
+    def of(variable: Any) -> T:
+        # Literals cannot be looked up, and constants of the program are not in the table.
+        return constant if hasattr(variable, "val") else known.get(variable, constant)
+
+    for equation in program.eqns:
+        given = [of(variable) for variable in equation.invars]
+        known.update(zip(equation.outvars, rule(equation, given)))
+    return [of(variable) for variable in program.outvars]
+
+
+def called(equation: Any) -> Any:
+    """The program inside an equation that takes all of its inputs; None where there is none."""
+    program = next((equation.params[k] for k in _CALLED if k in equation.params), None)
+    program = getattr(program, "jaxpr", program)
+    return None if program is None or len(program.invars) != len(equation.invars) else program
+
 
 CONSTANT, AFFINE, OTHER = range(3)
 
@@ -23,35 +51,20 @@ _PRODUCTS = {"mul", "dot_general", "conv_general_dilated"}
 # Affine in some inputs where the others are constant.
 _IN_FIRST = {"div", "slice", "dynamic_slice", "gather"}
 _IN_LATER = {"select_n"}
+_LOOPS = {"scan", "while", "cond"}
 
 
 def dependence(program: Any, inputs: Sequence[int]) -> list[int]:
     """Whether each output of a jaxpr is ``CONSTANT``, ``AFFINE`` or ``OTHER`` in its ``AFFINE`` inputs."""
-    known: dict[Any, int] = dict(zip(program.invars, inputs))
-
-    def kind(variable: Any) -> int:
-        # Literals cannot be looked up, and constants of the program are not in the table.
-        return CONSTANT if hasattr(variable, "val") else known.get(variable, CONSTANT)
-
-    for equation in program.eqns:
-        kinds = [kind(variable) for variable in equation.invars]
-        for variable, result in zip(equation.outvars, _of_equation(equation, kinds)):
-            known[variable] = result
-    return [kind(variable) for variable in program.outvars]
+    return walk(program, inputs, _kinds_of_equation, CONSTANT)
 
 
-def _of_equation(equation: Any, kinds: list[int]) -> list[int]:
-    count = len(equation.outvars)
+def _kinds_of_equation(equation: Any, kinds: list[int]) -> list[int]:
+    count, name = len(equation.outvars), equation.primitive.name
     if not any(kinds):
         return [CONSTANT] * count
-    inner = next(
-        (equation.params[k] for k in ("jaxpr", "call_jaxpr") if k in equation.params), None
-    )
-    name = equation.primitive.name
-    if inner is not None and name not in ("scan", "while", "cond"):
-        inner = getattr(inner, "jaxpr", inner)
-        if len(inner.invars) == len(kinds):
-            return dependence(inner, kinds)
+    if name not in _LOOPS and (inner := called(equation)) is not None:
+        return dependence(inner, kinds)
     varying = [i for i, k in enumerate(kinds) if k]
     affine = (
         name in _SUMS
@@ -74,30 +87,16 @@ _ENTRYWISE = {
 def slice_axes(program: Any, inputs: Sequence[int | None]) -> list[int | None]:
     """For every output of a jaxpr the axis whose slice k depends on slices k of the inputs alone."""
     # None for inputs and outputs that are constant; ``MIXED`` for outputs that may mix slices.
-    known: dict[Any, int | None] = dict(zip(program.invars, inputs))
-
-    def axis(variable: Any) -> int | None:
-        # Literals cannot be looked up, and constants of the program are not in the table.
-        return None if hasattr(variable, "val") else known.get(variable)
-
-    for equation in program.eqns:
-        axes = [axis(variable) for variable in equation.invars]
-        for variable, result in zip(equation.outvars, _axes_of_equation(equation, axes)):
-            known[variable] = result
-    return [axis(variable) for variable in program.outvars]
+    return walk(program, inputs, _axes_of_equation, None)
 
 
 def _axes_of_equation(equation: Any, axes: list[int | None]) -> list[int | None]:
-    count = len(equation.outvars)
+    count, name, params = len(equation.outvars), equation.primitive.name, equation.params
     varying = [i for i, axis in enumerate(axes) if axis is not None]
     if not varying:
         return [None] * count
-    name, params = equation.primitive.name, equation.params
-    inner = next((params[k] for k in ("jaxpr", "call_jaxpr") if k in params), None)
-    if inner is not None and name not in ("scan", "while", "cond"):
-        inner = getattr(inner, "jaxpr", inner)
-        if len(inner.invars) == len(axes):
-            return slice_axes(inner, axes)
+    if name not in _LOOPS and (inner := called(equation)) is not None:
+        return slice_axes(inner, axes)
     if len({axes[i] for i in varying}) > 1 or axes[varying[0]] == MIXED:
         return [MIXED] * count
     axis = axes[varying[0]]

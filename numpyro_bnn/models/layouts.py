@@ -21,7 +21,7 @@ import numpy as np
 from flax import linen, nnx
 
 from numpyro_bnn._types import Array
-from numpyro_bnn.priors.paths import LaidOut, Shape, Shapes, UnitAxis, is_guessed, summed_axes
+from numpyro_bnn.priors.paths import LaidOut, Shape, Shapes, UnitAxis, usual_axes
 
 
 class Summed(NamedTuple):
@@ -42,7 +42,7 @@ class Single(NamedTuple):
 def single_array(layer: Any, name: str, shape: Shape, equation: str | None = None) -> Single:
     """An array of an unstacked layer; `equation` is that of an ``Einsum`` which gets it in its call."""
     if (axes := declared_axes(layer, name, len(shape))) is not None:
-        return Single(shape, Summed(axes, tuple(UnitAxis(axis) for axis in axes[:1])))
+        return Single(shape, Summed(axes, _first_unit(axes)))
     if name != "kernel":
         return Single(shape)
     if isinstance(layer, (linen.Einsum, nnx.Einsum)):
@@ -250,28 +250,28 @@ def _as_stored(
     # `embeddings`: for each axis of the single array that of the stored one, in all ways that fit.
     if single.problem is not None:
         return LaidOut(shape, None, "the layer", problem=single.problem)
-    axes = summed_axes(path, single.shape)
-    axes, units = single.summed or Summed(axes, tuple(UnitAxis(axis) for axis in axes[:1]))
     # The usual layout follows from the name of the array.
-    usual = summed_axes(path, shape)
-    if not axes and not usual:
-        return shape
+    own, usual = usual_axes(path, single.shape), usual_axes(path, shape)
+    if single.summed is None and own is None:
+        return LaidOut(shape, None, "the layer")
+    axes, units = single.summed or Summed(own or (), _first_unit(own))
     if not axes:
-        return LaidOut(shape, (), "the layer")
+        return shape if usual == () else LaidOut(shape, (), "the layer")
     found = {
-        Summed(tuple(own[a] for a in axes), tuple(UnitAxis(own[a], n) for a, n in units))
-        for own in embeddings
+        Summed(tuple(at[a] for a in axes), tuple(UnitAxis(at[a], n) for a, n in units))
+        for at in embeddings
     }
     if len(found) != 1:
         # All ways have the same sizes, and so the same fan-in.
         some = min(found).axes if found else None
         return LaidOut(shape, some, "the layer", problem=problem)
     ((axes, units),) = found
-    if single.summed is None and is_guessed(path, single.shape):
-        return shape if axes == usual else LaidOut(shape, axes, "the layer", units, guessed=True)
-    as_usual = (axes, units) == (usual, tuple(UnitAxis(axis) for axis in usual[:1]))
-    known_so = as_usual and not is_guessed(path, shape)
-    return shape if known_so else LaidOut(shape, axes, "the layer", units)
+    as_usual = (axes, units) == (usual, _first_unit(usual))
+    return shape if as_usual else LaidOut(shape, axes, "the layer", units)
+
+
+def _first_unit(axes: tuple[int, ...] | None) -> tuple[UnitAxis, ...]:
+    return tuple(UnitAxis(axis) for axis in (axes or ())[:1])
 
 
 def layouts_of_nnx(module: nnx.Module, shapes: Shapes) -> Shapes:
@@ -338,7 +338,7 @@ def _beside_others(
     leading = tuple(range(more))
     if common == {leading} or len(shape) - more < 2:
         return own(range(more, len(shape)))
-    if not summed_axes(path, shape):
+    if usual_axes(path, shape) == ():
         return shape
     problem = (
         f"it is no array of a layer that is known, and along which of the axes of {tuple(shape)} it is "

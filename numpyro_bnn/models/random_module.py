@@ -113,15 +113,16 @@ def random_module(
     ``input_axes: ClassVar = {"weight": 1}``, which only such priors ask for; -1 is right for stacked layers
     too. Modules of Flax may say so as well. Where they do not, their own arrays of two axes count as (inputs,
     outputs), names that end in ``bias``, ``scale`` or ``embedding`` as arrays that no output sums, and one of
-    three axes and more that is no ``kernel`` is guessed to sum over all axes but the last, with a warning.
+    three axes and more that is no ``kernel`` is refused by such priors.
 
     Arrays of whole numbers, and everything else that is no array, stay as they are in the module.
 
     Layers that ``nn.scan`` or ``vmap`` stacked along an axis have the fan-in of one of them, and share the
     precisions of their arrays and of the units that weights come from. Arrays of linen modules are followed
-    to where they are stored, along whichever axis, transposed or not; an array that several layers share
-    counts as that of the first. NNX modules are not called here: own parameters of a class count as stacked
-    where all layers of Flax inside of it are. What stays unknown is an error of the priors that ask for it.
+    to where they are stored, along whichever axis, and those under ``nn.map_variables`` found by their
+    sizes; an array that several layers share counts as that of the first. NNX modules are not called
+    here: own parameters of a class count as stacked where all layers of Flax inside of it are. What stays
+    unknown is an error of the priors that ask for it.
 
     A network may compute in half precision (``dtype=jnp.bfloat16``). Its outputs are then converted to
     float32, since sums of log densities over rows need more digits.

@@ -21,10 +21,9 @@ from numpyro.util import find_stack_level
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.prediction_programs import VECTOR, flat_draws
+from numpyro_bnn.posterior.prediction_programs import VECTOR, flat_draws, parameters_of
 from numpyro_bnn.posterior.prediction_sites import draws_for
 from numpyro_bnn.posterior.predictions import Predictor, keys_of_draws
-from numpyro_bnn.posterior.target_parameters import parameters_of
 from numpyro_bnn.samplers.suspects import warn_of_use
 from numpyro_bnn.storage.folders import require_writable
 

@@ -26,9 +26,9 @@ from scipy.special import logsumexp
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.prediction_programs import flat_draws
 from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.training_data import observed_targets
 
 _MOST_STEPS = 200_000
 

@@ -17,7 +17,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.priors.coordinates import parameterize, to_own_coordinates
-from numpyro_bnn.priors.paths import summed_axes
+from numpyro_bnn.priors.paths import usual_axes
 from numpyro_bnn.priors.precision_conditionals import prior_means, typical_values
 
 
@@ -128,9 +128,10 @@ def shrink(name: str, value: jax.Array, known: int | None = None) -> jax.Array:
     if "/" not in name or jnp.ndim(value) < 2:
         return value
     if (count := known) is None:
-        # Not `fan_in`, which warns of guesses: a rough size is enough.
+        # Not `fan_in`, which refuses what it does not know: a rough size is enough.
         shape = jnp.shape(value)
-        count = prod(shape[axis] for axis in summed_axes(name.rsplit("/", 1)[1], shape))
+        axes = usual_axes(name.rsplit("/", 1)[1], shape)
+        count = prod(shape[:-1] if axes is None else [shape[axis] for axis in axes])
     limit = 1 / jnp.sqrt(count)
     spread = jnp.sqrt(jnp.mean(value**2))
     return value * jnp.minimum(1.0, limit / spread)

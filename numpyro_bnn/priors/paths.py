@@ -3,7 +3,6 @@
 A path is dotted (``"Dense_0.kernel"``); a sample site is the name of the network, a slash and the path.
 """
 
-import warnings
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, NamedTuple
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
-from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import PyTree
 
@@ -35,7 +33,6 @@ class LaidOut(tuple[int, ...]):
     # The axes over source units, None where they are not known; by default the first of `summed`.
     units: tuple[UnitAxis, ...] | None
     problem: str | None  # Why something is not known and what to do, for messages
-    guessed: bool  # Whether `summed` is a guess, which priors warn of
 
     def __new__(
         cls,
@@ -44,11 +41,10 @@ class LaidOut(tuple[int, ...]):
         owner: str,
         units: tuple[UnitAxis, ...] | None = None,
         problem: str | None = None,
-        guessed: bool = False,
     ) -> "LaidOut":
         made = super().__new__(cls, shape)
         made.summed, made.owner, made.problem = summed, owner, problem
-        made.units, made.guessed = units, guessed
+        made.units = units
         if units is None and problem is None and summed is not None:
             made.units = tuple(UnitAxis(axis) for axis in summed[:1])
         return made
@@ -167,8 +163,6 @@ _SPLIT_PROJECTIONS = ("query", "key", "value")
 
 # Arrays whose names end so enter an output once, without a sum.
 _ENTER_ONCE = ("bias", "embedding", "scale")
-# Guesses that were warned of: every trace of a model calls its prior again.
-_WARNED: set[tuple[str, Shape]] = set()
 
 
 def is_auxiliary(site: str) -> bool:
@@ -189,7 +183,6 @@ def fan_in(path: str, shape: Shape) -> int:
     :param path: dotted path; its last component names the array, the one before the layer.
     :param shape: shape of the array, which may know its layout (:class:`LaidOut`).
     """
-    _warn_of_guess(path, shape)
     return prod(shape[axis] for axis in summed_axes(path, shape))
 
 
@@ -203,49 +196,35 @@ def unit_axes(path: str, shape: Shape) -> tuple[UnitAxis, ...]:
     # Rows of a dense kernel, all input axes of a layer with several, input channels of a convolution (and
     # of the query, key and value projections of attention), groups and their input channels of one in
     # groups; () for biases, scales and embeddings. Where no layer is known it is one axis.
-    _warn_of_guess(path, shape)
-    if isinstance(shape, LaidOut):
-        return shape.unit_axes(path)
-    return tuple(UnitAxis(axis) for axis in summed_axes(path, shape)[:1])
+    return _laid_out(path, shape).unit_axes(path)
 
 
 def summed_axes(path: str, shape: Shape) -> tuple[int, ...]:
     """The axes over which one output of a layer sums, the one that runs over units first."""
-    # A shape with a layout says it (`LaidOut`). Otherwise name and shape decide: dense and
-    # convolution kernels end in an output axis, so these are all axes but the last; query,
+    return _laid_out(path, shape).summed_axes(path)
+
+
+def _laid_out(path: str, shape: Shape) -> LaidOut:
+    """A shape with its layout: its own, or what name and shape say."""
+    if isinstance(shape, LaidOut):
+        return shape
+    return LaidOut(shape, usual_axes(path, shape), "the module")
+
+
+def usual_axes(path: str, shape: Shape) -> tuple[int, ...] | None:
+    """The axes that an output sums over by name and shape alone; None where these do not say."""
+    # Dense and convolution kernels end in an output axis, so these are all axes but the last; query,
     # key and value projections of attention are (in, heads, head_dim), so it is the first
     # axis. Embeddings, biases and scales, and names that end so (`pos_embedding`): none.
-    if isinstance(shape, LaidOut):
-        return shape.summed_axes(path)
     *layers, leaf = path.split(".")
     if len(shape) < 2 or leaf.endswith(_ENTER_ONCE):
         return ()
+    if len(shape) > 2 and leaf != "kernel":
+        return None
     if len(shape) == 3 and layers and layers[-1] in _SPLIT_PROJECTIONS:
         return (0,)
     last = len(shape) - 2
     return (last, *range(last))
-
-
-def is_guessed(path: str, shape: Shape) -> bool:
-    """Whether the axes that an output sums over are a guess: three or more axes, under any name."""
-    # Two axes are taken as (inputs, outputs), and a ``kernel`` of more as that of a convolution.
-    if isinstance(shape, LaidOut):
-        return shape.guessed
-    leaf = path.rpartition(".")[2]
-    return len(shape) > 2 and leaf != "kernel" and not leaf.endswith(_ENTER_ONCE)
-
-
-def _warn_of_guess(path: str, shape: Shape) -> None:
-    if not is_guessed(path, shape) or (path, tuple(shape)) in _WARNED:
-        return
-    _WARNED.add((path, tuple(shape)))
-    axes, name = tuple(sorted(summed_axes(path, shape))), path.rpartition(".")[2]
-    warnings.warn(
-        f"The prior of '{path}' goes by fan-in or source units. That an output sums over the axes {axes} of "
-        f"this own array {tuple(shape)} of a module is a guess. Say it in the class that makes it, "
-        f"`input_axes: ClassVar = {{'{name}': 0}}` (an axis, several, or () for none).",
-        stacklevel=find_stack_level(),
-    )
 
 
 def flatten_params(params: Any) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, refuse_text_columns
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import held_by, targets_of
-from numpyro_bnn.posterior.observed_targets import as_observed
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average, mean_over_draws
+from numpyro_bnn.posterior.training_data import as_observed
 from numpyro_bnn.scores.against_targets import standard_error
 from numpyro_bnn.scores.conformal import (
     PENALTY,

@@ -28,8 +28,8 @@ from numpyro_bnn.data.columns import check_columns, column_names
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import held_by, inputs_of, is_finished
-from numpyro_bnn.posterior.observed_targets import as_observed
 from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.training_data import as_observed
 from numpyro_bnn.samplers.fields import fields_of
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB

@@ -18,6 +18,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.call_order import call_order
+from numpyro_bnn.models.jaxpr_dependence import walk
 from numpyro_bnn.potential.structure import as_jax
 from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.priors.base import is_parameter
@@ -251,23 +252,17 @@ def _computed_numbers(
 
     values = {name: site["value"] for name, site in latent.items()}
     program, shapes = jax.make_jaxpr(numbers, return_shape=True)(values)
-    # For each variable: the sites it is computed from, and the site whose value it is.
-    sources = {v: frozenset({name}) for v, name in zip(program.jaxpr.invars, sorted(values))}
-    equal = dict(zip(program.jaxpr.invars, sorted(values)))
-    for equation in program.jaxpr.eqns:
-        # Literals cannot be looked up.
-        inputs = [v for v in equation.invars if not hasattr(v, "val")]
-        found = frozenset().union(*(sources.get(v, ()) for v in inputs))
-        sources |= dict.fromkeys(equation.outvars, found)
-        if equation.primitive.name in _SAME_VALUES and inputs and inputs[0] in equal:
-            equal[equation.outvars[0]] = equal[inputs[0]]
+    # Of each variable: the sites it is computed from, and the one whose value it has.
+    inputs = [(frozenset({name}), name) for name in sorted(values)]
 
-    def told(variable: Any) -> str:
-        if hasattr(variable, "val") or not sources.get(variable):
-            return ""
-        return equal.get(variable, f"f({', '.join(sorted(sources[variable]))})")
+    def of_equation(equation: Any, given: list[Any]) -> list[Any]:
+        equal = [name for sources, name in given if sources]
+        name = equal[0] if equal and equation.primitive.name in _SAME_VALUES else ""
+        return [(frozenset().union(*(s for s, _ in given)), name)] * len(equation.outvars)
 
-    texts = jax.tree.unflatten(jax.tree.structure(shapes), map(told, program.jaxpr.outvars))
+    found = walk(program.jaxpr, inputs, of_equation, (frozenset(), ""))
+    written = [name or f"f({', '.join(sorted(s))})" if s else "" for s, name in found]
+    texts = jax.tree.unflatten(jax.tree.structure(shapes), written)
     return {
         name: {key: max(several, default="") for key, several in of_site.items()}
         for name, of_site in texts.items()

@@ -7,8 +7,8 @@ import numpy as np
 
 from numpyro_bnn import scores
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.training_data import observed_targets
 
 # Draws used of each chain: the average of a few hundred is known well enough.
 _DRAWS = 50

@@ -12,8 +12,7 @@ from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.row_hashes import KNOWN_ROWS, SeenRows, row_hashes, seen_rows
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.fitted import held_by, model_of
-from numpyro_bnn.posterior.observed_targets import as_observed
-from numpyro_bnn.posterior.training_data import training_data
+from numpyro_bnn.posterior.training_data import as_observed, training_data
 
 # Equal rows are put down to chance only where that is likelier than this.
 _CHANCE = 1e-4

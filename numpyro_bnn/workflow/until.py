@@ -27,8 +27,8 @@ from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_er
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import limits_of, stats_by_site
-from numpyro_bnn.posterior.observed_targets import as_observed
 from numpyro_bnn.posterior.predictions import Predictor
+from numpyro_bnn.posterior.training_data import as_observed
 from numpyro_bnn.run.course import DrawsSoFar
 from numpyro_bnn.samplers.failed_chains import exploded_chains
 from numpyro_bnn.storage.checkpoints import Start

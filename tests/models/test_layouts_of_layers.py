@@ -340,22 +340,26 @@ class NNXTokens(nnx.Module):
         self.rest = nnx.Param(jnp.zeros((2, 6)))
 
 
-def test_own_arrays_say_what_is_summed_or_a_guess_is_told():
+UNKNOWN = r"'{}' goes by fan-in.*does not say over which axis.*{}.*`input_axes: ClassVar"
+
+
+def test_own_arrays_say_what_is_summed_or_are_refused():
     shapes = shapes_of(Tokens(), SEQUENCE)
     assert known_of(shapes, "pos_embedding") == (1, None)
-    with pytest.warns(UserWarning, match=r"'mix'.*\(0, 1\).*\(2, 6, 3\).*guess.*input_axes"):
-        assert fan_in("mix", shapes["mix"]) == 12
-    assert source_axis("mix", shapes["mix"]) == 1  # told once
+    for ask in (fan_in, source_axis):
+        with pytest.raises(ValueError, match=UNKNOWN.format("mix", r"\(2, 6, 3\)")):
+            ask("mix", shapes["mix"])
     assert known_of(shapes_of(Declared(), SEQUENCE), "mix") == (6, 1)
     shapes = shapes_of(NNXTokens())
     assert known_of(shapes, "mix") == (6, 1)
     assert known_of(shapes, "rest") == (1, None)
 
 
-def test_stacked_own_arrays_are_told_too():
+def test_stacked_own_arrays_say_so_too():
     shapes = shapes_of(Stacked(Tokens), SEQUENCE)
-    with pytest.warns(UserWarning, match=r"tokens.mix.*\(1, 2\)"):
-        assert known_of(shapes, "tokens.mix") == (12, 2)
+    assert known_of(shapes, "tokens.pos_embedding") == (1, None)
+    with pytest.raises(ValueError, match=UNKNOWN.format("tokens.mix", r"\(4, 2, 6, 3\)")):
+        fan_in("tokens.mix", shapes["tokens.mix"])
     assert known_of(shapes_of(Stacked(Declared), SEQUENCE), "tokens.mix") == (6, 2)
 
 

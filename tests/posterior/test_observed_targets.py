@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import numpyro_bnn as bnn
-from numpyro_bnn.posterior.observed_targets import observed_targets
+from numpyro_bnn.posterior.training_data import observed_targets
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

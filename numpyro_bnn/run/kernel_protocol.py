@@ -5,7 +5,8 @@
 - ``looks_at_all_rows`` - true where a model that subsamples would be frozen at one minibatch;
 - ``takes_host_rows`` - true where data may stay on the host (:class:`~numpyro_bnn.OnHost`);
 - ``take_batch_size(structure)`` - use the batch size that the model gives by ``subsample_size=``;
-- ``take_num_warmup(num_warmup)`` - all that steps need of ``init``: their program is then traced without it;
+- ``keeps_all_in_state`` - true where steps need nothing else of ``init``: their program is traced without it;
+- ``check_num_warmup(num_warmup)`` - refuse a length of warm-up; ``init`` may be given a traced one;
 - ``is_zero_temperature(num_steps)`` - whether the temperature is 0, so that chains only descend, and chains
   from one start may be equal;
 - ``with_pilot(key, args, kwargs)`` - the kernel to run, with settings found by a pilot run, such as the
@@ -19,7 +20,7 @@ A state may have ``without_counts()``: the state where another run begins, witho
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -40,19 +41,30 @@ def take_batch_size(kernel: MCMCKernel, structure: Structure) -> None:
         kernel.take_batch_size(structure)
 
 
-def take_num_warmup(kernel: MCMCKernel, num_warmup: int) -> bool:
-    """Tell a kernel the length of its warm-up, where that is all that its steps need of ``init``.
+def keeps_all_in_state(kernel: MCMCKernel) -> bool:
+    """Whether steps need nothing of ``init`` but the state, which a subclass may change with `init`."""
 
-    :return: whether it is. A subclass that replaces ``init`` may learn more there.
-    """
+    def owner(name: str) -> type | None:
+        return next((kind for kind in type(kernel).__mro__ if name in vars(kind)), None)
 
-    def owner(method: str) -> type | None:
-        return next((kind for kind in type(kernel).__mro__ if method in vars(kind)), None)
+    return hasattr(kernel, "keeps_all_in_state") and owner("keeps_all_in_state") is owner("init")
 
-    known = hasattr(kernel, "take_num_warmup") and owner("take_num_warmup") is owner("init")
-    if known:
-        kernel.take_num_warmup(num_warmup)
-    return known
+
+def with_inner_kernels(sampler: MCMCKernel) -> Iterator[Any]:
+    """A kernel, and the kernels inside it."""
+    yield sampler
+    inner = [block for block, _ in getattr(sampler, "blocks", ())]
+    inner += [getattr(sampler, name, None) for name in ("kernel", "inner_kernel")]
+    for kernel in inner:
+        if isinstance(kernel, MCMCKernel):
+            yield from with_inner_kernels(kernel)
+
+
+def check_num_warmup(sampler: MCMCKernel, num_warmup: int) -> None:
+    """Refuse a length of warm-up with which a kernel, or one inside it, cannot do its work."""
+    for kernel in with_inner_kernels(sampler):
+        if hasattr(kernel, "check_num_warmup"):
+            kernel.check_num_warmup(num_warmup)
 
 
 def is_zero_temperature(kernel: MCMCKernel, num_steps: int) -> bool:
@@ -111,11 +123,14 @@ def state_for_data(
 
 
 def without_counts(state: PyTree) -> PyTree:
-    """A state that was given to a run, without the counts of the run that it comes from.
+    """A state that was given to a run, without the counts of the run that it comes from."""
 
-    :param state: states of all chains, stacked.
-    """
-    return state.without_counts() if hasattr(state, "without_counts") else state
+    def has_counts(state: PyTree) -> bool:
+        return hasattr(state, "without_counts")
+
+    return jax.tree.map(
+        lambda s: s.without_counts() if has_counts(s) else s, state, is_leaf=has_counts
+    )
 
 
 def evidence_of(kernel: MCMCKernel, fields: dict[str, PyTree]) -> Tempering | None:

@@ -24,7 +24,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.run.devices import DeviceRows, Placement
-from numpyro_bnn.run.kernel_protocol import state_for_data, take_num_warmup
+from numpyro_bnn.run.kernel_protocol import keeps_all_in_state, state_for_data
 from numpyro_bnn.samplers.fields import uncorrected_block
 
 # Bytes that a draw buffer should take, and the least and most draws that it holds.
@@ -41,8 +41,8 @@ class Programs:
 
     :param kernel: the kernel; `init` is traced again inside `advance`, where nothing of it is
         executed, because kernels keep closures over the arguments of the trace they live in. Those that
-        keep none (:func:`~numpyro_bnn.run.kernel_protocol.take_num_warmup`) are spared it.
-    :param num_warmup: passed to `kernel.init`.
+        keep none (:func:`~numpyro_bnn.run.kernel_protocol.keeps_all_in_state`) are spared it.
+    :param num_warmup: passed to `kernel.init`; None for the number that comes last among the arrays.
     :param static: description of the arguments, see :class:`Arguments`.
     :param fields: dotted names of state fields to collect, the sample field first.
     :param removed: sites not to collect.
@@ -58,7 +58,7 @@ class Programs:
     def __init__(
         self,
         kernel: MCMCKernel,
-        num_warmup: int,
+        num_warmup: int | None,
         static: tuple,
         fields: tuple[str, ...],
         removed: tuple[str, ...],
@@ -106,18 +106,20 @@ class Programs:
 
         return self._map_chains(one, (keys, init_params), arrays)
 
+    def _arguments(self, arrays: Sequence[DeviceRows]) -> tuple[tuple, dict[str, Any]]:
+        return Arguments.join(arrays[:-1], self.static)
+
     def _init(self, key: jax.Array, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
-        args, kwargs = Arguments.join(arrays, self.static)
-        state = self.kernel.init(
-            key, self.num_warmup, init_params, model_args=args, model_kwargs=kwargs
-        )
+        args, kwargs = self._arguments(arrays)
+        num_warmup = arrays[-1] if self.num_warmup is None else self.num_warmup
+        state = self.kernel.init(key, num_warmup, init_params, model_args=args, model_kwargs=kwargs)
         # Kernels begin with Python numbers, which have weak types in JAX. The second call of `advance`,
         # with other types, would compile another program.
         return jax.tree.map(_strong, state)
 
     def _prepare(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> None:
         """Let the kernel learn what its steps need, in the trace that it is called in."""
-        if not take_num_warmup(self.kernel, self.num_warmup):
+        if not keeps_all_in_state(self.kernel):
             self._init(_key_of(state), init_params, arrays)
 
     def _refresh(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
@@ -125,7 +127,7 @@ class Programs:
 
         def one(chain: tuple, arrays: Sequence[DeviceRows]) -> State:
             state, init_params = chain
-            args, kwargs = Arguments.join(arrays, self.static)
+            args, kwargs = self._arguments(arrays)
             self._prepare(state, init_params, arrays)
             made = state_for_data(self.kernel, state, args, kwargs)
             # Other types than before would compile `advance` again.
@@ -152,7 +154,7 @@ class Programs:
 
     def _collect(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
         self._prepare(state, init_params, arrays)
-        args, kwargs = Arguments.join(arrays, self.static)
+        args, kwargs = self._arguments(arrays)
         return self._collected(state, args, kwargs)
 
     def _collected(self, state: State, args: tuple, kwargs: dict[str, Any]) -> Draws:
@@ -185,7 +187,7 @@ class Programs:
 
         def one(chain: tuple, arrays: Sequence[DeviceRows]) -> tuple[State, Draws]:
             state, draws, init_params = chain
-            args, kwargs = Arguments.join(arrays, self.static)
+            args, kwargs = self._arguments(arrays)
             self._prepare(state, init_params, arrays)
 
             def step(_: int, state: State) -> State:

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import trace_and_check
-from numpyro_bnn.run.kernel_protocol import take_batch_size
+from numpyro_bnn.run.kernel_protocol import take_batch_size, with_inner_kernels
 from numpyro_bnn.samplers.temperature_of_kernels import refuse_unequal
 
 # Kernels of NumPyro that need all rows in every step; HMCECS is an HMCGibbs that does not.
@@ -117,7 +117,7 @@ def refuse_blocks_of_several_temperatures(sampler: MCMCKernel) -> None:
 
     :raises ValueError: naming a block.
     """
-    for kernel in _with_inner_kernels(sampler):
+    for kernel in with_inner_kernels(sampler):
         if isinstance(kernel, Gibbs):
             refuse_unequal([part for part, _ in kernel.blocks])
 
@@ -128,7 +128,7 @@ def warn_of_unused_step_size(sampler: MCMCKernel) -> None:
     The trajectory length is there by default, 2π, so that ``HMC(model, step_size=0.1, num_steps=3)`` takes
     steps of 2.1 and hardly ever accepts one. Blocks of Gibbs and kernels with moves are looked into.
     """
-    for kernel in _with_inner_kernels(sampler):
+    for kernel in with_inner_kernels(sampler):
         if not isinstance(kernel, HMC) or kernel._num_steps is None:
             continue
         length, steps = kernel._trajectory_length, kernel._num_steps
@@ -141,14 +141,6 @@ def warn_of_unused_step_size(sampler: MCMCKernel) -> None:
             "the length.",
             stacklevel=find_stack_level(),
         )
-
-
-def _with_inner_kernels(sampler: object) -> Iterator[object]:
-    yield sampler
-    for block, _ in getattr(sampler, "blocks", ()):
-        yield from _with_inner_kernels(block)
-    if hasattr(sampler, "kernel"):
-        yield from _with_inner_kernels(sampler.kernel)
 
 
 def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: PyTree) -> None:

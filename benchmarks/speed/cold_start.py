@@ -1,7 +1,7 @@
 """What does a first fit wait for? CPU-seconds of set-up, in a fresh process with no program kept on disk.
 
-Set-up is the first time less the second of `optimize`, `MCMC.run` and `diagnose` together, four chains. A run of
-another length comes third. Versions take turns, each in a process of its own.
+Set-up is the first time less the second of `optimize`, `MCMC.run` and `diagnose` together, four chains. A
+run of another length comes third. Versions take turns, each in a process of its own.
 
     python -m benchmarks.speed.cold_start [--before FOLDER] [--programs] [--quick]
 
@@ -53,22 +53,30 @@ def kernel_of(name, model):
     return getattr(bnn, name)(model)
 
 
+def used():
+    """CPU-seconds of this process."""
+    times = os.times()
+    return times.user + times.system
+
+
 def cpu(call):
-    begin = os.times()
+    begin = used()
     found = call()
     jax.block_until_ready(jax.tree.leaves(found) if isinstance(found, dict) else 0)
-    end = os.times()
-    return end.user + end.system - begin.user - begin.system, found
+    return used() - begin, found
 
 
 def measure(network, name):
     """CPU-seconds of each call by name, cold and again, and the work of the compiler by program."""
-    programs = []
+    programs, last = [], [used()]
 
     def heard(event, seconds, fun_name="?", **_):
         part = PARTS.get(event.rsplit("/", 1)[-1])
         if part:
-            programs.append((part, fun_name, seconds))
+            # Since the event before: on a busy machine JAX's own seconds say little.
+            now = used()
+            programs.append((part, fun_name, now - last[0]))
+            last[0] = now
 
     jax.monitoring.register_event_duration_secs_listener(heard)
 

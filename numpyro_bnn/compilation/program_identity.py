@@ -29,6 +29,11 @@ _LARGE = re.compile(r'dense<"0x([0-9A-Fa-f]{64,})">')
 _HOST_CALL, _HOST_FUNCTION = "callback", re.compile(r"callback_func=(.*?)(?: at 0x|, in_tree|\n)")
 # Settings of JAX that another executable depends on, and that the text does not show.
 _SETTINGS = ("jax_default_device", "jax_default_matmul_precision", "jax_enable_x64")
+# For programs that run once: optimising them takes longer than they run.
+_ONCE: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
 # Letters of a line that a message shows.
 _LETTERS = 120
 _programs: OrderedDict[Hashable, Callable] = OrderedDict()
@@ -40,12 +45,14 @@ class Program:
 
     :param function: the function, which may refer to a model and to settings. This object traces it once for
         arguments of the same shapes and types.
+    :param runs_once: whether it is to compile fast, and not to run fast.
     :param options: options of ``jax.jit``, without static arguments.
     """
 
-    def __init__(self, function: Callable, **options: Any) -> None:
+    def __init__(self, function: Callable, runs_once: bool = False, **options: Any) -> None:
         self._jitted = jax.jit(function, **options)
-        self._options = tuple(sorted(options.items()))
+        self._compiler_options = _ONCE if runs_once else None
+        self._options = (runs_once, *sorted(options.items()))
         self._executables: dict[Hashable, Callable] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -60,10 +67,10 @@ class Program:
         lowered = self._jitted.lower(*args)
         key = self._key(lowered, signature)
         if key is None:
-            return lowered.compile()
+            return lowered.compile(self._compiler_options)
         with _lock:
             found = _programs.pop(key, None)
-        found = found or lowered.compile()
+        found = found or lowered.compile(self._compiler_options)
         with _lock:
             _programs[key] = found
             while len(_programs) > _MOST:

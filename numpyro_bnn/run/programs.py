@@ -82,9 +82,9 @@ class Programs:
         self.least = least
         self.placement = placement
         # What a kernel learns in `init` it learns again in each trace.
-        self.start = placement.compiled(self._initial, num_chains)
-        self.zeros = placement.compiled(self._zeros, num_chains)
-        self.refresh = placement.compiled(self._refresh, num_chains)
+        self.start = placement.compiled(self._initial, num_chains, runs_once=True)
+        self.zeros = placement.compiled(self._zeros, num_chains, runs_once=True)
+        self.refresh = placement.compiled(self._refresh, num_chains, runs_once=True)
         self.advance = placement.compiled(self._advance, num_chains, donate_argnums=1)
 
     def _map_chains(self, function: Callable, chained: PyTree, arrays: Sequence[DeviceRows]) -> Any:

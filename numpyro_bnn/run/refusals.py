@@ -177,18 +177,18 @@ def refuse_sites_of_host_rows(fit: BoundModel) -> None:
             )
 
 
-def check_energy(fit: BoundModel, energy: Array, z: PyTree) -> None:
+def check_energy(fit: BoundModel, energy: Array, position: Callable[[], PyTree]) -> None:
     """Refuse starts without a finite potential energy.
 
     :param fit: the model on its data.
     :param energy: potential energy of every chain, or of the only chain.
-    :param z: positions, with an axis of chains if the energies have one.
+    :param position: gives the positions, with an axis of chains if the energies have one.
     :raises ValueError: naming the chain and the sites.
     """
     bad = np.flatnonzero(~np.isfinite(np.atleast_1d(np.asarray(energy))))
     if not bad.size:
         return
-    chain = int(bad[0])
+    chain, z = int(bad[0]), position()
     if np.ndim(energy):
         z = jax.tree.map(lambda leaf: leaf[chain], z)
     potential = fit.potential

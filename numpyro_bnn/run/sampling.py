@@ -1,6 +1,7 @@
 """Runs the chains from their start or a checkpoint to the end, with draws in memory or on disk."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -128,7 +129,9 @@ class Sampling:
             chain_states.start()
         states = chain_states.stacked
         if self.fit is not None and hasattr(states, "potential_energy"):
-            check_energy(self.fit, states.potential_energy, getattr(states, self.sample_field))
+            # Sites of a flat position are taken apart only for the message.
+            position = partial(getattr, states, self.sample_field)
+            check_energy(self.fit, states.potential_energy, position)
         return Progress(0, 0)
 
     def _advance(self, done: Progress, kept: Recorder | InMemory) -> Progress:

@@ -150,7 +150,7 @@ ROWS = {
     """,
     "run": """
         devices interrupts kernel_protocol plan starts
-        continued ladder_results outcome programs refusals
+        adaptation_windows continued ladder_results outcome programs refusals
         chain_states
         progress recorder
         course

@@ -30,10 +30,7 @@ _HOST_CALL, _HOST_FUNCTION = "callback", re.compile(r"callback_func=(.*?)(?: at 
 # Settings of JAX that another executable depends on, and that the text does not show.
 _SETTINGS = ("jax_default_device", "jax_default_matmul_precision", "jax_enable_x64")
 # For programs that run once: optimising them takes longer than they run.
-_ONCE: dict[str, Any] = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-}
+_ONCE = {"xla_backend_optimization_level": 0}
 # Letters of a line that a message shows.
 _LETTERS = 120
 _programs: OrderedDict[Hashable, Callable] = OrderedDict()

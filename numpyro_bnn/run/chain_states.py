@@ -23,14 +23,6 @@ class ChainStates:
 
     Chains are held in groups, each advanced by one call of the compiled program: one group of all chains,
     or a group for each.
-
-    :param programs: the compiled programs of a group.
-    :param num_chains: number of chains in all.
-    :param one_by_one: whether every chain is a group of its own.
-    :param keys: random key of each chain.
-    :param starts: initial positions, or None.
-    :param arrays: the data.
-    :param sizes: row counts; arrays with so many rows may be shared out over devices.
     """
 
     def __init__(

@@ -211,7 +211,31 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         least = 1 if plan.every is None else plan.chunk
         num_warmup = steps_of_warmup(self._warmup_state, self.num_warmup)
         fixed = None if takes_traced_warmup(self._kernel) else num_warmup
-        programs = self._compiled(arguments.static, start.extra_fields, least, one_by_one, fixed)
+        collected, removed = split_fields(
+            (self._sample_field, *fields_of(self.sampler), *start.extra_fields)
+        )
+        key = (arguments.static, collected, removed, least, fixed)
+        try:
+            programs = self._programs.get(key)
+        except TypeError as error:
+            raise TypeError(
+                f"MCMC: arguments of the model must be arrays or hashable constants ({error}). "
+                "Convert tables and the like with `np.asarray`."
+            ) from error
+        if programs is None:
+            programs = self._programs[key] = Programs(
+                kernel=self._kernel,
+                num_warmup=fixed,
+                static=arguments.static,
+                fields=collected,
+                removed=removed,
+                postprocess=self.postprocess_fn,
+                record=self.record,
+                num_chains=1 if one_by_one else self.num_chains,
+                chain_method=self.chain_method,
+                least=least,
+                placement=self._placement,
+            )
         return ChainStates(
             programs,
             self.num_chains,
@@ -314,41 +338,6 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
                 self._states,
             )
         return self._states_flat
-
-    def _compiled(
-        self,
-        static: tuple,
-        extra_fields: tuple[str, ...],
-        least: int,
-        one_by_one: bool,
-        num_warmup: int | None,
-    ) -> Programs:
-        fields = (self._sample_field, *fields_of(self.sampler), *extra_fields)
-        collected, removed = split_fields(fields)
-        key = (static, collected, removed, least, num_warmup)
-        try:
-            programs = self._programs.get(key)
-        except TypeError as error:
-            raise TypeError(
-                f"MCMC: arguments of the model must be arrays or hashable constants ({error}). "
-                "Convert tables and the like with `np.asarray`."
-            ) from error
-        if programs is None:
-            num_chains = 1 if one_by_one else self.num_chains
-            programs = self._programs[key] = Programs(
-                self._kernel,
-                num_warmup,
-                static,
-                collected,
-                removed,
-                self.postprocess_fn,
-                self.record,
-                num_chains,
-                self.chain_method,
-                least,
-                self._placement,
-            )
-        return programs
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_programs": {}}

@@ -5,8 +5,8 @@
 - ``looks_at_all_rows`` - true where a model that subsamples would be frozen at one minibatch;
 - ``takes_host_rows`` - true where data may stay on the host (:class:`~numpyro_bnn.OnHost`);
 - ``take_batch_size(structure)`` - use the batch size that the model gives by ``subsample_size=``;
-- ``keeps_all_in_state`` - true where steps need nothing else of ``init``: their program is traced without it;
-- ``check_num_warmup(num_warmup)`` - refuse a length of warm-up; ``init`` may be given a traced one;
+- ``check_num_warmup(num_warmup)`` - refuse a length of warm-up, which ``init`` gets as a traced number. Steps
+  need nothing of ``init`` but the state then: their program is traced without it;
 - ``is_zero_temperature(num_steps)`` - whether the temperature is 0, so that chains only descend, and chains
   from one start may be equal;
 - ``with_pilot(key, args, kwargs)`` - the kernel to run, with settings found by a pilot run, such as the
@@ -42,12 +42,10 @@ def take_batch_size(kernel: MCMCKernel, structure: Structure) -> None:
 
 
 def keeps_all_in_state(kernel: MCMCKernel) -> bool:
-    """Whether steps need nothing of ``init`` but the state, which a subclass may change with `init`."""
-
-    def owner(name: str) -> type | None:
-        return next((kind for kind in type(kernel).__mro__ if name in vars(kind)), None)
-
-    return hasattr(kernel, "keeps_all_in_state") and owner("keeps_all_in_state") is owner("init")
+    """Whether steps need nothing of ``init`` but the state; a subclass with its own may learn more there."""
+    methods = {"init", "check_num_warmup"}
+    owner = next(kind for kind in type(kernel).__mro__ if methods & vars(kind).keys())
+    return methods <= vars(owner).keys()
 
 
 def with_inner_kernels(sampler: MCMCKernel) -> Iterator[Any]:
@@ -75,13 +73,7 @@ def is_zero_temperature(kernel: MCMCKernel, num_steps: int) -> bool:
 def after_pilot(
     kernel: MCMCKernel, keys: jax.Array, args: tuple, kwargs: dict[str, object]
 ) -> MCMCKernel:
-    """The kernel to run, after its pilot run if it has one.
-
-    :param kernel: the kernel that the user gave.
-    :param keys: random keys of the chains, or of the only chain.
-    :param args: arguments of the model.
-    :param kwargs: keyword arguments of the model.
-    """
+    """The kernel to run, after its pilot run if it has one, chosen by the keys of its chains."""
     if not hasattr(kernel, "with_pilot"):
         return kernel
     key = jax.random.fold_in(keys if is_prng_key(keys) else keys[0], _PILOT)
@@ -111,13 +103,7 @@ def can_recompute(kernel: MCMCKernel) -> bool:
 def state_for_data(
     kernel: MCMCKernel, state: PyTree, args: tuple, kwargs: dict[str, object]
 ) -> PyTree:
-    """The state of one chain with all that it keeps of data computed from these arguments.
-
-    :param kernel: a kernel that can (:func:`can_recompute`).
-    :param state: a state of that kernel, made with any data.
-    :param args: arguments of the model.
-    :param kwargs: keyword arguments of the model.
-    """
+    """The state of one chain with all that it keeps of data computed anew, by a kernel that can."""
     own = getattr(kernel, "state_for_data", kernel.refresh)
     return own(state, args, kwargs)
 

@@ -9,6 +9,7 @@ holds a fixed number of draws, and the host empties it as often as it is full.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -34,53 +35,32 @@ State: TypeAlias = PyTree
 Draws: TypeAlias = PyTree
 
 
+@dataclass(eq=False)
 class Programs:
     """The compiled programs of one kernel for one set of collected fields.
 
     Chains keep a leading axis in states and buffers (none for a single chain).
-
-    :param kernel: the kernel; `init` is traced again inside `advance`, where nothing of it is
-        executed, because kernels keep closures over the arguments of the trace they live in. Those that
-        keep none (:func:`~numpyro_bnn.run.kernel_protocol.keeps_all_in_state`) are spared it.
-    :param num_warmup: passed to `kernel.init`; None for the number that comes last among the arrays.
-    :param static: description of the arguments, see :class:`Arguments`.
-    :param fields: dotted names of state fields to collect, the sample field first.
-    :param removed: sites not to collect.
-    :param postprocess: replaces the kernel's own post-processing where not None.
-    :param record: maps the sites of a draw to the values to keep; None keeps all sites.
-    :param num_chains: number of chains that go through the programs together.
-    :param chain_method: ``"parallel"``, ``"vectorized"`` or a transformation such as
-        ``jax.vmap``; not used for one chain.
-    :param least: number of draws that the draw buffer must hold.
-    :param placement: puts chains and rows on devices.
     """
 
-    def __init__(
-        self,
-        kernel: MCMCKernel,
-        num_warmup: int | None,
-        static: tuple,
-        fields: tuple[str, ...],
-        removed: tuple[str, ...],
-        postprocess: Callable | None,
-        record: Callable | None,
-        num_chains: int,
-        chain_method: str | Callable,
-        least: int,
-        placement: Placement,
-    ) -> None:
-        self.kernel = kernel
-        self._block = uncorrected_block(kernel)
-        self.num_warmup = num_warmup
-        self.static = static
-        self.fields = fields
-        self.removed = removed
-        self.postprocess = postprocess
-        self.record = record
-        self.num_chains = num_chains
-        self.chain_method = chain_method
-        self.least = least
-        self.placement = placement
+    # Its `init` is traced again inside `advance`, where nothing of it is executed: kernels keep closures over
+    # the arguments of the trace they live in. Those that keep none are spared it.
+    kernel: MCMCKernel
+    num_warmup: (
+        int | None
+    )  # For `kernel.init`; None for the number that comes last among the arrays
+    static: tuple  # Description of the arguments, see :class:`Arguments`
+    fields: tuple[str, ...]  # Dotted names of state fields to collect, the sample field first
+    removed: tuple[str, ...]  # Sites not to collect
+    postprocess: Callable | None  # Replaces the kernel's own post-processing
+    record: Callable | None  # Maps the sites of a draw to the values to keep; None keeps all sites
+    num_chains: int  # Chains that go through the programs together
+    chain_method: str | Callable  # As of `MCMC`; not used for one chain
+    least: int  # Draws that the buffer must hold
+    placement: Placement  # Puts chains and rows on devices
+
+    def __post_init__(self) -> None:
+        placement, num_chains = self.placement, self.num_chains
+        self._block = uncorrected_block(self.kernel)
         # What a kernel learns in `init` it learns again in each trace.
         self.start = placement.compiled(self._initial, num_chains, runs_once=True)
         self.zeros = placement.compiled(self._zeros, num_chains, runs_once=True)

@@ -47,14 +47,7 @@ def check_call(
     args: tuple,
     kwargs: dict[str, object],
 ) -> CheckedCall:
-    """Trace the model with its data, and refuse what the kernel cannot sample correctly.
-
-    :param sampler: the kernel.
-    :param model: its model; None for a kernel over a potential function.
-    :param chunked: whether the likelihood is summed over chunks of rows.
-    :param args: arguments of the model.
-    :param kwargs: keyword arguments of the model.
-    """
+    """Trace the model with its data, and refuse what the kernel cannot sample correctly."""
     if model is None:
         return CheckedCall(args, kwargs, None)
     arguments = as_arrays(model, args, kwargs)
@@ -180,9 +173,6 @@ def refuse_sites_of_host_rows(fit: BoundModel) -> None:
 def check_energy(fit: BoundModel, energy: Array, position: Callable[[], PyTree]) -> None:
     """Refuse starts without a finite potential energy.
 
-    :param fit: the model on its data.
-    :param energy: potential energy of every chain, or of the only chain.
-    :param position: gives the positions, with an axis of chains if the energies have one.
     :raises ValueError: naming the chain and the sites.
     """
     bad = np.flatnonzero(~np.isfinite(np.atleast_1d(np.asarray(energy))))

@@ -38,21 +38,7 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampling:
-    """A run, with everything that it needs; :meth:`run` samples.
-
-    :param kernel: gives the texts of the progress bars.
-    :param sample_field: the field that holds the sites.
-    :param start: random keys and initial positions of the chains.
-    :param fit: the model with its data; None for a kernel over a potential function.
-    :param chain_states: states and draw buffers of the chains.
-    :param plan: segments and chunks of the run.
-    :param disk: folders for draws and checkpoints; None for a run in memory.
-    :param processes: the processes that share the run.
-    :param num_bars: number of progress bars.
-    :param warmed_up: chain states after an earlier warm-up, to continue from; None to start anew.
-    :param stale: whether what those states keep of data is to be computed again.
-    :param judge: the stopping rule; None for a run of fixed length.
-    """
+    """A run, with everything that it needs; :meth:`run` samples."""
 
     kernel: MCMCKernel
     sample_field: str
@@ -70,7 +56,6 @@ class Sampling:
     def run(self, resumed: bool) -> Finished:
         """Sample until the end of the plan, the stopping rule or an interruption.
 
-        :param resumed: whether to continue from the last checkpoint.
         :raises KeyboardInterrupt: if it was interrupted before the first draw.
         """
         if self.disk is not None:

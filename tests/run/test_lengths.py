@@ -103,7 +103,7 @@ def test_draws_are_those_of_programs_that_know_the_length(name, quick_compile):
     known.__class__ = Known
     own, draws = run(known, 6, 1, chain_method, num_warmup=70)
     assert executables(own) != executables(programs)
-    np.testing.assert_array_equal(found, draws)
+    np.testing.assert_allclose(found, draws, rtol=1e-4)
 
 
 def test_windows_of_a_traced_length_are_those_of_numpyro():

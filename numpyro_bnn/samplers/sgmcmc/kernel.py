@@ -276,9 +276,6 @@ class SGMCMC(MCMCKernel):
             return Rows(self._potential_fn)
         return rows_of(self._model, args, kwargs, self.gradient.needs_rows, self._plate)
 
-    # Steps need nothing else of `init`.
-    keeps_all_in_state = True
-
     def check_num_warmup(self, num_warmup: int) -> None:
         """Refuse a warm-up that is too short for what is estimated in it."""
         name = type(self).__name__

@@ -257,9 +257,6 @@ class ParallelTempering(ReprMixin, MCMCKernel):
             rng_key=rng_key,
         )
 
-    # Sweeps need nothing else of `init`.
-    keeps_all_in_state = True
-
     def check_num_warmup(self, num_warmup: int) -> None:
         """Refuse a run without warm-up."""
         if num_warmup < 1:

@@ -244,7 +244,8 @@ class MemberOptimizer:
             z = self.begin(key_start, num_members, training.init_params, noise)
             best = () if held is None else (z, jnp.full(num_members, -jnp.inf))
             # Members of one optimiser may differ by their number, as in their weight decay.
-            moments = jax.vmap(optimizer.init, axis_name="members")(z)
+            begin = jax.vmap(optimizer.init, axis_name="members")
+            moments = self.programs.compiled(begin, runs_once=True)(z)
             members = self.members(key_rows, z, moments, best)
             z = self._descend(advance, members, training, noise)
             return z, self.energies(z)

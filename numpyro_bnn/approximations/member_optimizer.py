@@ -160,7 +160,7 @@ class MemberOptimizer:
         """For each member the start of lowest energy among several prior draws; `given` replaces some."""
         if given is not None:
             check_mapping(self.owner, given)
-        start = self.programs.compiled(self.programs.start)
+        start = self.programs.compiled(self.programs.start, runs_once=True)
         return start(jax.random.split(key, num_members), given or {}, noise, self.arrays)
 
     def members(self, key: jax.Array, z: Values, moments: PyTree, best: tuple = ()) -> Members:
@@ -244,7 +244,8 @@ class MemberOptimizer:
             z = self.begin(key_start, num_members, training.init_params, noise)
             best = () if held is None else (z, jnp.full(num_members, -jnp.inf))
             # Members of one optimiser may differ by their number, as in their weight decay.
-            moments = jax.vmap(optimizer.init, axis_name="members")(z)
+            begin = jax.vmap(optimizer.init, axis_name="members")
+            moments = self.programs.compiled(begin, runs_once=True)(z)
             members = self.members(key_rows, z, moments, best)
             z = self._descend(advance, members, training, noise)
             return z, self.energies(z)
@@ -303,9 +304,12 @@ class MemberOptimizer:
             return members.z
         # A member that is not finite, and never was better than its start, has failed.
         same = [
-            np.asarray(members.best[0][n] == v).reshape(len(v), -1).all(1) for n, v in start.items()
+            (np.asarray(members.best[0][n]) == np.asarray(v)).reshape(len(v), -1).all(1)
+            for n, v in start.items()
         ]
         failed = ~finite_members(members.z) & np.all(same, 0)
+        if not failed.any():
+            return members.best[0]
         kept, ended = members.best[0], members.z
         return jax.tree.map(lambda new, old: where_members(failed, new, old), ended, kept)
 
@@ -327,7 +331,7 @@ class MemberOptimizer:
 
     def energies(self, z: Values) -> np.ndarray:
         """U of each member on all rows, nats; not finite where any of its values is not."""
-        program = self.programs.compiled(self.programs.energies)
+        program = self.programs.compiled(self.programs.energies, runs_once=True)
         return np.where(finite_members(z), np.asarray(program(z, self.arrays)), np.nan)
 
     def draws(

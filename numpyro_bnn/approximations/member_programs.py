@@ -57,9 +57,9 @@ class MemberPrograms:
         self.plate, self.size = plate, size
         self.estimator, self.perturb = estimator, perturb
 
-    def compiled(self, function: Callable) -> Program:
+    def compiled(self, function: Callable, runs_once: bool = False) -> Program:
         """A function of members and data, compiled, or what an equal model had compiled."""
-        return Program(fast_convolutions(function))
+        return Program(fast_convolutions(function), runs_once)
 
     def rows(self, arrays: list[jax.Array], noise: PyTree = None) -> Rows:
         """The potential of one member, inside a compiled function."""

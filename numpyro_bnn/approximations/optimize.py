@@ -89,7 +89,7 @@ def optimize(
         )
     member_optimizer.name_far(energy, options)
     programs = member_optimizer.programs
-    return programs.compiled(programs.completed)(z, member_optimizer.arrays)
+    return programs.compiled(programs.completed, runs_once=True)(z, member_optimizer.arrays)
 
 
 def ensemble_of(model: Callable, starts: Values, *args: object, **kwargs: object) -> Draws:

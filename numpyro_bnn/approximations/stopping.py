@@ -155,13 +155,13 @@ def row_numbers(potential: Potential) -> list[int]:
     return sorted(size for size in handler.sizes if size > 1)
 
 
-def rows_by_member(key: jax.Array, sizes: list[int], num_members: int) -> dict[str, jax.Array]:
+def rows_by_member(key: jax.Array, sizes: list[int], num_members: int) -> dict[str, np.ndarray]:
     """For each member the rows that it holds out, as :class:`held_out` takes them: folds of a permutation."""
     found = {}
     for size in sizes:
         count = num_held(size)
-        place = jax.random.permutation(jax.random.fold_in(key, size), size)
-        first = count * jnp.arange(num_members)[:, None]
+        place = np.asarray(jax.random.permutation(jax.random.fold_in(key, size), size))
+        first = count * np.arange(num_members)[:, None]
         found[str(size)] = (place - first) % size < count
     return found
 

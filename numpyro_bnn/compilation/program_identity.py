@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -29,6 +30,8 @@ _LARGE = re.compile(r'dense<"0x([0-9A-Fa-f]{64,})">')
 _HOST_CALL, _HOST_FUNCTION = "callback", re.compile(r"callback_func=(.*?)(?: at 0x|, in_tree|\n)")
 # Settings of JAX that another executable depends on, and that the text does not show.
 _SETTINGS = ("jax_default_device", "jax_default_matmul_precision", "jax_enable_x64")
+# For programs that run once: optimising them takes longer than they run.
+_ONCE = {"xla_backend_optimization_level": 0}
 # Letters of a line that a message shows.
 _LETTERS = 120
 
@@ -58,12 +61,14 @@ class Program:
 
     :param function: the function, which may refer to a model and to settings. This object traces it once for
         arguments of the same shapes and types.
+    :param runs_once: whether it is to compile fast, and not to run fast.
     :param options: options of ``jax.jit``, without static arguments.
     """
 
-    def __init__(self, function: Callable, **options: Any) -> None:
+    def __init__(self, function: Callable, runs_once: bool = False, **options: Any) -> None:
         self._jitted = jax.jit(function, **options)
-        self._options = tuple(sorted(options.items()))
+        self._compiler_options = _ONCE if runs_once else None
+        self._options = (runs_once, *sorted(options.items()))
         self._executables: dict[Hashable, Callable] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -80,8 +85,8 @@ class Program:
         lowered = self._jitted.lower(*args)
         key = self._key(lowered, signature)
         if key is None:
-            return lowered.compile()
-        return _programs.made(key, lowered.compile)
+            return lowered.compile(self._compiler_options)
+        return _programs.made(key, partial(lowered.compile, self._compiler_options))
 
     def _key(self, lowered: jax.stages.Lowered, signature: Hashable) -> Hashable:
         """What is equal for programs that share an executable; None for a program that shares none."""

@@ -148,8 +148,9 @@ def diagnose(
         names = ", ".join(f"chain {chain} ({why})" for chain, why in left_out.items())
         note = f"What follows is about the chains that are among the draws; left out: {names}."
         notes.append(f"{note} {UNEQUAL}" if superchains is not None and labels is None else note)
-    begun = starts_as_draws(run, draws, x)
-    notes += _on_noise_at_start(begun, x, predictions.values.get("scale"), site)
+    if "scale" in predictions.values:
+        begun = starts_as_draws(run, draws, x)
+        notes += _on_noise_at_start(begun, x, predictions.scale, site)
     if drawn := sites_from_priors(draws, x, {}, batch_size=batch_size, site=site):
         notes.append(
             f"There are no draws of {', '.join(drawn)}: each draw takes values of them from their priors. "
@@ -161,7 +162,7 @@ def diagnose(
 
 def _on_noise_at_start(begun: Draws | None, x: PyTree, noise: Any, site: str | None) -> list[str]:
     """A sentence on chains that began at a tenth of the noise of their draws, or less."""
-    if begun is None or noise is None:
+    if begun is None:
         return []
     first = predict_with(begun, x, {}, site=site).values["scale"]
     half = noise[:, noise.shape[1] // 2 :]

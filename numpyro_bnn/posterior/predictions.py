@@ -12,7 +12,7 @@ from numpyro import primitives
 from numpyro_bnn._calls import shows_call
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.compilation.program_identity import LastUsed
+from numpyro_bnn.compilation.program_identity import LastUsed, Program
 from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost, is_by_row, prepared
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
@@ -213,12 +213,20 @@ def starts_as_draws(run: Run, draws: Draws, x: PyTree) -> Draws | None:
     if mcmc is None or not isinstance(starts, Mapping):
         return None
     own, one = first_rows(draws, x, 1)
-    transforms = {} if own.model is None else transforms_of(own.model, (one,), {})
-    if starts.keys() != draws.keys() & transforms.keys():
-        return None
+
+    def constrained(chains: dict[str, jax.Array]) -> dict[str, jax.Array] | None:
+        transforms = {} if own.model is None else transforms_of(own.model, (one,), {})
+        if chains.keys() != draws.keys() & transforms.keys():
+            return None
+        return {name: transforms[name](value) for name, value in chains.items()}
+
     kept = np.setdiff1d(np.arange(mcmc.num_chains), list(draws.left_out))
-    chains = {n: v if mcmc.num_chains > 1 else v[None] for n, v in starts.items()}
-    values = {n: transforms[n](v[kept, None]) for n, v in chains.items()}
+    arrays = {n: np.asarray(v) for n, v in starts.items()}
+    chains = {n: (v if mcmc.num_chains > 1 else v[None])[kept, None] for n, v in arrays.items()}
+    # In one program: the model is not run for the transforms of its sites.
+    values = Program(constrained, runs_once=True)(chains)
+    if values is None:
+        return None
     info = {name: value for name, value in draws.info.items() if name != "suspect"}
     return Draws(values, draws.model, info=info)
 

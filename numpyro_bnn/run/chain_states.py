@@ -23,14 +23,6 @@ class ChainStates:
 
     Chains are held in groups, each advanced by one call of the compiled program: one group of all chains,
     or a group for each.
-
-    :param programs: the compiled programs of a group.
-    :param num_chains: number of chains in all.
-    :param one_by_one: whether every chain is a group of its own.
-    :param keys: random key of each chain.
-    :param starts: initial positions, or None.
-    :param arrays: the data.
-    :param sizes: row counts; arrays with so many rows may be shared out over devices.
     """
 
     def __init__(
@@ -57,7 +49,7 @@ class ChainStates:
     def _split(self, tree: Any) -> list[Any]:
         if not self.one_by_one:
             return [self.programs.spread(tree)]
-        return [chain_of(tree, i) for i in range(self.num_chains)]
+        return [_on_host(lambda leaf, i=i: leaf[i], tree) for i in range(self.num_chains)]
 
     def start(self) -> None:
         """Initialise the chains."""
@@ -192,5 +184,16 @@ def chain_of(tree: PyTree, chain: int) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[chain], tree)
 
 
+def _on_host(function: Callable, *trees: Any) -> Any:
+    """A function of the leaves, computed by NumPy: JAX would compile it for each shape."""
+
+    def one(*leaves: Any) -> jax.Array:
+        if is_typed_key(leaves[0]):
+            return function(*leaves)
+        return jax.device_put(function(*map(np.asarray, leaves)))
+
+    return jax.tree.map(one, *trees)
+
+
 def _stack(chain_states: list[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *chain_states)
+    return _on_host(lambda *leaves: library_of(leaves[0]).stack(leaves), *chain_states)

@@ -26,6 +26,7 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.fixed_parameters import Fixed, fixed_in
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import explain_tracing
+from numpyro_bnn.run.adaptation_windows import takes_traced_warmup
 from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.continued import (
     check_chains,
@@ -36,7 +37,12 @@ from numpyro_bnn.run.continued import (
 )
 from numpyro_bnn.run.course import Judge
 from numpyro_bnn.run.devices import Placement
-from numpyro_bnn.run.kernel_protocol import after_pilot, is_zero_temperature, over_model
+from numpyro_bnn.run.kernel_protocol import (
+    after_pilot,
+    check_num_warmup,
+    is_zero_temperature,
+    over_model,
+)
 from numpyro_bnn.run.ladder_results import LadderResults
 from numpyro_bnn.run.outcome import (
     suspects_of_run,
@@ -149,6 +155,8 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
             # From here on the run is one of a model with these values of its fixed parameters.
             fix = partial(Fixed, data=values)
             self.sampler, self._kernel = (over_model(k, fix) for k in (self.sampler, self._kernel))
+        if self._warmup_state is None:
+            check_num_warmup(self.sampler, self.num_warmup)
         self._args, self._kwargs = seen.args, seen.kwargs
         self.columns = column_names(inputs_of_call(self.model, args, kwargs))
         return seen.fit
@@ -190,14 +198,40 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         arguments = Arguments.split(args, kwargs)
         one_by_one = self.chain_method == "sequential" and self.num_chains > 1
         least = 1 if plan.every is None else plan.chunk
-        programs = self._compiled(arguments.static, start.extra_fields, least, one_by_one)
+        num_warmup = steps_of_warmup(self._warmup_state, self.num_warmup)
+        fixed = None if takes_traced_warmup(self._kernel) else num_warmup
+        collected, removed = split_fields(
+            (self._sample_field, *fields_of(self.sampler), *start.extra_fields)
+        )
+        key = (arguments.static, collected, removed, least, fixed)
+        try:
+            programs = self._programs.get(key)
+        except TypeError as error:
+            raise TypeError(
+                f"MCMC: arguments of the model must be arrays or hashable constants ({error}). "
+                "Convert tables and the like with `np.asarray`."
+            ) from error
+        if programs is None:
+            programs = self._programs[key] = Programs(
+                kernel=self._kernel,
+                num_warmup=fixed,
+                static=arguments.static,
+                fields=collected,
+                removed=removed,
+                postprocess=self.postprocess_fn,
+                record=self.record,
+                num_chains=1 if one_by_one else self.num_chains,
+                chain_method=self.chain_method,
+                least=least,
+                placement=self._placement,
+            )
         return ChainStates(
             programs,
             self.num_chains,
             one_by_one,
             start.keys,
             start.init_params,
-            arguments.arrays,
+            [*arguments.arrays, np.asarray(num_warmup, np.int32)],
             set() if fit is None else fit.structure.row_counts,
         )
 
@@ -293,37 +327,6 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
                 self._states,
             )
         return self._states_flat
-
-    def _compiled(
-        self, static: tuple, extra_fields: tuple[str, ...], least: int, one_by_one: bool
-    ) -> Programs:
-        fields = (self._sample_field, *fields_of(self.sampler), *extra_fields)
-        collected, removed = split_fields(fields)
-        num_warmup = steps_of_warmup(self._warmup_state, self.num_warmup)
-        key = (static, collected, removed, least, num_warmup)
-        try:
-            programs = self._programs.get(key)
-        except TypeError as error:
-            raise TypeError(
-                f"MCMC: arguments of the model must be arrays or hashable constants ({error}). "
-                "Convert tables and the like with `np.asarray`."
-            ) from error
-        if programs is None:
-            num_chains = 1 if one_by_one else self.num_chains
-            programs = self._programs[key] = Programs(
-                self._kernel,
-                num_warmup,
-                static,
-                collected,
-                removed,
-                self.postprocess_fn,
-                self.record,
-                num_chains,
-                self.chain_method,
-                least,
-                self._placement,
-            )
-        return programs
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_programs": {}}

@@ -45,12 +45,7 @@ class DataFingerprint(NamedTuple):
 
 
 def origin_of(sampler: MCMCKernel, args: tuple, kwargs: dict[str, Any]) -> DataFingerprint:
-    """The posterior of a run. All arrays in memory are read, a second for some gigabytes.
-
-    :param sampler: the kernel.
-    :param args: arguments of its model, as arrays.
-    :param kwargs: keyword arguments of its model.
-    """
+    """The posterior of a run. All arrays in memory are read, a second for some gigabytes."""
     leaves, structure = jax.tree.flatten((args, kwargs))
     is_array = [isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves]
     arrays = [leaf if a else None for leaf, a in zip(leaves, is_array)]
@@ -82,11 +77,7 @@ def _without_key(state: PyTree) -> PyTree:
 
 
 def remember(state: PyTree, origin: DataFingerprint) -> None:
-    """Remember for which data a state was made, as long as its arrays live.
-
-    :param state: states of all chains at the end of a run.
-    :param origin: the posterior of that run.
-    """
+    """Remember for which data a state was made, as long as its arrays live."""
     arrays = _arrays_of(state)
     if arrays:
         place = id(arrays[0])
@@ -108,9 +99,6 @@ def remembered(state: PyTree) -> DataFingerprint | None:
 def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: DataFingerprint) -> bool:
     """Whether a run has to compute again what a given state holds of data.
 
-    :param kernel: the kernel that continues.
-    :param state: the state that was given; None for a run that starts anew.
-    :param origin: the posterior of the run.
     :raises ValueError: for other data, if the kernel cannot compute its state again.
     """
     before = None if state is None else remembered(state)
@@ -136,8 +124,6 @@ def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: DataFingerprint) 
 def check_chains(state: PyTree | None, num_chains: int) -> None:
     """Refuse a state of another number of chains than the run has.
 
-    :param state: the state that was given; None for a run that starts anew.
-    :param num_chains: number of chains of the run.
     :raises ValueError: naming both numbers.
     """
     key = getattr(state, "rng_key", None)
@@ -158,9 +144,6 @@ def steps_of_warmup(state: PyTree | None, num_warmup: int) -> int:
 
     A run that continues has no warm-up of its own. Kernels adapt while they count fewer steps than their
     warm-up has, and would go on with a state from a shorter one while draws are kept.
-
-    :param state: the state that was given; None for a run that starts anew.
-    :param num_warmup: warm-up steps of the run.
     """
     if state is None:
         return num_warmup

@@ -5,7 +5,8 @@
 - ``looks_at_all_rows`` - true where a model that subsamples would be frozen at one minibatch;
 - ``takes_host_rows`` - true where data may stay on the host (:class:`~numpyro_bnn.OnHost`);
 - ``take_batch_size(structure)`` - use the batch size that the model gives by ``subsample_size=``;
-- ``take_num_warmup(num_warmup)`` - all that steps need of ``init``: their program is then traced without it;
+- ``check_num_warmup(num_warmup)`` - refuse a length of warm-up, which ``init`` gets as a traced number. Steps
+  need nothing of ``init`` but the state then: their program is traced without it;
 - ``is_zero_temperature(num_steps)`` - whether the temperature is 0, so that chains only descend, and chains
   from one start may be equal;
 - ``with_pilot(key, args, kwargs)`` - the kernel to run, with settings found by a pilot run, such as the
@@ -19,7 +20,7 @@ A state may have ``without_counts()``: the state where another run begins, witho
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -40,19 +41,28 @@ def take_batch_size(kernel: MCMCKernel, structure: Structure) -> None:
         kernel.take_batch_size(structure)
 
 
-def take_num_warmup(kernel: MCMCKernel, num_warmup: int) -> bool:
-    """Tell a kernel the length of its warm-up, where that is all that its steps need of ``init``.
+def keeps_all_in_state(kernel: MCMCKernel) -> bool:
+    """Whether steps need nothing of ``init`` but the state; a subclass with its own may learn more there."""
+    methods = {"init", "check_num_warmup"}
+    owner = next(kind for kind in type(kernel).__mro__ if methods & vars(kind).keys())
+    return methods <= vars(owner).keys()
 
-    :return: whether it is. A subclass that replaces ``init`` may learn more there.
-    """
 
-    def owner(method: str) -> type | None:
-        return next((kind for kind in type(kernel).__mro__ if method in vars(kind)), None)
+def with_inner_kernels(sampler: MCMCKernel) -> Iterator[Any]:
+    """A kernel, and the kernels inside it."""
+    yield sampler
+    inner = [block for block, _ in getattr(sampler, "blocks", ())]
+    inner += [getattr(sampler, name, None) for name in ("kernel", "inner_kernel")]
+    for kernel in inner:
+        if isinstance(kernel, MCMCKernel):
+            yield from with_inner_kernels(kernel)
 
-    known = hasattr(kernel, "take_num_warmup") and owner("take_num_warmup") is owner("init")
-    if known:
-        kernel.take_num_warmup(num_warmup)
-    return known
+
+def check_num_warmup(sampler: MCMCKernel, num_warmup: int) -> None:
+    """Refuse a length of warm-up with which a kernel, or one inside it, cannot do its work."""
+    for kernel in with_inner_kernels(sampler):
+        if hasattr(kernel, "check_num_warmup"):
+            kernel.check_num_warmup(num_warmup)
 
 
 def is_zero_temperature(kernel: MCMCKernel, num_steps: int) -> bool:
@@ -63,13 +73,7 @@ def is_zero_temperature(kernel: MCMCKernel, num_steps: int) -> bool:
 def after_pilot(
     kernel: MCMCKernel, keys: jax.Array, args: tuple, kwargs: dict[str, object]
 ) -> MCMCKernel:
-    """The kernel to run, after its pilot run if it has one.
-
-    :param kernel: the kernel that the user gave.
-    :param keys: random keys of the chains, or of the only chain.
-    :param args: arguments of the model.
-    :param kwargs: keyword arguments of the model.
-    """
+    """The kernel to run, after its pilot run if it has one, chosen by the keys of its chains."""
     if not hasattr(kernel, "with_pilot"):
         return kernel
     key = jax.random.fold_in(keys if is_prng_key(keys) else keys[0], _PILOT)
@@ -99,23 +103,20 @@ def can_recompute(kernel: MCMCKernel) -> bool:
 def state_for_data(
     kernel: MCMCKernel, state: PyTree, args: tuple, kwargs: dict[str, object]
 ) -> PyTree:
-    """The state of one chain with all that it keeps of data computed from these arguments.
-
-    :param kernel: a kernel that can (:func:`can_recompute`).
-    :param state: a state of that kernel, made with any data.
-    :param args: arguments of the model.
-    :param kwargs: keyword arguments of the model.
-    """
+    """The state of one chain with all that it keeps of data computed anew, by a kernel that can."""
     own = getattr(kernel, "state_for_data", kernel.refresh)
     return own(state, args, kwargs)
 
 
 def without_counts(state: PyTree) -> PyTree:
-    """A state that was given to a run, without the counts of the run that it comes from.
+    """A state that was given to a run, without the counts of the run that it comes from."""
 
-    :param state: states of all chains, stacked.
-    """
-    return state.without_counts() if hasattr(state, "without_counts") else state
+    def has_counts(state: PyTree) -> bool:
+        return hasattr(state, "without_counts")
+
+    return jax.tree.map(
+        lambda s: s.without_counts() if has_counts(s) else s, state, is_leaf=has_counts
+    )
 
 
 def evidence_of(kernel: MCMCKernel, fields: dict[str, PyTree]) -> Tempering | None:

@@ -28,26 +28,14 @@ class _End(Protocol):
 def suspects_of_run(
     kernel: MCMCKernel, fields: dict[str, PyTree], sample_field: str, state: PyTree, thinning: int
 ) -> dict[int, str]:
-    """Chains that never moved or whose moves failed: reason by chain.
-
-    :param kernel: the kernel of the run.
-    :param fields: what was collected of each draw, (chain, draw, …) by name of the field.
-    :param sample_field: the field that holds the sites.
-    :param state: state of the kernel after the last step.
-    :param thinning: steps a draw.
-    """
+    """Chains that never moved or whose moves failed: reason by chain."""
     stats = {name: values for name, values in fields.items() if name != sample_field}
     batch_size = getattr(getattr(kernel, "gradient", None), "batch_size", None)
     return suspect_chains(fields[sample_field], stats, state, thinning, batch_size is None)
 
 
 def without_chains(fields: PyTree, left_out: Collection[int], num_chains: int) -> PyTree:
-    """Draws without those of some chains, so that values that are not finite are never averaged.
-
-    :param fields: leaves (chain, draw, …), in memory or on disk.
-    :param left_out: chains to drop.
-    :param num_chains: number of chains in `fields`.
-    """
+    """Draws without those of some chains, so that values that are not finite are never averaged."""
     kept = np.setdiff1d(np.arange(num_chains), list(left_out))
     return jax.tree.map(
         lambda x: x.take_chains(kept) if isinstance(x, StoredArray) else x[kept], fields
@@ -89,13 +77,7 @@ def warn_of_rounding(sites: Mapping[str, Array], latent: Collection[str], dtype:
 
 
 def warn_of_early_end(stopped: _End | None, num_draws: int, planned: int, can_resume: bool) -> None:
-    """Warn that a run was interrupted, or ended before its averages were known.
-
-    :param stopped: why a run until its averages are known ended; None for one of fixed length.
-    :param num_draws: number of draws of each chain that were sampled.
-    :param planned: number of draws of each chain that a run of fixed length was to take.
-    :param can_resume: whether there is a checkpoint to continue from.
-    """
+    """Warn that a run was interrupted, or ended before its averages were known."""
     if stopped is None:
         early = num_draws < planned
         text = f"Interrupted: kept {num_draws} of {planned} draws of each chain."

@@ -9,6 +9,7 @@ holds a fixed number of draws, and the host empties it as often as it is full.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -24,7 +25,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.run.devices import DeviceRows, Placement
-from numpyro_bnn.run.kernel_protocol import state_for_data, take_num_warmup
+from numpyro_bnn.run.kernel_protocol import keeps_all_in_state, state_for_data
 from numpyro_bnn.samplers.fields import uncorrected_block
 
 # Bytes that a draw buffer should take, and the least and most draws that it holds.
@@ -34,57 +35,36 @@ State: TypeAlias = PyTree
 Draws: TypeAlias = PyTree
 
 
+@dataclass(eq=False)
 class Programs:
     """The compiled programs of one kernel for one set of collected fields.
 
     Chains keep a leading axis in states and buffers (none for a single chain).
-
-    :param kernel: the kernel; `init` is traced again inside `advance`, where nothing of it is
-        executed, because kernels keep closures over the arguments of the trace they live in. Those that
-        keep none (:func:`~numpyro_bnn.run.kernel_protocol.take_num_warmup`) are spared it.
-    :param num_warmup: passed to `kernel.init`.
-    :param static: description of the arguments, see :class:`Arguments`.
-    :param fields: dotted names of state fields to collect, the sample field first.
-    :param removed: sites not to collect.
-    :param postprocess: replaces the kernel's own post-processing where not None.
-    :param record: maps the sites of a draw to the values to keep; None keeps all sites.
-    :param num_chains: number of chains that go through the programs together.
-    :param chain_method: ``"parallel"``, ``"vectorized"`` or a transformation such as
-        ``jax.vmap``; not used for one chain.
-    :param least: number of draws that the draw buffer must hold.
-    :param placement: puts chains and rows on devices.
     """
 
-    def __init__(
-        self,
-        kernel: MCMCKernel,
-        num_warmup: int,
-        static: tuple,
-        fields: tuple[str, ...],
-        removed: tuple[str, ...],
-        postprocess: Callable | None,
-        record: Callable | None,
-        num_chains: int,
-        chain_method: str | Callable,
-        least: int,
-        placement: Placement,
-    ) -> None:
-        self.kernel = kernel
-        self._block = uncorrected_block(kernel)
-        self.num_warmup = num_warmup
-        self.static = static
-        self.fields = fields
-        self.removed = removed
-        self.postprocess = postprocess
-        self.record = record
-        self.num_chains = num_chains
-        self.chain_method = chain_method
-        self.least = least
-        self.placement = placement
+    # Its `init` is traced again inside `advance`, where nothing of it is executed: kernels keep closures over
+    # the arguments of the trace they live in. Those that keep none are spared it.
+    kernel: MCMCKernel
+    num_warmup: (
+        int | None
+    )  # For `kernel.init`; None for the number that comes last among the arrays
+    static: tuple  # Description of the arguments, see :class:`Arguments`
+    fields: tuple[str, ...]  # Dotted names of state fields to collect, the sample field first
+    removed: tuple[str, ...]  # Sites not to collect
+    postprocess: Callable | None  # Replaces the kernel's own post-processing
+    record: Callable | None  # Maps the sites of a draw to the values to keep; None keeps all sites
+    num_chains: int  # Chains that go through the programs together
+    chain_method: str | Callable  # As of `MCMC`; not used for one chain
+    least: int  # Draws that the buffer must hold
+    placement: Placement  # Puts chains and rows on devices
+
+    def __post_init__(self) -> None:
+        placement, num_chains = self.placement, self.num_chains
+        self._block = uncorrected_block(self.kernel)
         # What a kernel learns in `init` it learns again in each trace.
-        self.start = placement.compiled(self._initial, num_chains)
-        self.zeros = placement.compiled(self._zeros, num_chains)
-        self.refresh = placement.compiled(self._refresh, num_chains)
+        self.start = placement.compiled(self._initial, num_chains, runs_once=True)
+        self.zeros = placement.compiled(self._zeros, num_chains, runs_once=True)
+        self.refresh = placement.compiled(self._refresh, num_chains, runs_once=True)
         self.advance = placement.compiled(self._advance, num_chains, donate_argnums=1)
 
     def _map_chains(self, function: Callable, chained: PyTree, arrays: Sequence[DeviceRows]) -> Any:
@@ -106,18 +86,20 @@ class Programs:
 
         return self._map_chains(one, (keys, init_params), arrays)
 
+    def _arguments(self, arrays: Sequence[DeviceRows]) -> tuple[tuple, dict[str, Any]]:
+        return Arguments.join(arrays[:-1], self.static)
+
     def _init(self, key: jax.Array, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
-        args, kwargs = Arguments.join(arrays, self.static)
-        state = self.kernel.init(
-            key, self.num_warmup, init_params, model_args=args, model_kwargs=kwargs
-        )
+        args, kwargs = self._arguments(arrays)
+        num_warmup = arrays[-1] if self.num_warmup is None else self.num_warmup
+        state = self.kernel.init(key, num_warmup, init_params, model_args=args, model_kwargs=kwargs)
         # Kernels begin with Python numbers, which have weak types in JAX. The second call of `advance`,
         # with other types, would compile another program.
         return jax.tree.map(_strong, state)
 
     def _prepare(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> None:
         """Let the kernel learn what its steps need, in the trace that it is called in."""
-        if not take_num_warmup(self.kernel, self.num_warmup):
+        if not keeps_all_in_state(self.kernel):
             self._init(_key_of(state), init_params, arrays)
 
     def _refresh(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
@@ -125,7 +107,7 @@ class Programs:
 
         def one(chain: tuple, arrays: Sequence[DeviceRows]) -> State:
             state, init_params = chain
-            args, kwargs = Arguments.join(arrays, self.static)
+            args, kwargs = self._arguments(arrays)
             self._prepare(state, init_params, arrays)
             made = state_for_data(self.kernel, state, args, kwargs)
             # Other types than before would compile `advance` again.
@@ -152,7 +134,7 @@ class Programs:
 
     def _collect(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
         self._prepare(state, init_params, arrays)
-        args, kwargs = Arguments.join(arrays, self.static)
+        args, kwargs = self._arguments(arrays)
         return self._collected(state, args, kwargs)
 
     def _collected(self, state: State, args: tuple, kwargs: dict[str, Any]) -> Draws:
@@ -185,7 +167,7 @@ class Programs:
 
         def one(chain: tuple, arrays: Sequence[DeviceRows]) -> tuple[State, Draws]:
             state, draws, init_params = chain
-            args, kwargs = Arguments.join(arrays, self.static)
+            args, kwargs = self._arguments(arrays)
             self._prepare(state, init_params, arrays)
 
             def step(_: int, state: State) -> State:

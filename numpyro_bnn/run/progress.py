@@ -33,14 +33,7 @@ def explain_memory() -> Iterator[None]:
 
 
 class ProgressBars:
-    """Progress bars, one a chain, and a line of text below them.
-
-    :param kernel: gives the text beside each bar.
-    :param num_chains: number of bars; none where 0.
-    :param total: steps of the whole run.
-    :param done: steps taken before.
-    :param compiling: whether the first steps will be compiled, so that the bars say so.
-    """
+    """Progress bars, one a chain, and a line of text below them."""
 
     def __init__(
         self, kernel: MCMCKernel, num_chains: int, total: int, done: int, compiling: bool = False
@@ -55,12 +48,7 @@ class ProgressBars:
         self._text: Any = None
 
     def update(self, chains: range, steps: int, state: PyTree) -> None:
-        """Move the bars of some chains on by `steps`.
-
-        :param chains: numbers of the chains.
-        :param steps: steps that they have taken.
-        :param state: their state.
-        """
+        """Move the bars of some chains on by `steps`."""
         for c in chains if self._bars else ():
             own = state if len(chains) == 1 else _in_one_program(state, c)
             self._bars[c].set_postfix_str(self._kernel.get_diagnostics_str(own), refresh=False)

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import trace_and_check
-from numpyro_bnn.run.kernel_protocol import take_batch_size
+from numpyro_bnn.run.kernel_protocol import take_batch_size, with_inner_kernels
 from numpyro_bnn.samplers.temperature_of_kernels import refuse_unequal
 
 # Kernels of NumPyro that need all rows in every step; HMCECS is an HMCGibbs that does not.
@@ -47,14 +47,7 @@ def check_call(
     args: tuple,
     kwargs: dict[str, object],
 ) -> CheckedCall:
-    """Trace the model with its data, and refuse what the kernel cannot sample correctly.
-
-    :param sampler: the kernel.
-    :param model: its model; None for a kernel over a potential function.
-    :param chunked: whether the likelihood is summed over chunks of rows.
-    :param args: arguments of the model.
-    :param kwargs: keyword arguments of the model.
-    """
+    """Trace the model with its data, and refuse what the kernel cannot sample correctly."""
     if model is None:
         return CheckedCall(args, kwargs, None)
     arguments = as_arrays(model, args, kwargs)
@@ -117,7 +110,7 @@ def refuse_blocks_of_several_temperatures(sampler: MCMCKernel) -> None:
 
     :raises ValueError: naming a block.
     """
-    for kernel in _with_inner_kernels(sampler):
+    for kernel in with_inner_kernels(sampler):
         if isinstance(kernel, Gibbs):
             refuse_unequal([part for part, _ in kernel.blocks])
 
@@ -128,7 +121,7 @@ def warn_of_unused_step_size(sampler: MCMCKernel) -> None:
     The trajectory length is there by default, 2π, so that ``HMC(model, step_size=0.1, num_steps=3)`` takes
     steps of 2.1 and hardly ever accepts one. Blocks of Gibbs and kernels with moves are looked into.
     """
-    for kernel in _with_inner_kernels(sampler):
+    for kernel in with_inner_kernels(sampler):
         if not isinstance(kernel, HMC) or kernel._num_steps is None:
             continue
         length, steps = kernel._trajectory_length, kernel._num_steps
@@ -141,14 +134,6 @@ def warn_of_unused_step_size(sampler: MCMCKernel) -> None:
             "the length.",
             stacklevel=find_stack_level(),
         )
-
-
-def _with_inner_kernels(sampler: object) -> Iterator[object]:
-    yield sampler
-    for block, _ in getattr(sampler, "blocks", ()):
-        yield from _with_inner_kernels(block)
-    if hasattr(sampler, "kernel"):
-        yield from _with_inner_kernels(sampler.kernel)
 
 
 def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: PyTree) -> None:
@@ -185,18 +170,15 @@ def refuse_sites_of_host_rows(fit: BoundModel) -> None:
             )
 
 
-def check_energy(fit: BoundModel, energy: Array, z: PyTree) -> None:
+def check_energy(fit: BoundModel, energy: Array, position: Callable[[], PyTree]) -> None:
     """Refuse starts without a finite potential energy.
 
-    :param fit: the model on its data.
-    :param energy: potential energy of every chain, or of the only chain.
-    :param z: positions, with an axis of chains if the energies have one.
     :raises ValueError: naming the chain and the sites.
     """
     bad = np.flatnonzero(~np.isfinite(np.atleast_1d(np.asarray(energy))))
     if not bad.size:
         return
-    chain = int(bad[0])
+    chain, z = int(bad[0]), position()
     if np.ndim(energy):
         z = jax.tree.map(lambda leaf: leaf[chain], z)
     potential = fit.potential

@@ -1,6 +1,7 @@
 """Runs the chains from their start or a checkpoint to the end, with draws in memory or on disk."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -37,21 +38,7 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampling:
-    """A run, with everything that it needs; :meth:`run` samples.
-
-    :param kernel: gives the texts of the progress bars.
-    :param sample_field: the field that holds the sites.
-    :param start: random keys and initial positions of the chains.
-    :param fit: the model with its data; None for a kernel over a potential function.
-    :param chain_states: states and draw buffers of the chains.
-    :param plan: segments and chunks of the run.
-    :param disk: folders for draws and checkpoints; None for a run in memory.
-    :param processes: the processes that share the run.
-    :param num_bars: number of progress bars.
-    :param warmed_up: chain states after an earlier warm-up, to continue from; None to start anew.
-    :param stale: whether what those states keep of data is to be computed again.
-    :param judge: the stopping rule; None for a run of fixed length.
-    """
+    """A run, with everything that it needs; :meth:`run` samples."""
 
     kernel: MCMCKernel
     sample_field: str
@@ -69,7 +56,6 @@ class Sampling:
     def run(self, resumed: bool) -> Finished:
         """Sample until the end of the plan, the stopping rule or an interruption.
 
-        :param resumed: whether to continue from the last checkpoint.
         :raises KeyboardInterrupt: if it was interrupted before the first draw.
         """
         if self.disk is not None:
@@ -128,7 +114,9 @@ class Sampling:
             chain_states.start()
         states = chain_states.stacked
         if self.fit is not None and hasattr(states, "potential_energy"):
-            check_energy(self.fit, states.potential_energy, getattr(states, self.sample_field))
+            # Sites of a flat position are taken apart only for the message.
+            position = partial(getattr, states, self.sample_field)
+            check_energy(self.fit, states.potential_energy, position)
         return Progress(0, 0)
 
     def _advance(self, done: Progress, kept: Recorder | InMemory) -> Progress:

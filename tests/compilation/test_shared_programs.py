@@ -399,3 +399,18 @@ def test_a_program_serves_data_with_other_columns():
         units = model.standardization
         expected = units.y_mean + units.y_scale * ((x - units.x_mean) / units.x_scale).sum(1)
         np.testing.assert_allclose(bnn.predict(model, draw, x).mean[0, 0], expected, rtol=1e-5)
+
+
+def test_a_program_that_runs_once_is_not_one_that_runs_often():
+    """It is compiled without optimisation, which a loop would pay for at every step."""
+
+    def shifted(x):
+        return jnp.sin(x) + 0.8125
+
+    x = jnp.arange(3.0)
+    with separate_programs():
+        programs = [Program(shifted, runs_once=once) for once in (True, False, True)]
+        values = [program(x) for program in programs]
+    once, often, again = (list(program._executables.values()) for program in programs)
+    assert once == again != often
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-6)

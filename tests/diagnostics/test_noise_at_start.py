@@ -1,6 +1,7 @@
 """A run that began at a noise far below that of its draws says so."""
 
 import jax
+import nets
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -8,6 +9,8 @@ import pytest
 from numpyro.infer import HMC, NUTS
 
 import numpyro_bnn as bnn
+from numpyro_bnn.posterior.draws import draws_of
+from numpyro_bnn.posterior.predictions import starts_as_draws
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -97,3 +100,16 @@ def test_classes_have_no_noise():
     mcmc = bnn.MCMC(NUTS(model), num_warmup=100, num_samples=100, num_chains=2, progress_bar=False)
     mcmc.run(jax.random.key(1), X, Y > 0, init_params=starts)
     assert "began at a noise" not in bnn.diagnose(mcmc, X).explanation
+
+
+def test_starts_are_read_in_one_program():
+    """The model is not run operation by operation, each of them a program, for the supports of its sites."""
+    low = np.array([-4.5, 0.0], np.float32)
+    kernel = bnn.RandomWalk(own, step_size=0.1)
+    settings = {"num_warmup": 0, "num_samples": 4, "num_chains": 2, "progress_bar": False}
+    mcmc = bnn.MCMC(kernel, **settings)
+    mcmc.run(jax.random.key(0), X, Y, init_params={"w": np.zeros((2, 2)), "sigma": low})
+    with nets.compilations() as compiled:
+        found = starts_as_draws(mcmc, draws_of(mcmc), X)
+    assert len(compiled) == 1
+    np.testing.assert_allclose(found["sigma"][:, 0], np.exp(low), rtol=1e-6)

@@ -1,19 +1,39 @@
-"""Compiled programs do not know how long a run is: another number of draws, or thinning, compiles nothing."""
+"""Compiled programs do not know how long a run is: another number of steps, or thinning, compiles nothing."""
 
 import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer import NUTS
+from numpyro.infer import HMC, NUTS, hmc_util
 
 import numpyro_bnn as bnn
+from numpyro_bnn import gradients, preconditioners
+from numpyro_bnn.run.adaptation_windows import windows
 
 X = np.linspace(-1, 1, 8, dtype=np.float32)
 KERNELS = {
     "NUTS": lambda: NUTS(model, max_tree_depth=2),
     "MCLMC": lambda: bnn.MCLMC(model, step_size=0.1, friction=1.0),
     "BAOAB": lambda: bnn.BAOAB(model, step_size=0.1, friction=1.0, batch_size=4),
+}
+
+# Kernels that learn something in warm-up, by how their chains go through the program.
+ADAPTING = {
+    "NUTS": ("sequential", lambda: NUTS(model, max_tree_depth=2)),
+    "HMC": ("vectorized", lambda: HMC(model, num_steps=2, trajectory_length=None, dense_mass=True)),
+    "MCLMC": ("vectorized", lambda: bnn.MCLMC(model)),
+    "BAOAB": (
+        "sequential",
+        lambda: bnn.BAOAB(
+            model,
+            step_size="auto",
+            gradient=gradients.svrg(2, order="replacement"),
+            gradient_noise="auto",
+            preconditioner=preconditioners.from_warmup(first_window=4),
+        ),
+    ),
+    "tempering": ("vectorized", lambda: bnn.ParallelTempering(model, num_rungs=3)),
 }
 
 
@@ -23,10 +43,10 @@ def model(x):
         numpyro.sample("y", dist.Normal(w.sum(), 1.0), obs=numpyro.subsample(x, event_dim=0))
 
 
-def run(kernel, num_samples, thinning=1, chain_method="vectorized"):
+def run(kernel, num_samples, thinning=1, chain_method="vectorized", num_warmup=10):
     mcmc = bnn.MCMC(
         kernel,
-        num_warmup=10,
+        num_warmup=num_warmup,
         num_samples=num_samples,
         thinning=thinning,
         num_chains=2,
@@ -55,3 +75,42 @@ def test_another_length_compiles_nothing(name, chain_method):
         again, found = run(KERNELS[name](), num_samples, thinning, chain_method)
         np.testing.assert_array_equal(found, draws[:, thinning - 1 : num_samples : thinning])
         assert executables(again) == compiled
+
+
+@pytest.mark.filterwarnings("ignore:.* suspect and kept")
+@pytest.mark.parametrize("name", ADAPTING)
+def test_another_warm_up_compiles_nothing(name, quick_compile):
+    chain_method, kernel = ADAPTING[name]
+    compiled = executables(run(kernel(), 6, 1, chain_method, num_warmup=30)[0])
+    again, _ = run(kernel(), 6, 1, chain_method, num_warmup=70)
+    assert executables(again) == compiled
+
+
+@pytest.mark.filterwarnings("ignore:.* suspect and kept")
+@pytest.mark.parametrize("name", ["HMC", "BAOAB"])
+def test_draws_are_those_of_programs_that_know_the_length(name, quick_compile):
+    chain_method, kernel = ADAPTING[name]
+    programs, found = run(kernel(), 6, 1, chain_method, num_warmup=70)
+
+    class Known(type(kernel())):
+        """A kernel whose `init` is not that of NumPyro or of this package gets a number of Python."""
+
+        def init(self, rng_key, num_warmup, *args, **kwargs):
+            assert num_warmup in range(1000)
+            return super().init(rng_key, num_warmup, *args, **kwargs)
+
+    known = kernel()
+    known.__class__ = Known
+    own, draws = run(known, 6, 1, chain_method, num_warmup=70)
+    assert executables(own) != executables(programs)
+    np.testing.assert_allclose(found, draws, rtol=1e-4)
+
+
+def test_windows_of_a_traced_length_are_those_of_numpyro():
+    lengths = np.r_[0:1300, 10_000, 123_456, 10**8]
+    for length, table in zip(lengths, jax.jit(jax.vmap(windows))(lengths)):
+        known = np.asarray(hmc_util.build_adaptation_schedule(int(length)))
+        # The last window changes nothing at its end, unless it is the first as well.
+        count = max(1, len(known) - 1)
+        np.testing.assert_array_equal(table[:count], known[:count])
+        assert (table[count:, 1] == -1).all()

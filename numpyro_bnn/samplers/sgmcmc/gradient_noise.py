@@ -44,14 +44,16 @@ class NoiseEstimate(NamedTuple):
     pairs: jax.Array  # Pairs of gradients used so far
 
 
-def anchored_in_warmup(estimator: Estimator, gradient_noise: Any, num_warmup: int) -> Estimator:
+def anchored_in_warmup(
+    estimator: Estimator, gradient_noise: Any, num_warmup: int | jax.Array
+) -> Estimator:
     """The estimator, with anchors so close together that warm-up sees several where noise is estimated."""
     # The noise of an anchored gradient grows with the distance from the anchor. If the first new anchor
     # came after warm-up, the noise would be estimated near the first one only, and the chain heat up.
     follows = isinstance(gradient_noise, str) and estimator.follows_chain
     if not follows or getattr(estimator, "period", 0) is not None:
         return estimator
-    longest = max(1, num_warmup // ANCHORS)
+    longest = jnp.maximum(1, num_warmup // ANCHORS)
     return dataclasses.replace(estimator, longest_period=longest)  # type: ignore[type-var]
 
 
@@ -67,10 +69,10 @@ def learned_noise(
     position: PyTree,
     first: Estimate,
     count: jax.Array,
-    num_warmup: int,
+    num_warmup: jax.Array,
 ) -> NoiseEstimate:
     """Update the estimate by a second minibatch at the position of the first; unchanged after warm-up."""
-    horizon = max(1.0, _SHARE * num_warmup)
+    horizon = jnp.maximum(1.0, _SHARE * num_warmup)
 
     def learn() -> NoiseEstimate:
         second = estimator.again(rows, position, first.state).gradient

@@ -293,7 +293,7 @@ class _ControlVariate:
     period: int | None = None
     chunk_size: int | None = None
     # Of a period that is not given.
-    longest_period: int | None = None
+    longest_period: jax.Array | None = None
     evaluations: ClassVar[int] = 2
     needs_rows: ClassVar[bool] = True
 
@@ -310,12 +310,12 @@ class _ControlVariate:
     def independent(self) -> bool:
         return self.batches.independent
 
-    def period_of(self, potential: Rows) -> int:
+    def period_of(self, potential: Rows) -> int | jax.Array:
         """Steps between anchors that follow the chain."""
         if self.period is not None:
             return self.period
         steps = max(1, potential.size // self.batch_size)
-        return steps if self.longest_period is None else min(steps, self.longest_period)
+        return steps if self.longest_period is None else jnp.minimum(steps, self.longest_period)
 
     def _at(self, potential: Rows, anchor: PyTree, batches: BatchState) -> AnchorState:
         exact = _Full(self.chunk_size).estimate(potential, anchor, None)

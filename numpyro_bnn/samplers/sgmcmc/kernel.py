@@ -170,7 +170,6 @@ class SGMCMC(MCMCKernel):
             tuning = CurvatureTuning()
         self.tuning = AcceptanceTuning(target_accept_prob) if tuning is None else tuning
         self._plate = plate
-        self._num_warmup = 0
         self._is_changed = False
         # Without this attribute NumPyro initialises a kernel again in every run.
         self._sample_fn = self.sample
@@ -261,7 +260,7 @@ class SGMCMC(MCMCKernel):
         gradient = self._all_rows
         if size is not None:
             gradient = gradients.minibatch(size, _order_for(self.gradient_noise))
-            if self._ingredients.judges_all_rows and self.dynamics.tracks_work:
+            if self._ingredients().judges_all_rows and self.dynamics.tracks_work:
                 gradient = gradients.minibatch(size, "replacement")
             try:
                 check_fit(name, self.dynamics, gradient, self.preconditioner, self.metropolis)
@@ -277,14 +276,21 @@ class SGMCMC(MCMCKernel):
             return Rows(self._potential_fn)
         return rows_of(self._model, args, kwargs, self.gradient.needs_rows, self._plate)
 
-    def take_num_warmup(self, num_warmup: int) -> None:
-        """Set the length of warm-up, the only setting of :meth:`init` that steps need."""
-        self._num_warmup = num_warmup
+    def check_num_warmup(self, num_warmup: int) -> None:
+        """Refuse a warm-up that is too short for what is estimated in it."""
+        name = type(self).__name__
+        if self.preconditioner.needs_warmup and not num_warmup:
+            raise ValueError(
+                f"{name}: {self.preconditioner} is estimated in warm-up, but num_warmup=0. Give it some "
+                "steps."
+            )
+        if self._ingredients().estimates_noise:
+            check_noise_in_warmup(name, self.gradient, num_warmup)
 
     def init(
         self,
         rng_key: jax.Array,
-        num_warmup: int,
+        num_warmup: int | jax.Array,
         init_params: PyTree = None,
         model_args: tuple = (),
         model_kwargs: dict | None = None,
@@ -296,14 +302,8 @@ class SGMCMC(MCMCKernel):
         if not is_prng_key(rng_key):
             init = partial(self.init, model_args=model_args, model_kwargs=model_kwargs)
             return jax.vmap(lambda key, z: init(key, num_warmup, z))(rng_key, init_params)
-        if self.preconditioner.needs_warmup and not num_warmup:
-            raise ValueError(
-                f"{type(self).__name__}: {self.preconditioner} is estimated in warm-up, but "
-                "num_warmup=0. Give it some steps."
-            )
-        if self._ingredients.estimates_noise:
-            check_noise_in_warmup(type(self).__name__, self.gradient, num_warmup)
-        self.take_num_warmup(num_warmup)
+        if not isinstance(num_warmup, jax.core.Tracer):
+            self.check_num_warmup(int(num_warmup))
         rows = self._rows(model_args, model_kwargs)
         refuse_integrals(self, rows)
         key_start, key_momentum, key_batches, key_curvature, rng_key = jax.random.split(rng_key, 5)
@@ -311,7 +311,7 @@ class SGMCMC(MCMCKernel):
         z = flattened(start_of(name, rows, key_start, init_params, model_kwargs))
         estimator = self.gradient.init(rows, z, key_batches)
         preconditioner = conditioned(self.preconditioner, self.preconditioner.init(z), rows)
-        parts = self._ingredients
+        parts = self._ingredients(num_warmup)
         metric = self.preconditioner.inverse_mass_matrix(preconditioner)
         step_size = None if self._auto else self.step_size(0)
         start = ChainStart(rows, z, metric, key_curvature, step_size, self.dynamics)
@@ -324,14 +324,13 @@ class SGMCMC(MCMCKernel):
         dynamics = self.dynamics.init(z, noise, settings, gradient)
         if self.metropolis is not None and self.metropolis.caches_gradient:
             dynamics = dynamics._replace(gradient=gradient)
-        state = initial_state(dynamics, estimator, preconditioner, adaptation, rng_key)
+        state = initial_state(num_warmup, dynamics, estimator, preconditioner, adaptation, rng_key)
         return record(state, dynamics, value, gradient, z, settings)
 
-    @property
-    def _ingredients(self) -> Ingredients:
+    def _ingredients(self, num_warmup: int | jax.Array = 0) -> Ingredients:
         return Ingredients(
             dynamics=self.dynamics,
-            gradient=anchored_in_warmup(self.gradient, self.gradient_noise, self._num_warmup),
+            gradient=anchored_in_warmup(self.gradient, self.gradient_noise, num_warmup),
             preconditioner=self.preconditioner,
             tuning=self.tuning,
             metropolis=self.metropolis,
@@ -341,7 +340,6 @@ class SGMCMC(MCMCKernel):
             auto=self._auto,
             friction=self.friction,
             gradient_noise=self.gradient_noise,
-            num_warmup=self._num_warmup,
             is_changed=self._is_changed or self.resample_momentum is not None,
         )
 
@@ -352,7 +350,7 @@ class SGMCMC(MCMCKernel):
         if state.i.ndim:
             return jax.vmap(lambda s: self.sample(s, model_args, model_kwargs))(state)
         rows = self._rows(model_args, model_kwargs)
-        parts = self._ingredients
+        parts = self._ingredients(state.num_warmup)
 
         def step(before: SGMCMCState) -> SGMCMCState:
             return freeze(before, take_step(parts, rows, before))
@@ -361,7 +359,7 @@ class SGMCMC(MCMCKernel):
         steps = steps_per_draw(self.step_size, self.temperature)
         if steps is None:
             return step(start)._replace(i=state.i + 1)
-        count = jnp.where(state.i < self._num_warmup, 1, steps(state.count))
+        count = jnp.where(state.i < state.num_warmup, 1, steps(state.count))
         after = lax.fori_loop(0, count, lambda _, s: step(s), start)
         return after._replace(i=state.i + 1)
 
@@ -386,7 +384,7 @@ class SGMCMC(MCMCKernel):
         dynamics = state.dynamics._replace(momentum=momentum)
         state = state._replace(estimator=estimator, preconditioner=learned, dynamics=dynamics)
         cached = state.dynamics.gradient is not None
-        parts = self._ingredients
+        parts = self._ingredients(state.num_warmup)
         if not cached and not parts.judges_all_rows:
             return state
         energy, gradient, estimator = parts.evaluate(rows, state.dynamics.position, estimator)

@@ -23,6 +23,7 @@ class SGMCMCState(NamedTuple):
     """State of an :class:`SGMCMC` chain.
 
     - **i** - number of calls of `sample` so far, warm-up included
+    - **num_warmup** - calls of `sample` that are warm-up
     - **count** - steps since the end of warm-up, the argument of schedules
     - **dynamics** - position, momentum, …
       (:class:`~numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction.DynamicsState`)
@@ -50,6 +51,7 @@ class SGMCMCState(NamedTuple):
     """
 
     i: jax.Array
+    num_warmup: jax.Array
     count: jax.Array  # type: ignore[assignment]
     dynamics: DynamicsState
     estimator: PyTree
@@ -76,8 +78,13 @@ class SGMCMCState(NamedTuple):
         """Unconstrained position, by site where a model has several."""
         return by_site(self.dynamics.position)
 
+    def without_counts(self) -> "SGMCMCState":
+        """The state at the start of another run, which has no warm-up of its own."""
+        return self._replace(num_warmup=jnp.minimum(self.num_warmup, self.i))
+
 
 def initial_state(
+    num_warmup: int | jax.Array,
     dynamics: DynamicsState,
     estimator: PyTree,
     preconditioner: PyTree,
@@ -91,6 +98,7 @@ def initial_state(
     nans = jax.tree.map(lambda _: nan, by_site(dynamics.position))
     return SGMCMCState(
         i=zero,
+        num_warmup=jnp.asarray(num_warmup, jnp.int32),
         count=zero,
         dynamics=dynamics,
         estimator=estimator,

@@ -112,7 +112,6 @@ class Ingredients(NamedTuple):
     auto: bool  # Whether the step size is tuned, not scheduled
     friction: float | None  # Per unit time, as given, or None
     gradient_noise: GradientNoise  # Known variance of the gradient, or "auto"
-    num_warmup: int  # Steps of warm-up
     # Whether potential, position or momentum are changed between two steps.
     is_changed: bool = False
 
@@ -125,9 +124,7 @@ class Ingredients(NamedTuple):
     def context(self) -> TuningContext:
         """The choices and ingredients that the tuning depends on."""
         all_rows = self.gradient.batch_size is None
-        return TuningContext(
-            self.auto, self.friction, all_rows, self.num_warmup, self.dynamics, self.preconditioner
-        )
+        return TuningContext(self.auto, self.friction, all_rows, self.dynamics, self.preconditioner)
 
     @property
     def judges_all_rows(self) -> bool:
@@ -206,7 +203,7 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
     # A step that completes its kicks first takes back half a kick by the gradient that it
     # kicks with: the half that is left belongs to this step.
     rng_key, key, key_probe = jax.random.split(state.rng_key, 3)
-    warming = state.i < parts.num_warmup
+    warming = state.i < state.num_warmup
     noises = normals_like(key, parts.dynamics.num_noises, state.dynamics.position)
     settings = parts.settings(state.count, state.adaptation, state.preconditioner)
     dynamics = parts.dynamics.advance(state.dynamics, noises, settings)
@@ -236,7 +233,7 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
     tuned = parts.tuning.at_gradient(parts.context, state.adaptation, product, metric, warming)
     if tuned.noise is not None:
         noise = learned_noise(
-            tuned.noise, parts.gradient, rows, at, estimate, state.i, parts.num_warmup
+            tuned.noise, parts.gradient, rows, at, estimate, state.i, state.num_warmup
         )
         tuned = tuned._replace(noise=noise)
     settings = parts.settings(state.count, tuned, learned)
@@ -271,7 +268,7 @@ def adjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCS
     """A proposal or a trajectory, accepted or rejected."""
     assert parts.metropolis is not None
     rng_key, key = jax.random.split(state.rng_key)
-    warming = state.i < parts.num_warmup
+    warming = state.i < state.num_warmup
     settings = parts.settings(state.count, state.adaptation, state.preconditioner)
     result = parts.metropolis.decide(
         ProposalInputs(

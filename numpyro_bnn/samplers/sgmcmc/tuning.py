@@ -96,7 +96,7 @@ class Decoherence:
         position: PyTree,
         metrics: list[PyTree],
         i: jax.Array,
-        num_warmup: int,
+        num_warmup: jax.Array,
     ) -> StepTuning:
         """Step size, friction and statistics after step `i` of warm-up; energies are over the temperature."""
         if self.energy_variance is not None:
@@ -105,9 +105,10 @@ class Decoherence:
             excess = energy_error**2 / target + 1e-8
             tuned = self._resized(tuned, excess, position, metrics)
         third = num_warmup // 3
-        length = third // _BLOCKS
-        if not self.finds_friction or length < 2:
+        blocks = third // _BLOCKS
+        if not self.finds_friction:
             return tuned
+        length = jnp.maximum(blocks, 1)
         at = i - (num_warmup - third)
         learned = _with_draw(tuned.averaging, position, at, third, length)
         inverse_mass = spread(metrics[1], position, "inverse_mass_matrix")
@@ -120,7 +121,8 @@ class Decoherence:
         # A chain slower than its blocks gets an estimate of about one block.
         found = jnp.where(steps > _RESOLVED * length, jnp.minimum(found, chosen), found)
         chosen = jnp.where(at + 1 == third, found, chosen)
-        friction = chosen.astype(tuned.friction.dtype)
+        # Blocks of one step say nothing.
+        friction = jnp.where(blocks < 2, tuned.friction, chosen).astype(tuned.friction.dtype)
         return tuned._replace(averaging=learned, friction=friction)
 
     def _resized(
@@ -148,7 +150,7 @@ class Decoherence:
 
 
 def _with_draw(
-    learned: WarmupStatistics, position: PyTree, at: jax.Array, third: int, length: int
+    learned: WarmupStatistics, position: PyTree, at: jax.Array, third: jax.Array, length: jax.Array
 ) -> WarmupStatistics:
     """Statistics with one more position; `at`, its place in the last third, is negative in the second."""
     empty = jax.tree.map(jnp.zeros_like, learned.draws)
@@ -171,7 +173,7 @@ def _with_draw(
     return learned._replace(block=block, blocks=blocks, draws=draws)
 
 
-def _autocorrelation_time(learned: WarmupStatistics, length: int) -> jax.Array:
+def _autocorrelation_time(learned: WarmupStatistics, length: jax.Array) -> jax.Array:
     """Integrated autocorrelation time in steps, at least 1, the mean over parameters."""
     # A parameter that does not move counts as 1.
 
@@ -194,7 +196,6 @@ class TuningContext(NamedTuple):
     auto: bool  # Whether the step size is tuned
     friction: float | None  # Friction per unit time as given; None where it is tuned
     all_rows: bool  # Whether gradients are computed on all rows
-    num_warmup: int  # Steps of warm-up
     dynamics: Dynamics
     preconditioner: Preconditioner
 
@@ -256,8 +257,8 @@ class AcceptanceTuning:
         """Follow the acceptance probability of this step, in warm-up."""
         if not context.auto:
             return after
-        warming = before.i < context.num_warmup
-        last = before.i + 1 >= context.num_warmup
+        warming = before.i < before.num_warmup
+        last = before.i + 1 >= before.num_warmup
         target = self.target_accept_prob
         tuned = follow_acceptance(after.adaptation, after.accept_prob, target, warming, last)
         return after._replace(adaptation=tuned)
@@ -342,7 +343,7 @@ class EnergyErrorTuning:
         """Follow the energy error of this step; a warm-up step whose energy is not finite is undone."""
         decoherence, error = self._decoherence(context), after.energy_error
         if decoherence.learns:
-            lost = (before.i < context.num_warmup) & ~jnp.isfinite(error)
+            lost = (before.i < before.num_warmup) & ~jnp.isfinite(error)
             after = chosen(~lost, after, before._replace(adaptation=after.adaptation))
         return _learned(decoherence, context, before, after, error / before.temperature)
 
@@ -399,8 +400,8 @@ def _learned(
             after.dynamics.position,
             metrics,
             before.i,
-            context.num_warmup,
+            before.num_warmup,
         )
 
-    warming = before.i < context.num_warmup
+    warming = before.i < before.num_warmup
     return after._replace(adaptation=where_needed(warming, learn, after.adaptation))

@@ -36,9 +36,9 @@ from numpyro_bnn.samplers.tempering.ladder import (
     RungTuning,
     after_sweep,
     begin_round,
+    ends_round,
     first_ladder,
     next_round,
-    round_ends,
     round_trips,
     swap_order,
     swap_probabilities,
@@ -145,7 +145,6 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         self.kernel = kernel
         self.num_rungs = num_rungs
         self._rung_kernel = RungKernel.of(kernel, model)
-        self._num_warmup = 0
         # NumPyro initialises kernels without this attribute again on every run.
         self._sample_fn = self._sweep
 
@@ -201,14 +200,10 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         kernel._sample_fn = kernel._sweep
         return kernel
 
-    def take_num_warmup(self, num_warmup: int) -> None:
-        """Set the length of warm-up, the only setting of :meth:`init` that sweeps need."""
-        self._num_warmup = num_warmup
-
     def init(
         self,
         rng_key: jax.Array,
-        num_warmup: int,
+        num_warmup: int | jax.Array,
         init_params: Values | None = None,
         model_args: tuple = (),
         model_kwargs: dict | None = None,
@@ -217,8 +212,13 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         if not is_prng_key(rng_key):
             init = partial(self.init, model_args=model_args, model_kwargs=model_kwargs)
             return jax.vmap(lambda key, z: init(key, num_warmup, z))(rng_key, init_params)
-        self._check(num_warmup)
-        self.take_num_warmup(num_warmup)
+        if not isinstance(num_warmup, jax.core.Tracer):
+            self.check_num_warmup(int(num_warmup))
+        if self.num_rungs == "auto":
+            raise ValueError(
+                "ParallelTempering: num_rungs='auto' needs a pilot run, which only numpyro_bnn.MCMC "
+                "makes, outside of JAX transformations. Give a number of rungs."
+            )
         potential = Potential(self._model, model_args, model_kwargs)
         refuse_improper(potential)
         num_rungs = int(self.num_rungs)
@@ -239,6 +239,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         step_size = jnp.full(pairs, _FIRST_STEP, real)
         return TemperingState(
             i=jnp.zeros((), jnp.int32),
+            num_warmup=jnp.asarray(num_warmup, jnp.int32),
             z=z,
             potential_energy=found.posterior[-1],
             accept_prob=jnp.zeros((), real),
@@ -256,12 +257,8 @@ class ParallelTempering(ReprMixin, MCMCKernel):
             rng_key=rng_key,
         )
 
-    def _check(self, num_warmup: int) -> None:
-        if self.num_rungs == "auto":
-            raise ValueError(
-                "ParallelTempering: num_rungs='auto' needs a pilot run, which only numpyro_bnn.MCMC "
-                "makes, outside of JAX transformations. Give a number of rungs."
-            )
+    def check_num_warmup(self, num_warmup: int) -> None:
+        """Refuse a run without warm-up."""
         if num_warmup < 1:
             raise ValueError(
                 "ParallelTempering: ladder, step sizes and metrics are found in warm-up, but "
@@ -323,10 +320,10 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         swap_probs = swap_probabilities(powers, found.up, found.down)
         order = swap_order(swap_probs, key_swaps, state.i)
         # Round trips that began in warm-up do not count: they were on another ladder.
-        heading = jnp.where(state.i == self._num_warmup, 0, state.heading)
+        heading = jnp.where(state.i == state.num_warmup, 0, state.heading)
         heading, trips = round_trips(heading[order])
         rungs = jax.tree.map(lambda leaf: leaf[order], rungs)
-        warming = state.i < self._num_warmup
+        warming = state.i < state.num_warmup
         moments = state.move_moments.add(before.up[1:], found.up[1:])
         moments = jax.tree.map(partial(jnp.where, warming), state.move_moments, moments)
         powers, adaptation = self._adapted(
@@ -356,12 +353,11 @@ class ParallelTempering(ReprMixin, MCMCKernel):
     ) -> tuple[jax.Array, RungTuning]:
         """Ladder and tuning after a sweep; unchanged once warm-up is over."""
         swept = state.i + 1
-        ends = jnp.asarray(round_ends(self._num_warmup))
 
         def learn(powers: jax.Array, adaptation: RungTuning) -> tuple[jax.Array, RungTuning]:
-            target, last = self._rung_kernel.target_accept_prob, swept == self._num_warmup
+            target, last = self._rung_kernel.target_accept_prob, swept == state.num_warmup
             adaptation = after_sweep(adaptation, target, last, *seen)
-            over = jnp.any(swept == ends)
+            over = ends_round(swept, state.num_warmup)
             return lax.cond(over, next_round, lambda *unchanged: unchanged, powers, adaptation)
 
         known = (state.likelihood_powers, state.adaptation)

@@ -69,6 +69,7 @@ def round_trips(heading: jax.Array) -> tuple[jax.Array, jax.Array]:
     return heading.at[-1].set(jnp.where(heading[-1] == 1, 2, heading[-1])), trips
 
 
+_SHORTEST_ROUND = 8
 # Weight of the metric of the last round, in positions of the new one.
 _METRIC_WEIGHT = 10
 
@@ -139,11 +140,10 @@ def next_round(powers: jax.Array, seen: RungTuning) -> tuple[jax.Array, RungTuni
     )
 
 
-def round_ends(num_warmup: int) -> list[int]:
-    """Sweeps of warm-up after which ladder and metric are set anew; each round is twice as long."""
+def ends_round(swept: jax.Array, num_warmup: jax.Array) -> jax.Array:
+    """Whether ladder and metric are set anew after so many sweeps; each round is twice as long."""
     # The second half of warm-up keeps both and tunes the step sizes: a rung must have visited
     # all its modes for that, since one of them may need much shorter steps than the others.
-    ends = [max(1, num_warmup // 2)]
-    while ends[0] >= 16:
-        ends.insert(0, ends[0] // 2)
-    return ends
+    ends = jnp.maximum(1, num_warmup // 2) >> jnp.arange(31)
+    is_end = (ends >= _SHORTEST_ROUND).at[0].set(True)
+    return jnp.any(is_end & (swept == ends))

@@ -61,6 +61,7 @@ class TemperingState(NamedTuple):
     """State of one replica of the ladder.
 
     - **i** - sweeps so far, warm-up included
+    - **num_warmup** - sweeps that are warm-up
     - **z** - position on the posterior's rung, unconstrained, by site
     - **potential_energy** - U there, in nats
     - **accept_prob**, **diverging**, **num_steps** - mean acceptance probability, whether any trajectory
@@ -82,6 +83,7 @@ class TemperingState(NamedTuple):
     """
 
     i: jax.Array
+    num_warmup: jax.Array
     z: Values
     potential_energy: jax.Array
     accept_prob: jax.Array
@@ -103,6 +105,7 @@ class TemperingState(NamedTuple):
         empty = jax.tree.map(jnp.zeros_like, (self.round_trips, self.move_moments, self.heading))
         trips, moments, heading = empty
         return self._replace(
+            num_warmup=jnp.minimum(self.num_warmup, self.i),
             round_trips=trips,
             move_correlations=jnp.full_like(self.move_correlations, jnp.nan),
             move_moments=moments,

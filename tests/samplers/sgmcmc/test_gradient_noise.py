@@ -141,7 +141,7 @@ def anchors(num_warmup, gradient, **options):
     """Steps between anchors, as the steps of a kernel have them."""
     kernel = bnn.BAOAB(linear.model, step_size=0.01, gradient=gradient, **options)
     jax.eval_shape(lambda key: kernel.init(key, num_warmup, model_args=DATA), jax.random.key(0))
-    return kernel._ingredients.gradient.period_of(rows())
+    return kernel._ingredients(num_warmup).gradient.period_of(rows())
 
 
 def test_warm_up_sees_several_anchors_where_noise_is_estimated():

@@ -170,7 +170,7 @@ def test_kick_and_kick_back_take_the_same_minibatch(name):
         state = kernel.init(key, 20, None, (ROWS,), {})
         part = kernel.as_part()
         # The first momentum is drawn: of the one before the half kick, of the other after it.
-        parts, rows = kernel._ingredients, kernel._rows((ROWS,), {})
+        parts, rows = kernel._ingredients(20), kernel._rows((ROWS,), {})
         at = state.dynamics.position
         gradient = parts.gradient.estimate(rows, at, state.estimator).gradient
         settings = parts.settings(state.count, state.adaptation, state.preconditioner)

@@ -45,9 +45,7 @@ class Programs:
     # Its `init` is traced again inside `advance`, where nothing of it is executed: kernels keep closures over
     # the arguments of the trace they live in. Those that keep none are spared it.
     kernel: MCMCKernel
-    num_warmup: (
-        int | None
-    )  # For `kernel.init`; None for the number that comes last among the arrays
+    num_warmup: int | None  # For `kernel.init`; None: the number that comes last among the arrays
     static: tuple  # Description of the arguments, see :class:`Arguments`
     fields: tuple[str, ...]  # Dotted names of state fields to collect, the sample field first
     removed: tuple[str, ...]  # Sites not to collect

@@ -161,6 +161,6 @@ def test_steps_of_a_sampler_are_in_the_fast_order(chain_method):
     mcmc.run(jax.random.key(0), x, y)
     (programs,) = mcmc._programs.values()
     keys = jax.random.key(0) if chain_method == "parallel" else jax.random.split(jax.random.key(0))
-    program = jax.make_jaxpr(programs._initial)(keys, None, [x, y])
+    program = jax.make_jaxpr(programs._initial)(keys, None, [x, y, np.int32(1)])
     assert any(True for _ in orders(program.jaxpr))
     assert are_fast(program.jaxpr)

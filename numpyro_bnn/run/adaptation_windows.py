@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from numpyro.infer import hmc_util
+from numpyro.infer import SA, hmc_util
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn.run.kernel_protocol import with_inner_kernels
@@ -35,14 +35,16 @@ def windows(num_steps: jax.Array) -> jax.Array:
     is_window = jnp.roll(doubles, 1).at[0].set(num_steps >= 20)
     end = jnp.where(is_window, end, 0)
     start = jnp.where(num_steps < 20, num_steps, first)
-    begins, ends = jnp.append(0, begin), jnp.append(start, end)
-    return jnp.stack([jnp.append(begins, 0), jnp.append(ends, 0) - 1], 1)
+    return jnp.stack([jnp.r_[0, begin, 0], jnp.r_[start, end, 0] - 1], 1)
 
 
 def takes_traced_warmup(sampler: MCMCKernel) -> bool:
     """Whether ``init`` is that of NumPyro or of this package: others may need a number of Python."""
-    homes = {type(k).init.__module__.partition(".")[0] for k in with_inner_kernels(sampler)}
-    return homes <= {"numpyro", __name__.partition(".")[0]}
+    kernels = list(with_inner_kernels(sampler))
+    homes = {type(k).init.__module__.partition(".")[0] for k in kernels}
+    # SA keeps the number where another trace finds it.
+    is_known = homes <= {"numpyro", __name__.partition(".")[0]}
+    return is_known and not any(isinstance(k, SA) for k in kernels)
 
 
 def _also_traced(build: Callable) -> Callable:

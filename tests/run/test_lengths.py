@@ -5,7 +5,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer import HMC, NUTS, hmc_util
+from numpyro.infer import HMC, NUTS, SA, hmc_util
 
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients, preconditioners
@@ -114,3 +114,10 @@ def test_windows_of_a_traced_length_are_those_of_numpyro():
         count = max(1, len(known) - 1)
         np.testing.assert_array_equal(table[:count], known[:count])
         assert (table[count:, 1] == -1).all()
+
+
+@pytest.mark.filterwarnings("ignore:.* suspect and kept")
+def test_sa_runs_with_any_length(quick_compile):
+    """Its length of warm-up is a constant of its program: it is kept where another trace would find it."""
+    for num_warmup in (5, 6):
+        assert np.isfinite(run(SA(model), 6, num_warmup=num_warmup)[1]).all()

@@ -91,6 +91,12 @@ class Structure(NamedTuple):
     preset: frozenset[str] = frozenset()
     # Parameters without a prior (`numpyro.param`) that have no values yet.
     unfixed: frozenset[str] = frozenset()
+    # What the names of the sites of networks begin with, such as "net/".
+    networks: frozenset[str] = frozenset()
+
+    def is_of_network(self, name: str) -> bool:
+        """Whether a site is a weight of a network, or belongs to the prior of its weights."""
+        return name.startswith(tuple(self.networks))
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._checks import check_positive
+from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.columns import Columns, about_inputs, check_columns, check_row_shapes
@@ -36,21 +37,15 @@ WITHIN_TOLERANCE = "within_tolerance"
 WITHIN, MODES = "within tolerance", "modes: temper"
 STUCK, FAILED = "chains that do not move", "no chain stayed finite"
 NOT_FINITE = "predictions are not finite"
+# The entry of the table of sentences for each reason.
 _SAID = {
-    WITHIN: "Averages are known as well as was asked, judged twice in a row, and {chains} agree.",
-    MODES: (
-        "The chains disagree, and each by itself knows its averages: they are in different modes, "
-        "which more draws will not join. Temper (`ParallelTempering`), or weight the chains by rows "
-        "that were held out (`bnn.stack`)."
-    ),
-    STUCK: (
-        "Some chains do not move, which more draws will not change. Start from `bnn.optimize`, or "
-        "use another step size."
-    ),
-    NOT_FINITE: "More draws will not change that.",
-    FAILED: "Every chain has draws that are not finite.",
-    "max_minutes": "Time was over.",
-    "interrupted": "The run was interrupted.",
+    WITHIN: "stopped within",
+    MODES: "stopped modes",
+    STUCK: "stopped stuck",
+    NOT_FINITE: "stopped not finite",
+    FAILED: "stopped failed",
+    "max_minutes": "stopped late",
+    "interrupted": "stopped by hand",
 }
 
 
@@ -106,22 +101,18 @@ class StopReason(NamedTuple):
 
     def __str__(self) -> str:
         alone = self.report is not None and self.report.num_chains == 1
-        said = _SAID[self.reason].format(
-            chains="halves of the one chain" if alone else "the chains"
-        )
-        text = f"Stopped after {self.draws} draws a chain ({self.reason}). {said}"
-        if self.why_not_finite:
-            text = f"Stopped after {self.draws} draws a chain. {self.why_not_finite} {said}"
+        who = "halves of the one chain" if alone else "the chains"
+        said = [say("stopped", draws=self.draws, reason=self.reason), self.why_not_finite]
+        said.append(say(_SAID[self.reason], chains=who))
         if self.dropped:
-            text += f" The first {self.dropped} draws of each chain were dropped."
+            said.append(say("dropped", draws=self.dropped))
         left = self.looks[-1].seconds_left if self.looks else float("nan")
-        if self.reason not in ("max_minutes", "interrupted"):
-            return text
-        if self.report is not None and self.report.verdict == WITHIN_TOLERANCE:
-            return f"{text} The last judgement was within tolerance; no second one confirmed it."
-        if left > 0:
-            text += f" To be within tolerance would take {duration(left)} more."
-        return text
+        if self.reason in ("max_minutes", "interrupted"):
+            if self.report is not None and self.report.verdict == WITHIN_TOLERANCE:
+                said.append(say("not confirmed"))
+            elif left > 0:
+                said.append(say("time left", time=duration(left)))
+        return " ".join(filter(None, said))
 
 
 class UntilKnown:

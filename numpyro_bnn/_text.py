@@ -13,7 +13,7 @@ from numpyro.distributions import Distribution
 # An array of more entries is shown by its shape.
 _FEW = 4
 # Characters of a line of a report, and of a name in a table.
-_WIDTH, _NAME = 88, 44
+_WIDTH, _NAME = 88, 34
 
 
 def text_of(value: object) -> str:

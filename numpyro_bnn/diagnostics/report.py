@@ -126,13 +126,13 @@ class Report:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The explanation: what may be wrong, what was found, and what to do."""
-        return (*self.warnings, *self.reasons, self.advice)
+        """What may be wrong, then what was found."""
+        return (*self.warnings, *self.reasons)
 
     @property
     def explanation(self) -> str:
-        """The sentences as one text."""
-        return " ".join(self.sentences)
+        """The verdict in plain words: what may be wrong, what was found, and what to do."""
+        return " ".join((*self.sentences, self.advice))
 
     @property
     def divergences(self) -> int | None:
@@ -272,7 +272,7 @@ class Report:
 
     def _verdict_section(self) -> str:
         """The verdict, what can be done with the run, and the reasons."""
-        said = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.sentences[:-1])
+        said = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.sentences)
         return (
             f'<div class="verdict {_TONES.get(str(self.verdict), "bad")}"><strong>'
             f"{escape(self.verdict.words)}</strong><br>{escape(self.headline)}</div>\n"

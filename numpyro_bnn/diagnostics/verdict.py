@@ -469,7 +469,7 @@ def _second_apart(measured: ErrorsAndAgreement, what: str) -> str:
     second = measured.second
     assert second is not None
     apart = [
-        f"averages of a second run {mean:.2g} {_unit(unit, what)} away"
+        f"averages of a second run are {mean:.2g} {_unit(unit, what)} away"
         for unit, (mean, _) in second.apart.items()
     ]
     if second.scores_differ:

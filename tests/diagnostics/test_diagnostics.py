@@ -192,7 +192,10 @@ SITUATIONS = {
         "chains_disagree",
         ["Every chain tells its own story at 100 % of inputs"],
     ),
-    "one stuck": ("chains_disagree", ["groups of chains (0, 1, 3 | 2)", "Chains that do not move: 2."]),
+    "one stuck": (
+        "chains_disagree",
+        ["groups of chains (0, 1, 3 | 2)", "Chains that do not move: 2."],
+    ),
     "all stuck": (
         "run_longer",
         ["Copies", "Every draw of every chain is the same", "One chain only"],
@@ -223,7 +226,10 @@ SITUATIONS = {
     "log joint apart": (WITHIN, ["The chains agree"]),
     "weights alone": (WITHIN, ["The chains agree (p = 0.52 over all weights)", "No predictions"]),
     "weights alone, relabelled": ("chains_disagree", ["Every chain tells", "No predictions"]),
-    "weights alone, one stuck": ("chains_disagree", ["Chains that do not move: 2.", "No predictions"]),
+    "weights alone, one stuck": (
+        "chains_disagree",
+        ["Chains that do not move: 2.", "No predictions"],
+    ),
     "predictions alone": (WITHIN, ["The chains agree"]),
     "predictions and log joint": (WITHIN, ["The chains agree"]),
     "some inputs constant": (WITHIN, ["The chains agree"]),

@@ -72,7 +72,7 @@ def test_hot_momenta_of_chains_that_still_fall_are_told_to_run_on_first():
 @pytest.mark.parametrize(("kinetic", "configurational"), [(1.3, 1.3), (1.3, 1.0), (1.3, None)])
 def test_a_step_that_is_too_large_is_still_called_so(kinetic, configurational):
     (said,) = said_at(kinetic, configurational)
-    assert "the step is too large" in said
+    assert "The step is too large" in said
     assert "lower step_size" in said
 
 

@@ -110,13 +110,11 @@ class FitCheck:
 
     def _on_quantities(self) -> str:
         """Which quantities of the data the model does not make."""
-        rare = [
-            f"{q.name} (too {'large' if q.p < 0.5 else 'small'})"
-            for q in self.quantities
-            if q.is_rare
-        ]
+        rare = [q for q in self.quantities if q.is_rare]
         if rare:
-            return say("quantities rare", listed=rare)
+            listed = [f"{q.name} (too {'large' if q.p < 0.5 else 'small'})" for q in rare[:2]]
+            more = [f"and {len(rare) - 2} more"] if len(rare) > 2 else []
+            return say("quantities rare", listed=listed + more)
         least = min(q.adjusted for q in self.quantities)
         return say("quantities fine", count=len(self.quantities), p=least)
 
@@ -146,9 +144,9 @@ class FitCheck:
 
     def _lines(self) -> Iterator[tuple[str, ...]]:
         for q in self.quantities:
-            mark = " (rare)" if q.is_rare else ""
+            mark = " rare" if q.is_rare else ""
             numbers = (f"{value:.4g}" for value in (q.observed, q.low, q.high))
-            yield (q.name + mark, *numbers, f"{q.adjusted:.2g}")
+            yield (q.name, *numbers, f"{q.adjusted:.2g}{mark}")
 
     def __str__(self) -> str:
         doubts, notes = self.doubts[:1], self.notes[:1]

@@ -23,7 +23,7 @@ SENTENCES: dict[str, str] = {
     "no series": "Diagnose that run, such as `fitted.mcmc`.",
     "approximation": "Sample the model and compare: diagnose(run, x, second=draws).",
     "copies": "Give every chain a random key of its own.",
-    "sampler first": "Mend what is said of the sampler below, and run again.",
+    "sampler first": "First mend what is said of the sampler, then run again.",
     # --- errors of predictions ---
     "error of classes": "Averaged class probabilities err by {error:.2g} of total variation ({limit:g} accepted), in the worst rows by {worst:.2g} ({worst_limit:g}). More draws could change the likeliest class of {open:%} of rows.",
     "error of predictions": "Averaged {what} err by {error:.2g} {unit} ({limit:g} accepted), in the worst rows by {worst:.2g} ({worst_limit:g}).",
@@ -34,6 +34,7 @@ SENTENCES: dict[str, str] = {
     "draws needed": "To bring all within tolerance takes {draws} (set by {by}).",
     "rhat above": "R-hat of {count} of {total} {what} is above about {limit:.3f}. So many {what} of converged chains seldom exceed it.",
     "rhat spread": "Their averages are known, but how far the draws spread there may not be.",
+    "none helps": "More draws change nothing: start again from `bnn.optimize` or with another step size.",
     "nothing moves": "Every draw of every chain is the same.",
     # --- agreement of chains ---
     "agree": "The {who} agree (p = {p:.2g} over all {what}).",
@@ -112,15 +113,19 @@ SENTENCES: dict[str, str] = {
     # --- how a run in stages ended ---
     "stopped": "Stopped after {draws} draws a chain ({reason}).",
     "dropped": "The first {draws} draws of each chain were dropped.",
-    "stopped within": "Averages are known as well as was asked, judged twice in a row, and {chains} agree.",
-    "stopped modes": "The chains are in different modes, which more draws will not join. Temper (`ParallelTempering`), or weight the chains by held-out rows (`bnn.stack`).",
-    "stopped stuck": "Some chains do not move, which more draws will not change. Start from `bnn.optimize`, or use another step size.",
-    "stopped not finite": "More draws will not change that.",
-    "stopped failed": "Every chain has draws that are not finite.",
-    "stopped late": "Time was over.",
-    "stopped by hand": "The run was interrupted.",
+    "stopped: within tolerance": "Averages are known as well as was asked, judged twice in a row, and {chains} agree.",
+    "stopped: modes: temper": "The chains disagree: they are in different modes, which more draws will not join. Temper (`ParallelTempering`), or weight the chains by held-out rows (`bnn.stack`).",
+    "stopped: chains that do not move": "Some chains do not move, which more draws will not change. Start from `bnn.optimize`, or use another step size.",
+    "stopped: predictions are not finite": "More draws will not change that.",
+    "stopped: no chain stayed finite": "Every chain has draws that are not finite.",
+    "stopped: max_minutes": "Time was over.",
+    "stopped: interrupted": "The run was interrupted.",
     "not confirmed": "The last judgement was within tolerance; no second one confirmed it.",
     "time left": "To be within tolerance would take {time} more.",
+    # --- scores beside those of guessing ---
+    "inputs do not help": "The inputs help little or not at all: the log score is {gap:+.3f} ± {error:.3f} nats from that of guessing ({guess}).",
+    "no better than guessing": "Always answering the majority class is wrong on {guessed:%} of the test rows, the posterior average on {error:%}. Judge it by its log score, not by its error.",
+    "unequal classes": "Classes are unequal: {share:%} of the test rows are {name!r}, so that guessing errs on {error:%}. Look at the recall of each class.",
     # --- whether the model fits ---
     "held out": "On {rows} rows that were held out the mean log score is {score:.3f} ± {error:.2g} nats.",
     "loo": "Predicting each row from the others: {mean:.3f} ± {error:.2g} nats a row (elpd {elpd:.1f} ± {se:.1f}).",

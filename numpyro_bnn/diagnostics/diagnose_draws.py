@@ -53,7 +53,7 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report, with_copies
 from numpyro_bnn.diagnostics.sampler_stats import read
 from numpyro_bnn.diagnostics.verdict import judge, verdict_of
-from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
+from numpyro_bnn.samplers.tempering.evidence import tempering_of
 
 # With fewer draws there is no Monte Carlo error at all: each half of a chain needs four.
 _FEWEST = 8
@@ -126,7 +126,8 @@ def diagnose_draws(
     chains = checked_draws.shape[0]
     # Labels stay with their chains when others are dropped.
     labels = None if superchains is None else superchain_labels(superchains, chains)
-    settings = _Settings(accepted, max(_FEWEST, min_draws), sample_stats, second, labels)
+    least, other = max(_FEWEST, min_draws), _as_mapping(second)
+    settings = _Settings(accepted, least, sample_stats, other, labels)
     copies = copies_of(checked_draws.by_label.values())
     if not copies:
         return _report_on(checked_draws, settings)
@@ -144,8 +145,8 @@ class _Settings(NamedTuple):
 
     tolerance: Tolerance
     min_draws: int
-    sample_stats: Mapping[str, Any] | None = None
-    second: Any = None
+    sample_stats: Mapping[str, Any] | None
+    second: Mapping[str, Any]
     superchains: np.ndarray | None = None
 
     def without_chains(self, chains: Collection[int]) -> "_Settings":
@@ -215,7 +216,7 @@ def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
         distinct=_distinct(checked_draws.predictions) if judgeable else None,
         second=opinion,
         relabelling=_relabelling(checked_draws) if judgeable and checked_draws.aligned else None,
-        second_tempering=_second_tempering(settings.second),
+        second_tempering=tempering_of(settings.second.get("sample_stats", {})),
         not_finite=_not_finite(checked_draws, bad),
     )
 
@@ -268,7 +269,7 @@ def _verdict_without(
     """The verdict in words on the chains that are finite, where only some are."""
     if not 0 < len(bad) < checked_draws.shape[0]:
         return None
-    alone = settings.without_chains(bad)._replace(sample_stats=None, second=None)
+    alone = settings.without_chains(bad)._replace(sample_stats=None, second={})
     return _report_on(checked_draws.without(bad), alone).verdict.words
 
 
@@ -293,7 +294,7 @@ def _measure(
         settings.tolerance,
         space=space,
         second=other,
-        second_log_likelihood=_scored_by(settings.second),
+        second_log_likelihood=settings.second.get("log_likelihood"),
         superchains=settings.superchains,
     )
     if not checked_draws.predictions:
@@ -327,9 +328,11 @@ def _stuck(weights: Arrays) -> tuple[int, ...]:
     return stuck_chains(sds)
 
 
-def _second(checked_draws: CheckedDraws, second: Any) -> tuple[SecondOpinion | None, Arrays]:
+def _second(
+    checked_draws: CheckedDraws, second: Mapping[str, Any]
+) -> tuple[SecondOpinion | None, Arrays]:
     """The comparison with another run of the model, and the predictions of that run."""
-    if second is None:
+    if not second:
         return None, {}
     own = checked_draws.precisions | checked_draws.parameters
     if not (own or checked_draws.predictions):
@@ -337,41 +340,27 @@ def _second(checked_draws: CheckedDraws, second: Any) -> tuple[SecondOpinion | N
             "diagnose_draws: second has nothing to be compared with: got weights alone, whose "
             "labelling is arbitrary. Pass the predictions of both runs at the same inputs."
         )
-    sites, predictions = _theirs(second)
+    sites = named_arrays("second weights", second.get("weights"), "weights")
+    # Single weights of two runs cannot be compared: their hidden units are numbered differently.
+    sites = {name: array for name, array in sites.items() if is_precision(name)}
+    sites |= named_arrays("second parameters", second.get("parameters"), "parameters")
+    predictions = named_arrays("second predictions", second.get("predictions"), "predictions")
     opinion = compare_draws(own | checked_draws.predictions, sites | predictions)
     # With fewer draws no Monte Carlo error of the other run is known.
     least = min((x.shape[1] for x in predictions.values()), default=0)
     return opinion, predictions if least >= _FEWEST else {}
 
 
-def _scored_by(second: Any) -> np.ndarray | None:
-    """The log likelihood of a second run, where it was given."""
-    return second.get("log_likelihood") if isinstance(second, Mapping) else None
-
-
-def _second_tempering(second: Any) -> Tempering | None:
-    """What a second run by parallel tempering recorded; None where there is none."""
-    if isinstance(second, Mapping) and "sample_stats" in second:
-        return tempering_of(second["sample_stats"])
-    return None
-
-
-def _theirs(second: Any) -> tuple[Arrays, Arrays]:
-    """Precisions and parameters of another run, and its predictions."""
-    parameters = None
-    if isinstance(second, Mapping):
-        parameters = second.get("parameters")
-        second = (second.get("weights"), second.get("predictions"))
+def _as_mapping(second: Any) -> Mapping[str, Any]:
+    """Another run as a mapping of its parts; empty without one."""
+    if second is None or isinstance(second, Mapping):
+        return second or {}
     if not isinstance(second, tuple | list) or len(second) != 2:
         raise TypeError(
             f"diagnose_draws: second must be a pair (weights, predictions) or a mapping with "
             f"those keys, got {type(second).__name__}. Either of the two may be None."
         )
-    arrays = named_arrays("second weights", second[0], "weights")
-    # Single weights of two runs cannot be compared: their hidden units are numbered differently.
-    precise = {name: array for name, array in arrays.items() if is_precision(name)}
-    precise |= named_arrays("second parameters", parameters, "parameters")
-    return precise, named_arrays("second predictions", second[1], "predictions")
+    return dict(zip(("weights", "predictions"), second))
 
 
 def _relabelling(checked_draws: CheckedDraws) -> Relabelling:

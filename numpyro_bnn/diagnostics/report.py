@@ -4,7 +4,7 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -176,16 +176,14 @@ class Report:
         if self.suspect:
             facts.append(f"{len(self.suspect)} suspect")
         stats = self.sampler
-        if stats.divergences is not None:
-            facts.append(f"{stats.divergences} divergences")
-        if stats.saturated_trees is not None:
-            facts.append(f"{stats.saturated_trees} saturated trees")
-        if stats.cut_trajectories is not None:
-            facts.append(f"{stats.cut_trajectories} trajectories cut")
-        if stats.acceptance is not None:
-            facts.append(f"acceptance {stats.acceptance.mean():.2f}")
-        if stats.ebfmi is not None:
-            facts.append(f"lowest E-BFMI {stats.ebfmi.min():.2f}")
+        named = (
+            (stats.divergences, "{} divergences"),
+            (stats.saturated_trees, "{} saturated trees"),
+            (stats.cut_trajectories, "{} trajectories cut"),
+            (None if stats.acceptance is None else stats.acceptance.mean(), "acceptance {:.2f}"),
+            (None if stats.ebfmi is None else stats.ebfmi.min(), "lowest E-BFMI {:.2f}"),
+        )
+        facts += [text.format(value) for value, text in named if value is not None]
         if stats.tempering is not None:
             facts += stats.tempering.facts()
         for kind, sites in stats.temperatures.items():
@@ -382,30 +380,22 @@ class Report:
 def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -> Report:
     """Lower the verdict of a report because of suspect chains: never moved, or mostly diverged."""
     some = len(suspect) < num_chains
-    verdict = "invalid" if not some or report.verdict.startswith("invalid") else "chains_disagree"
-    return replace(
-        report,
-        verdict=Verdict(verdict),
-        advice=say("suspects" if some else "invalid"),
-        headline=f"{len(suspect)} of {num_chains} chains suspect; {report.headline}",
-        needed=UNKNOWN,
-        needed_by="chains that move",
-        suspect=dict(suspect),
-        warnings=(say("by suspects", chains=named(suspect)), *report.warnings),
-    )
+    invalid = not some or report.verdict.startswith("invalid")
+    line = f"{len(suspect)} of {num_chains} chains suspect; {report.headline}"
+    said = (say("by suspects", chains=named(suspect)), *report.warnings)
+    advice = say("suspects" if some else "invalid")
+    lowered = _unknown(report, advice, line, "chains that move", warnings=said)
+    verdict = Verdict("invalid" if invalid else "chains_disagree")
+    return replace(lowered, verdict=verdict, suspect=dict(suspect))
 
 
 def without_errors(report: Report, why: str, advice: str) -> Report:
     """A report on draws that are no series of a chain, of which no error was computed, and why."""
-    return replace(
-        report,
-        advice=advice,
-        headline="these draws are no chain, and have no Monte Carlo error",
-        needed=UNKNOWN,
-        needed_by="the run that they come from",
-        warnings=(),
-        reasons=(why,),
+    line, by = (
+        "these draws are no chain, and have no Monte Carlo error",
+        "the run that they come from",
     )
+    return _unknown(report, advice, line, by, warnings=(), reasons=(why,))
 
 
 def with_copies(report: Report, sentence: str) -> Report:
@@ -414,15 +404,21 @@ def with_copies(report: Report, sentence: str) -> Report:
     if report.num_chains > 1 or verdict is report.verdict:
         return replace(report, warnings=(sentence, *report.warnings))
     # All chains were copies of one, which leaves nothing to compare it with.
-    return replace(
-        report,
-        verdict=verdict,
-        advice=say("copies"),
-        headline=f"all chains are copies of one; {report.headline}",
-        needed=UNKNOWN,
-        needed_by="chains that differ",
-        warnings=(f"{sentence} {say('copies only')}", *report.warnings),
-    )
+    said = (f"{sentence} {say('copies only')}", *report.warnings)
+    line = f"all chains are copies of one; {report.headline}"
+    lowered = _unknown(report, say("copies"), line, "chains that differ", warnings=said)
+    return replace(lowered, verdict=verdict)
+
+
+def _unknown(report: Report, advice: str, headline: str, by: str, **changed: Any) -> Report:
+    """A report after which nobody knows how many draws are needed."""
+    own: dict[str, Any] = {
+        "advice": advice,
+        "headline": headline,
+        "needed": UNKNOWN,
+        "needed_by": by,
+    }
+    return replace(report, **own, **changed)
 
 
 def numbers_of(

@@ -77,9 +77,9 @@ class Judgement(NamedTuple):
     headline: str
     needed: float
     needed_by: str
-    warnings: tuple[str, ...]
     reasons: tuple[str, ...]
-    not_judged: tuple[str, ...]  # what was not looked at, in a few words each
+    warnings: tuple[str, ...] = ()
+    not_judged: tuple[str, ...] = ()  # what was not looked at, in a few words each
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -107,8 +107,8 @@ def _invalid(evidence: Evidence) -> Judgement:
     what = "predictions" if evidence.not_finite else "draws"
     line = f"NaN or infinite {what} in {len(evidence.bad_chains)} of {evidence.num_chains} chains"
     advice = say("invalid predictions" if evidence.not_finite else "invalid")
-    lines = tuple(_on_invalid_draws(evidence))
-    return Judgement(Verdict("invalid"), advice, line, UNKNOWN, f"finite {what}", (), lines, ())
+    reasons = tuple(_on_invalid_draws(evidence))
+    return Judgement(Verdict("invalid"), advice, line, UNKNOWN, f"finite {what}", reasons)
 
 
 def _too_short(evidence: Evidence) -> Judgement:
@@ -116,7 +116,7 @@ def _too_short(evidence: Evidence) -> Judgement:
     draws, least = evidence.num_draws, evidence.min_draws
     line, needed = f"{draws} draws a chain, {least} are the least", least / max(1, draws)
     advice, why = say("too short", least=least), (say("few draws", draws=draws, least=least),)
-    return Judgement(Verdict("too_short"), advice, line, needed, "draws a chain", (), why, ())
+    return Judgement(Verdict("too_short"), advice, line, needed, "draws a chain", why)
 
 
 def _by_tolerance(evidence: Evidence, measured: ErrorsAndAgreement) -> Judgement:
@@ -136,10 +136,12 @@ def _by_tolerance(evidence: Evidence, measured: ErrorsAndAgreement) -> Judgement
     if measured.second is not None:
         lines += _of_second_run(measured, what)
     advice = say(verdict.replace("_", " "), draws=draws_needed(needed))
-    if measured.agreement.halves and verdict.startswith("chains"):
+    if measured.nothing_moves:
+        advice = say("none helps")
+    elif measured.agreement.halves and verdict.startswith("chains"):
         advice = say("drifting")
     line = _headline(measured, own, what, verdict)
-    return Judgement(verdict, advice, line, needed, by, (), tuple(lines), ())
+    return Judgement(verdict, advice, line, needed, by, tuple(lines))
 
 
 def _limited_by_sampler(judgement: Judgement, evidence: Evidence) -> Judgement:

@@ -96,7 +96,9 @@ class Structure(NamedTuple):
 
     def is_of_network(self, name: str) -> bool:
         """Whether a site is a weight of a network, or belongs to the prior of its weights."""
-        return name.startswith(tuple(self.networks))
+        # Of a model without such networks those that are named in the same way, such as "net/Dense_0.kernel".
+        named = "." in name.partition("/")[2]
+        return name.startswith(tuple(self.networks)) if self.networks else named
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -37,16 +37,6 @@ WITHIN_TOLERANCE = "within_tolerance"
 WITHIN, MODES = "within tolerance", "modes: temper"
 STUCK, FAILED = "chains that do not move", "no chain stayed finite"
 NOT_FINITE = "predictions are not finite"
-# The entry of the table of sentences for each reason.
-_SAID = {
-    WITHIN: "stopped within",
-    MODES: "stopped modes",
-    STUCK: "stopped stuck",
-    NOT_FINITE: "stopped not finite",
-    FAILED: "stopped failed",
-    "max_minutes": "stopped late",
-    "interrupted": "stopped by hand",
-}
 
 
 class StoppingCheck(NamedTuple):
@@ -96,14 +86,14 @@ class StopReason(NamedTuple):
 
     @property
     def report(self) -> Report | None:
-        """The report of the last evaluation, on predictions alone; None where there was none."""
+        """The report of the last evaluation, without weights; None where there was none."""
         return self.looks[-1].report if self.looks else None
 
     def __str__(self) -> str:
         alone = self.report is not None and self.report.num_chains == 1
         who = "halves of the one chain" if alone else "the chains"
         said = [say("stopped", draws=self.draws, reason=self.reason), self.why_not_finite]
-        said.append(say(_SAID[self.reason], chains=who))
+        said.append(say(f"stopped: {self.reason}", chains=who))
         if self.dropped:
             said.append(say("dropped", draws=self.dropped))
         left = self.looks[-1].seconds_left if self.looks else float("nan")
@@ -192,11 +182,19 @@ class UntilKnown:
         self.line = f"until {asked}"
 
     def _predicted(self, draws: Mapping[str, Any], first: int) -> dict[str, dict[str, Any]]:
-        """Predictions, log likelihood and statistics of a block of draws."""
+        """Predictions, log likelihood, parameters and statistics of a block of draws."""
         predictions = self._predictor(draws[self._sample_field], first)
         stats = {k: v for k, v in draws.items() if k != self._sample_field}
         scored = {} if self._y is None else {"": predictions.log_prob(self._y)}
-        return {"values": predictions.values, "scored": scored, "stats": stats_by_site(stats)}
+        structure = self._predictor.structure
+        # Without a network of `random_module` parameters and weights written by hand look alike.
+        own = {
+            name: np.asarray(value)
+            for name, value in draws[self._sample_field].items()
+            if structure.networks and not structure.is_of_network(name)
+        }
+        found = {"values": predictions.values, "scored": scored, "parameters": own}
+        return {**found, "stats": stats_by_site(stats)}
 
     def is_late(self) -> bool:
         """Whether the time limit is over. It counts from when this rule was made, before anything of the
@@ -212,9 +210,8 @@ class UntilKnown:
             self._parts.append(self._predicted(draws, begin))
         self._known = drawn.num_draws
         failed = {*exploded_chains(drawn.states, drawn.step), *self._bad}
-        values, scored, stats = (
-            self._joined(kind, failed) for kind in ("values", "scored", "stats")
-        )
+        kinds = ("values", "scored", "parameters", "stats")
+        values, scored, own, stats = (self._joined(kind, failed) for kind in kinds)
         seconds = time.monotonic() - self._began
         if not len(next(iter(values.values()))):
             self.looks.append(StoppingCheck(drawn.num_draws, 0, None, seconds, float("nan")))
@@ -223,13 +220,14 @@ class UntilKnown:
         # The weights of these chains are finite.
         self._why_not_finite = predictions_not_finite(values)
         self.dropped = 0 if self._why_not_finite else draws_to_drop(values, self.tolerance)
-        values, scored, stats = (
+        values, scored, own, stats = (
             {name: x[:, self.dropped :] for name, x in kind.items()}
-            for kind in (values, scored, stats)
+            for kind in (values, scored, own, stats)
         )
         report = diagnose_draws(
             None,
             values,
+            parameters=own,
             log_likelihood=scored.get(""),
             tolerance=self.tolerance,
             sample_stats={**stats, **self._limits},

@@ -300,15 +300,6 @@ def _is_equal(flipped, content):
         return False
 
 
-def test_a_fit_of_an_older_version_is_read(regression, tmp_path):
-    _, output, _ = regression
-    shutil.copy(output / "posterior.nc", tmp_path)
-    content = json.loads((output / "model.json").read_text()) | {"format": "numpyro_bnn fit 1"}
-    del content["checksum"]
-    (tmp_path / "model.json").write_text(json.dumps(content))
-    assert saved_fit.read(tmp_path).draws.num_chains == 2
-
-
 @pytest.mark.slow
 def test_the_page_in_a_browser(regression):
     """At the widths of a telephone and of a desk, in light and dark; nothing sticks out."""

@@ -209,20 +209,13 @@ def gaussian_of_snapshots(key: jax.Array, snapshots: Values, rank: int) -> Value
 
 
 class _Plan(NamedTuple):
-    """The runs of gradient descent at a constant rate, and the iterates that are kept of them.
+    """The runs of gradient descent at a constant rate, and the iterates that are kept of them."""
 
-    - **num_members** - independent runs
-    - **num_iterates** - iterates kept of each run
-    - **num_warmup** - steps before the first iterate
-    - **thinning** - steps to an iterate
-    - **rate** - learning rate for the energy in nats, or ``"auto"``
-    """
-
-    num_members: int
-    num_iterates: int
-    num_warmup: int
-    thinning: int
-    rate: Rate
+    num_members: int  # Independent runs
+    num_iterates: int  # Iterates kept of each run
+    num_warmup: int  # Steps before the first iterate
+    thinning: int  # Steps to an iterate
+    rate: Rate  # Learning rate for the energy in nats, or "auto"
 
     def checked(self, owner: str) -> "_Plan":
         """Check this plan, and convert its numbers to Python's own integers."""

@@ -214,7 +214,7 @@ class ParameterErrors(NamedTuple):
     - **mean_error**, **sd_error** - their Monte Carlo standard errors, (scalar,)
     - **relative** - the larger of both errors over `sd`; infinite where it is not known, (scalar,)
     - **ess** - effective draws, (scalar,)
-    - **chain_means** - (chain, scalar)
+    - **apart** - how far the averages of chains are apart, in standard deviations, (scalar,)
     - **agreement** - the test of whether chains agree on them
     - **needed_to_know** - factor by which to lengthen the run so that all errors are known
     """
@@ -226,14 +226,9 @@ class ParameterErrors(NamedTuple):
     sd_error: np.ndarray
     relative: np.ndarray
     ess: np.ndarray
-    chain_means: np.ndarray
+    apart: np.ndarray
     agreement: Agreement
     needed_to_know: float
-
-    @property
-    def apart(self) -> np.ndarray:
-        """How far the means of chains are apart, in standard deviations, (scalar,)."""
-        return np.ptp(self.chain_means, axis=0) / np.where(self.sd > 0, self.sd, 1.0)
 
     def checks(self, tolerance: Tolerance) -> tuple[Check, ...]:
         """The parameter that is known worst, beside its limit."""
@@ -274,7 +269,7 @@ def parameter_errors(
         of_sd,
         relative,
         found.ess,
-        found.chain_means,
+        np.ptp(found.chain_means, axis=0) / np.where(found.sd > 0, found.sd, 1.0),
         agreement({"": draws}, errors={"": found}, tolerance=tolerance),
         float(np.maximum(found.needed, squares.needed).max()),
     )

@@ -32,12 +32,6 @@ _ERROR_HEAD = ("Monte Carlo error", "measured", "accepted", "draws needed")
 _PARAMETER_HEAD = ("parameter", "mean", "± error", "sd", "± error", "error / sd", "ESS")
 # Colours that all kinds of colour vision tell apart (Okabe & Ito 2008).
 _COLOURS = {"weights": "#D55E00", "predictions": "#0072B2"}
-# The fields that are single numbers; one that is None does not apply and is left out.
-_ERRORS = ("total_variation", "total_variation_99", "relative", "relative_99", "log_score", "log_score_bias",
-           "log_score_rows", "decisions_open", "num_unknown")  # fmt: skip
-_AGREEMENT = ("p", "p_max", "p_median", "groups", "batch_length", "num_batches", "total_variation",
-              "total_variation_99", "relative", "relative_99", "nested_rhat",
-              "nested_rhat_limit")  # fmt: skip
 _TONES = {
     "within_tolerance": "good",
     "within_tolerance_on_average": "good",
@@ -344,7 +338,16 @@ class Report:
             "num_chains": self.num_chains,
             "num_draws": self.num_draws,
         }
-        return numbers_of(texts, self.tolerance, self.monte_carlo_error, self.agreement)
+        error, agrees = self.monte_carlo_error, self.agreement
+        texts |= {f"tolerance_{name}": v for name, v in asdict(self.tolerance).items()}
+        for lead, values in (
+            ("monte_carlo_error", {} if error is None else vars(error)),
+            ("agreement", {} if agrees is None else agrees._asdict()),
+        ):
+            numbers = {n: v for n, v in values.items() if isinstance(v, (int, float))}
+            texts |= {f"{lead}_{n}": v for n, v in numbers.items() if not isinstance(v, bool)}
+        by_chain = {} if agrees is None or agrees.halves else {"chain_group": agrees.members}
+        return ReportNumbers(texts, {} if error is None else error.by_row, by_chain)
 
     def plot(
         self, axes: "Sequence[Axes] | np.ndarray | None" = None
@@ -412,33 +415,8 @@ def with_copies(report: Report, sentence: str) -> Report:
 
 def _unknown(report: Report, advice: str, headline: str, by: str, **changed: Any) -> Report:
     """A report after which nobody knows how many draws are needed."""
-    own: dict[str, Any] = {
-        "advice": advice,
-        "headline": headline,
-        "needed": UNKNOWN,
-        "needed_by": by,
-    }
-    return replace(report, **own, **changed)
-
-
-def numbers_of(
-    texts: Mapping[str, str | float | int],
-    tolerance: Tolerance,
-    error: MonteCarloError | None,
-    agreement: Agreement | None,
-) -> ReportNumbers:
-    """Gather the numbers of a report; `error` and `agreement` are None for draws that were not judged."""
-    attributes = dict(texts) | {f"tolerance_{name}": v for name, v in asdict(tolerance).items()}
-    for lead, names, found in (
-        ("monte_carlo_error", _ERRORS, error),
-        ("agreement", _AGREEMENT, agreement),
-    ):
-        values = {name: getattr(found, name, None) for name in names}
-        attributes |= {f"{lead}_{name}": v for name, v in values.items() if v is not None}
-    by_chain = {}
-    if agreement is not None and not agreement.halves:
-        by_chain["chain_group"] = agreement.members
-    return ReportNumbers(attributes, {} if error is None else error.by_row, by_chain)
+    parts = {"advice": advice, "headline": headline, "needed_by": by, **changed}
+    return replace(report, needed=UNKNOWN, **parts)
 
 
 def _texts(numbers: tuple[float, ...]) -> list[str]:

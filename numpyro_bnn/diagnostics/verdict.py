@@ -16,10 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from numpyro_bnn._sentences import percent, say
+from numpyro_bnn._text import first_of
 from numpyro_bnn.diagnostics.compare_runs import SecondOpinion, label_of
 from numpyro_bnn.diagnostics.evidence import ErrorsAndAgreement, Evidence, ParameterErrors
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, least_batches
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import Check
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.sampler_stats import warnings_of
 from numpyro_bnn.samplers.tempering.evidence import doubts
 
@@ -198,7 +200,8 @@ def _headline(
         if agrees.disagree(measured.tolerance):
             return f"{_farthest(measured, what)}; {_p_value(agrees)}"
         if measured.second_disagrees:
-            return _second_apart(measured, what)
+            apart = (first_of(said) for said in _of_second_run(measured, what))
+            return " ".join(apart).removesuffix(".")
         assert own is not None
         name, far = _most_apart(own)
         return f"averages of {name} up to {far:.2g} sd apart; {_p_value(own.agreement)}"
@@ -243,15 +246,15 @@ def _errors(measured: ErrorsAndAgreement, what: str) -> list[str]:
     if measured.nothing_moves:
         return []
     lines = []
-    if error.total_variation is not None:
-        limits = {"limit": accepted.total_variation, "worst_limit": accepted.total_variation_99}
-        found = {"error": error.total_variation, "worst": error.total_variation_99}
-        lines.append(say("error of classes", open=error.decisions_open, **found, **limits))
-    if error.relative is not None:
-        limits = {"limit": accepted.relative_mean, "worst_limit": accepted.relative}
-        found = {"error": error.relative, "worst": error.relative_99}
-        unit = _unit("relative", what)
-        lines.append(say("error of predictions", what=what, unit=unit, **found, **limits))
+    for name, key, limit in (
+        ("total_variation", "error of classes", accepted.total_variation),
+        ("relative", "error of predictions", accepted.relative_mean),
+    ):
+        if getattr(error, name) is not None:
+            found = {"error": getattr(error, name), "worst": getattr(error, f"{name}_99")}
+            found |= {"limit": limit, "worst_limit": _limits(accepted)[name]}
+            words = {"what": what, "unit": _unit(name, what), "open": error.decisions_open}
+            lines.append(say(key, **words, **found))
     if error.log_score is not None:
         rows = error.log_score_rows or 0.0
         limit, bias = accepted.log_score_limit(rows), -(error.log_score_bias or 0.0)
@@ -265,6 +268,11 @@ def _errors(measured: ErrorsAndAgreement, what: str) -> list[str]:
         total = measured.num_scalars
         lines.append(say("unknown errors", count=error.num_unknown, total=total, what=what))
     return lines
+
+
+def _limits(accepted: Tolerance) -> dict[str, float]:
+    """The limits of the worst rows, by unit."""
+    return {"total_variation": accepted.total_variation_99, "relative": accepted.relative}
 
 
 def _unit(name: str, what: str) -> str:
@@ -352,8 +360,7 @@ def _farthest(measured: ErrorsAndAgreement, what: str) -> str:
 
 def _worst_rows(measured: ErrorsAndAgreement) -> str:
     """The rows whose error is above the limit that is set for the worst rows."""
-    tolerance = measured.tolerance
-    limits = {"total_variation": tolerance.total_variation_99, "relative": tolerance.relative}
+    limits = _limits(measured.tolerance)
     said = []
     for unit, rows in measured.error.by_row.items():
         beyond = np.flatnonzero(rows > limits[unit])
@@ -464,19 +471,6 @@ def _on_single_chains(evidence: Evidence) -> list[str]:
     if found.drift > _DRIFT:
         lines.append(say("drift", share=found.drift))
     return lines
-
-
-def _second_apart(measured: ErrorsAndAgreement, what: str) -> str:
-    """How far the averages or the log score of a second run are away, in a few words."""
-    second = measured.second
-    assert second is not None
-    apart = [
-        f"averages of a second run are {mean:.2g} {_unit(unit, what)} away"
-        for unit, (mean, _) in second.apart.items()
-    ]
-    if second.scores_differ:
-        apart.append(f"its log score {second.score:+.2g} ± {second.score_error:.2g} nats away")
-    return "; ".join(apart)
 
 
 def _of_second_run(measured: ErrorsAndAgreement, what: str) -> list[str]:

@@ -43,7 +43,7 @@ def test_a_second_run_that_disagrees_changes_the_verdict(rng, kind, shift, expec
     assert report.verdict == expected
     assert ("A second run agrees in all" in report.explanation) == (shift == 0)
     if shift:
-        assert "averages of a second run are" in report.headline
+        assert "Averages of a second run are" in report.headline
         assert "accepted" in report.explanation
 
 

@@ -32,29 +32,29 @@ ALLOWED = {
     "posterior": (
         "_calls _checks _types compilation data distributions likelihoods potential priors samplers storage"
     ),
-    "samplers.tempering": "_checks _text _types distributions potential samplers.gibbs samplers.sgmcmc",
+    "samplers.tempering": "_checks _sentences _text _types distributions potential samplers.gibbs samplers.sgmcmc",
     "approximations": (
         "_checks _types compilation data distributions models posterior potential samplers.sgmcmc storage"
     ),
-    "diagnostics.fit_check": "_html diagnostics.convergence plots posterior",
+    "diagnostics.fit_check": "_html _sentences _text diagnostics.convergence plots posterior",
     "diagnostics": (
-        "_calls _html _types diagnostics.convergence diagnostics.fit_check diagnostics.monte_carlo "
-        "posterior priors samplers "
+        "_calls _html _sentences _text _types diagnostics.convergence diagnostics.fit_check "
+        "diagnostics.monte_carlo posterior priors samplers "
         "samplers.tempering storage"
     ),
     # The end of a run that goes on until it is known is a verdict: run/until.py asks for it.
     "run": (
-        "_calls _checks _text _types compilation data diagnostics diagnostics.monte_carlo posterior "
+        "_calls _checks _sentences _text _types compilation data diagnostics diagnostics.monte_carlo posterior "
         "potential priors samplers samplers.tempering storage"
     ),
     "workflow": (
-        "_calls _checks _text _types approximations data diagnostics diagnostics.convergence "
+        "_calls _checks _sentences _text _types approximations data diagnostics diagnostics.convergence "
         "diagnostics.fit_check diagnostics.monte_carlo distributions models posterior potential priors run "
         "samplers samplers.sgmcmc scores"
     ),
     "references": "diagnostics diagnostics.convergence likelihoods models posterior priors",
     "cli": (
-        "_html data diagnostics.fit_check diagnostics.monte_carlo models plots posterior priors references "
+        "_html _sentences data diagnostics.fit_check diagnostics.monte_carlo models plots posterior priors references "
         "run scores storage workflow"
     ),
 }

@@ -162,7 +162,7 @@ def diagnose(
     notes += _on_noise_at_start(begun, x, predictions.values.get("scale"), site)
     if drawn := sites_from_priors(draws, x, {}, batch_size=batch_size, site=site):
         notes.append(say("from priors", sites=drawn))
-    return replace(report, warnings=(*report.warnings, *notes))
+    return replace(report, warnings=(*notes, *report.warnings))
 
 
 def _on_noise_at_start(begun: Draws | None, x: PyTree, noise: Any, site: str | None) -> list[str]:

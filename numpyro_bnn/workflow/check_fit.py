@@ -249,7 +249,7 @@ def _doubts(draws: Draws, predictions: Predictions) -> Iterator[str]:
 def _notes(draws: Draws, hidden: int) -> Iterator[str]:
     """What the numbers are about: which rows, and draws that are not quite those of the posterior."""
     if hidden:
-        yield say("hidden rows", count=hidden)
+        yield say("hidden rows", rows=f"{hidden} more row{'s are' if hidden > 1 else ' is'}")
     if draws.info.get("kernel") in _UNADJUSTED and "accept_prob" not in draws.stats:
         yield say("loo step bias", kernel=draws.info["kernel"])
 

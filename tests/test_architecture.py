@@ -32,7 +32,9 @@ ALLOWED = {
     "posterior": (
         "_calls _checks _types compilation data distributions likelihoods potential priors samplers storage"
     ),
-    "samplers.tempering": "_checks _sentences _text _types distributions potential samplers.gibbs samplers.sgmcmc",
+    "samplers.tempering": (
+        "_checks _sentences _text _types distributions potential samplers.gibbs samplers.sgmcmc"
+    ),
     "approximations": (
         "_checks _types compilation data distributions models posterior potential samplers.sgmcmc storage"
     ),
@@ -44,8 +46,8 @@ ALLOWED = {
     ),
     # The end of a run that goes on until it is known is a verdict: run/until.py asks for it.
     "run": (
-        "_calls _checks _sentences _text _types compilation data diagnostics diagnostics.monte_carlo posterior "
-        "potential priors samplers samplers.tempering storage"
+        "_calls _checks _sentences _text _types compilation data diagnostics diagnostics.monte_carlo "
+        "posterior potential priors samplers samplers.tempering storage"
     ),
     "workflow": (
         "_calls _checks _sentences _text _types approximations data diagnostics diagnostics.convergence "
@@ -54,8 +56,8 @@ ALLOWED = {
     ),
     "references": "diagnostics diagnostics.convergence likelihoods models posterior priors",
     "cli": (
-        "_html _sentences data diagnostics.fit_check diagnostics.monte_carlo models plots posterior priors references "
-        "run scores storage workflow"
+        "_html _sentences data diagnostics.fit_check diagnostics.monte_carlo models plots posterior priors "
+        "references run scores storage workflow"
     ),
 }
 # Files of the large rooms in rows: each imports from rows above its own here, never from its own or below.

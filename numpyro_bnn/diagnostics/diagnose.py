@@ -79,8 +79,8 @@ def diagnose(
     :param site: the site that is predicted, see :func:`~numpyro_bnn.predict`; for a model whose
         likelihood is a factor, a deterministic one.
     :param parameters: sites that are judged beside the predictions: mean and standard deviation are to be
-        known to ``tolerance.relative`` of the standard deviation. Default: all sites but those of networks by
-        :func:`~numpyro_bnn.random_module` or NumPyro's own; ``()`` for a network that is written by hand.
+        known to ``tolerance.relative`` of the standard deviation. Default: in a model with a network of
+        :func:`~numpyro_bnn.random_module`, or NumPyro's own, all sites but those of networks; else none.
     :param by_row: further arguments of the model by name, such as an offset of each row of x.
     :return: numbers, verdict and explanation; see :func:`diagnose_draws`.
     :raises ValueError: without draws or a model, for other columns than the fit had, for a `second` at
@@ -244,9 +244,7 @@ def _spaces_of(
         if is_precision(name) or not is_auxiliary(name) or name.rpartition(".")[0] not in draws:
             stored = isinstance(value, StoredArray)
             sites[name] = read_by_scalar(value) if stored else np.asarray(value)
-    chosen = (
-        [n for n in sites if not structure.is_of_network(n)] if parameters is None else parameters
-    )
+    chosen = structure.parameters_in(sites) if parameters is None else parameters
     if unknown := sorted(set(chosen) - set(sites)):
         raise ValueError(
             f"diagnose: there are no draws of {unknown}. Give names of `parameters` among {sorted(sites)}."

@@ -1,6 +1,6 @@
 """Sites and plates of a model, described by their shapes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -96,9 +96,11 @@ class Structure(NamedTuple):
 
     def is_of_network(self, name: str) -> bool:
         """Whether a site is a weight of a network, or belongs to the prior of its weights."""
-        # Of a model without such networks those that are named in the same way, such as "net/Dense_0.kernel".
-        named = "." in name.partition("/")[2]
-        return name.startswith(tuple(self.networks)) if self.networks else named
+        return name.startswith(tuple(self.networks))
+
+    def parameters_in(self, names: Iterable[str]) -> list[str]:
+        """Those that are no weights; none without a network, as weights may be written out by hand."""
+        return [name for name in names if self.networks and not self.is_of_network(name)]
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

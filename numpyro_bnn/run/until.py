@@ -186,13 +186,9 @@ class UntilKnown:
         predictions = self._predictor(draws[self._sample_field], first)
         stats = {k: v for k, v in draws.items() if k != self._sample_field}
         scored = {} if self._y is None else {"": predictions.log_prob(self._y)}
-        structure = self._predictor.structure
-        # Without a network of `random_module` parameters and weights written by hand look alike.
-        own = {
-            name: np.asarray(value)
-            for name, value in draws[self._sample_field].items()
-            if structure.networks and not structure.is_of_network(name)
-        }
+        sites = draws[self._sample_field]
+        names = self._predictor.structure.parameters_in(sites)
+        own = {name: np.asarray(sites[name]) for name in names}
         found = {"values": predictions.values, "scored": scored, "parameters": own}
         return {**found, "stats": stats_by_site(stats)}
 

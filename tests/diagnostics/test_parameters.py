@@ -127,6 +127,17 @@ def test_chains_that_disagree_on_a_parameter_disagree(rng):
     assert diagnose_draws({"tau": tau}, x).verdict == "within_tolerance"
 
 
+def test_without_a_network_only_sites_that_are_named_are_parameters(rng):
+    def by_hand(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(w * x[:, 0], 1.0), obs=y)
+
+    w = np.exp(slow(rng, (CHAINS, DRAWS), 0.97)).astype(np.float32)
+    draws = bnn.Draws({"w": w}, by_hand)
+    assert bnn.diagnose(draws, X).parameter_errors is None
+    assert bnn.diagnose(draws, X, parameters=["w"]).parameter_errors.names == ("w",)
+
+
 def test_sites_that_do_not_exist_are_refused(rng):
     with pytest.raises(ValueError, match=r"no draws of \['sigma'\]"):
         bnn.diagnose(draws_of(model_of(ours), rng), X, parameters=["sigma"])

@@ -129,7 +129,7 @@ def test_nan_is_named_at_the_weights_that_hold_it(rng):
     w[1, 5] = np.nan
     report = bnn.diagnose(bnn.Draws({"w": w}, linear), X)
     assert report.verdict == "invalid"
-    assert "from draw 5 on (parameters 'w')" in report.explanation
+    assert "from draw 5 on (weights 'w')" in report.explanation
 
 
 def test_the_fit_of_one_row_is_refused_in_words(rng):

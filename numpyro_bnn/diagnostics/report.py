@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_GROUPS = 12
-_COLUMNS = ("scalars", "max R-hat", "median", "min ESS", "median", "min tail ESS")
+_COLUMNS = ("scalars", "max R-hat", "median", "min ESS", "median", "min tail")
 _ERROR_HEAD = ("Monte Carlo error", "measured", "accepted", "draws needed")
 _PARAMETER_HEAD = ("parameter", "mean", "± error", "sd", "± error", "error / sd", "ESS")
 # Colours that all kinds of colour vision tell apart (Okabe & Ito 2008).

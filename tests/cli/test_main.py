@@ -111,7 +111,7 @@ def test_the_first_table_comes_before_sampling(regression):
     _, _, printed = regression
     first, last = printed.split("before sampling")[1].split("15 test rows")
     for name in ("mean of the target", "plain training", "deep ensemble of 2"):
-        (score,) = re.findall(rf"{name} (-[\d.]+)", first)
+        (score,) = re.findall(rf"{name} (-?[\d.]+)", first)
         assert re.search(rf"{name} +{score}", last)
     assert "posterior average" not in first
     assert "posterior average" in last

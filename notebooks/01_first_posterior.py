@@ -116,12 +116,14 @@ fitted
 
 # %%
 fitted.print()
+print(fitted.report.details())
 
 # %% [markdown]
-# - **Verdict.** One of six, with the two numbers that carry it: *within tolerance*; *within
-#   tolerance on average*, where a few inputs are known less well; *run longer*, and how much
-#   longer; *chains disagree*; *too short* to say; *invalid* where there is a NaN.
-# - **The line below it** is about the sampler. Divergences are as in any NumPyro model. A
+# - **Verdict.** One of six, and what to do: *within tolerance*; *within tolerance on average*, where a
+#   few inputs are known less well; *run longer*, and how much longer; *chains disagree*; *too short* to
+#   say; *invalid* where there is a NaN. Below it are the two numbers that carry it, the parameters of the
+#   model that are no weights (here the noise), and what was not looked at.
+# - **The first line of the details** is about the sampler. Divergences are as in any NumPyro model. A
 #   *saturated tree* is a trajectory that ended at the tree depth we allowed, before it turned
 #   around by itself. A few cost speed, many mean that chains move less than they should.
 # - **weights**: R-hat and effective draws (ESS) of every weight, by site. Do not be surprised if
@@ -134,8 +136,9 @@ fitted.print()
 # - **log joint**: the log density of weights and data along the way.
 # - **predictions**: R-hat and ESS of the mean and of the noise at each of the inputs that we
 #   gave. These are what the verdict is about, because these are what we are going to use.
-# - **The last paragraph** says all of it in words, names the worst input, and says what to do
-#   about it.
+# - **parameters**: the noise has a table of its own, with Monte Carlo errors of its mean and standard
+#   deviation. Both are to be known to a tenth of the standard deviation.
+# - **The last lines** say all of it in words, and name the worst input.
 #
 # Two questions are answered apart. *How precisely are the averages known?* Their Monte Carlo errors
 # are compared with what is accepted: by default 0.05 predictive standard deviations on average

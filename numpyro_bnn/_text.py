@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpyro.distributions import Distribution
 
 # An array of more entries is shown by its shape.
 _FEW = 4
+# Characters of a line of a report, and of a name in a table.
+_WIDTH, _NAME = 88, 34
 
 
 def text_of(value: object) -> str:
@@ -79,3 +82,27 @@ class ReprMixin:
 
     def __repr__(self) -> str:
         return constructor_of(self)
+
+
+def wrapped(text: str, most: int) -> list[str]:
+    """A text as lines of a report, at most so many."""
+    return textwrap.wrap(text, _WIDTH, max_lines=most, placeholder=" …")
+
+
+def first_of(text: str) -> str:
+    """The first sentence of a text."""
+    first, dot, _ = text.partition(". ")
+    return first + dot.rstrip()
+
+
+def text_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table as lines of text, its first column to the left."""
+    filled = [(*map(str, row), *[""] * (len(head) - len(row))) for row in (head, *rows)]
+    # Long names are cut at their beginning: the end of a site's name is more telling.
+    cells = [(n if len(n) <= _NAME else "…" + n[1 - _NAME :], *rest) for n, *rest in filled]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    lines = [
+        (row[0].ljust(widths[0]) + "".join(f"{c:>{w + 2}}" for c, w in zip(row[1:], widths[1:])))
+        for row in cells
+    ]
+    return [lines[0].rstrip(), "─" * len(lines[0]), *(line.rstrip() for line in lines[1:])]

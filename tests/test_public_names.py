@@ -17,9 +17,9 @@ NAMES = {
         stack stacking_weights swag thin to_inference_data to_params
     """,
     "diagnostics": """
-        ChainAgreement Disagreement DistinctFunctions HiddenLayer Parting QuantileDifference Relabelling
+        ChainAgreement Disagreement DistinctFunctions HiddenLayer QuantileDifference Relabelling
         Report RhatTable
-        SecondOpinion Space Summary VarianceParts align chain_agreement compare_draws
+        SecondOpinion Summary VarianceParts align chain_agreement compare_draws
         diagnose diagnose_draws disagreement distinct_functions ebfmi ess find_hidden_layers
         mcse_mean nested_rhat rhat summarize variance_parts
     """,
@@ -74,16 +74,3 @@ def test_moves_are_imported_by_their_short_name():
 
     assert Interleaved.__module__.startswith("numpyro_bnn.samplers.gibbs")
     assert RidgeScaling.__module__.startswith("numpyro_bnn.samplers.gibbs")
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [("Parting", "QuantileDifference"), ("Space", "RhatTable")]
-)
-def test_a_former_name_says_what_to_write(old, new):
-    from numpyro_bnn import diagnostics
-
-    with pytest.warns(DeprecationWarning, match=rf"diagnostics\.{old} is now called `{new}`"):
-        assert getattr(diagnostics, old) is getattr(diagnostics, new)
-    assert old not in diagnostics.__all__
-    with pytest.raises(AttributeError, match="has no attribute 'Parted'"):
-        _ = diagnostics.Parted

@@ -93,12 +93,6 @@ def test_an_unknown_option_is_refused_by_the_kernel_itself(name):
         OURS[name](lambda: None, step_size=0.1, step_sise=0.2, **required)
 
 
-def test_the_former_word_for_warm_up_is_taken_for_one_more_release():
-    for function in (bnn.constant_sgd, bnn.swag):
-        taken = [p.name for p in parameters_of(function)]
-        assert {"num_warmup", "num_burnin"} <= set(taken)
-
-
 @pytest.mark.parametrize("module", MODULES)
 def test_a_public_module_lists_its_names(module):
     loaded = getattr(bnn, module)

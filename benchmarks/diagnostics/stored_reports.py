@@ -80,7 +80,7 @@ def printed(output):
     """The last table of scores and the report, without what is printed before sampling and names of files."""
     lines = output.splitlines()
     first = next(i for i, line in enumerate(lines) if re.match(r"\s*(Scores on \d|Verdict)", line))
-    last = next((i for i, line in enumerate(lines) if line.startswith("Written:")), len(lines))
+    last = next((i for i, line in enumerate(lines) if line.startswith("All of it")), len(lines))
     return "\n".join(line.rstrip() for line in lines[first:last]).strip("\n") + "\n"
 
 

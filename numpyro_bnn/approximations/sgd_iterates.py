@@ -16,7 +16,6 @@ theorem 1), lowered, where it must be, until r H has no eigenvalue above 1: beyo
 diverges.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -50,7 +49,6 @@ def constant_sgd(
     rate: Rate = "auto",
     num_warmup: int = 1000,
     thinning: int = 100,
-    num_burnin: int | None = None,
     optimizer: optax.GradientTransformation | None = None,
     num_steps: int = 5000,
     tolerance: float = 1e-3,
@@ -80,7 +78,6 @@ def constant_sgd(
         ``"auto"``, which the head of this module describes.
     :param num_warmup: steps at the constant rate before the first draw.
     :param thinning: steps to a draw.
-    :param num_burnin: the former name of `num_warmup`, for one more release.
     :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
         schedule; default Adam with step 0.01.
     :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
@@ -101,9 +98,7 @@ def constant_sgd(
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(constant_sgd, model, kwargs)
-    plan = _Plan(
-        num_members, num_samples, _warmup("constant_sgd", num_warmup, num_burnin), thinning, rate
-    )
+    plan = _Plan(num_members, num_samples, num_warmup, thinning, rate)
     keys, member_optimizer, iterates, rates = _iterate(
         "constant_sgd", model, key, args, kwargs, plan.checked("constant_sgd"), options
     )
@@ -122,7 +117,6 @@ def swag(
     rate: Rate = "auto",
     num_warmup: int = 1000,
     thinning: int = 100,
-    num_burnin: int | None = None,
     optimizer: optax.GradientTransformation | None = None,
     num_steps: int = 5000,
     tolerance: float = 1e-3,
@@ -158,7 +152,6 @@ def swag(
     :param rate: as in :func:`constant_sgd`.
     :param num_warmup: steps between the optimum and the first snapshot.
     :param thinning: steps to a snapshot.
-    :param num_burnin: the former name of `num_warmup`, for one more release.
     :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
         schedule; default Adam with step 0.01.
     :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
@@ -186,9 +179,7 @@ def swag(
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(swag, model, kwargs)
-    plan = _Plan(
-        num_members, num_snapshots, _warmup("swag", num_warmup, num_burnin), thinning, rate
-    )
+    plan = _Plan(num_members, num_snapshots, num_warmup, thinning, rate)
     keys, member_optimizer, iterates, rates = _iterate(
         "swag", model, key, args, kwargs, plan.checked("swag"), options
     )
@@ -218,20 +209,13 @@ def gaussian_of_snapshots(key: jax.Array, snapshots: Values, rank: int) -> Value
 
 
 class _Plan(NamedTuple):
-    """The runs of gradient descent at a constant rate, and the iterates that are kept of them.
+    """The runs of gradient descent at a constant rate, and the iterates that are kept of them."""
 
-    - **num_members** - independent runs
-    - **num_iterates** - iterates kept of each run
-    - **num_warmup** - steps before the first iterate
-    - **thinning** - steps to an iterate
-    - **rate** - learning rate for the energy in nats, or ``"auto"``
-    """
-
-    num_members: int
-    num_iterates: int
-    num_warmup: int
-    thinning: int
-    rate: Rate
+    num_members: int  # Independent runs
+    num_iterates: int  # Iterates kept of each run
+    num_warmup: int  # Steps before the first iterate
+    thinning: int  # Steps to an iterate
+    rate: Rate  # Learning rate for the energy in nats, or "auto"
 
     def checked(self, owner: str) -> "_Plan":
         """Check this plan, and convert its numbers to Python's own integers."""
@@ -243,19 +227,6 @@ class _Plan(NamedTuple):
             num_warmup=check_whole(owner, "num_warmup", self.num_warmup, least=0),
             thinning=check_whole(owner, "thinning", self.thinning),
         )
-
-
-def _warmup(owner: str, num_warmup: int, num_burnin: int | None) -> int:
-    """The number of warm-up steps, from `num_warmup` or its deprecated name `num_burnin`."""
-    if num_burnin is None:
-        return num_warmup
-    warnings.warn(
-        f"{owner}: num_burnin={num_burnin} is now called num_warmup, and the next release no longer "
-        f"takes it. Write `num_warmup={num_burnin}`.",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    return num_burnin
 
 
 def _iterate(

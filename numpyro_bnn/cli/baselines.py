@@ -4,6 +4,7 @@ import numpy as np
 from scipy.stats import norm
 
 from numpyro_bnn import scores
+from numpyro_bnn._sentences import say
 from numpyro_bnn.cli.tables import Table
 from numpyro_bnn.posterior.predictive_draws import Predictions, mean_over_draws
 
@@ -43,27 +44,18 @@ def warnings_of(
         scores.lppd(predictions, y, pointwise=True), scores.lppd(guessed, y, pointwise=True)
     )
     if difference.difference <= 2 * difference.standard_error + _ROUNDING:
-        sentences.append(
-            f"The inputs help little or not at all: the log score is {difference.difference:+.3f} ± "
-            f"{difference.standard_error:.3f} nats a row from that of guessing without them "
-            f"({guess_name(table)})."
-        )
+        gap, error = difference.difference, difference.standard_error
+        sentences.append(say("inputs do not help", gap=gap, error=error, guess=guess_name(table)))
     if table.task != "classification":
         return sentences
     counts = np.bincount(y)
     share = float(np.max(counts) / len(y))
     error, without = (float(1 - scores.accuracy(p, y)) for p in (predictions, guessed))
     if error >= without - _ROUNDING:
-        sentences.append(
-            f"Always answering the majority class is wrong on {without:.1%} of the test rows, the "
-            f"posterior average on {error:.1%}. Judge it by its probabilities (log score), not by its error."
-        )
+        sentences.append(say("no better than guessing", guessed=without, error=error))
     if share > _UNEQUAL:
         name = table.classes[int(np.argmax(counts))]
-        sentences.append(
-            f"Classes are unequal: {share:.1%} of the test rows are {name!r}, so that an error of "
-            f"{without:.1%} is what guessing gives. Look at the recall of each class."
-        )
+        sentences.append(say("unequal classes", share=share, name=name, error=without))
     return sentences
 
 

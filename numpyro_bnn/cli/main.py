@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 # Columns of a table that the summary before the fit shows.
-_MOST_COLUMNS = 9
+_MOST_COLUMNS = 4
 
 _EXAMPLES = """\
 examples:
@@ -365,39 +365,38 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
 
     job_report.require_folder(parsed.output)
 
-    def show(scores: list[Any], title: str) -> None:
-        rich_table = RichTable(title=title)
-        for i, heading in enumerate(job_report.headings(table.task)):
-            rich_table.add_column(heading, justify="left" if i == 0 else "right", no_wrap=i == 0)
-        for row in scores:
-            rich_table.add_row(*job_report.cells(row))
-        console.print(rich_table)
-
     outcome = job.run(
         table,
         _options(parsed),
         progress_bar=_shows_progress(parsed),
-        on_scores=lambda rows: show(rows, "Scores on the test rows, before sampling"),
+        on_scores=lambda rows: _show_first(rows, console),
     )
-    show(outcome.scores, f"Scores on {len(outcome.test)} test rows")
-    for said in outcome.warnings:
-        console.print(f"Beware: {said}", style="yellow", markup=False, highlight=False)
+    scores = RichTable(title=f"Scores on {len(outcome.test)} test rows", box=None, pad_edge=False)
+    for i, heading in enumerate(job_report.headings(table.task)):
+        scores.add_column(heading, justify="left" if i == 0 else "right", no_wrap=True)
+    for row in outcome.scores:
+        scores.add_row(*job_report.cells(row))
+    console.print(scores)
+    said = outcome.warnings
+    lines = [f"Beware{f' (1 of {len(said)})' if len(said) > 1 else ''}: {said[0]}"] if said else []
     if outcome.evaluation is not None:
-        console.print(
-            f"Coverage of 90 % on the test rows:\n{outcome.evaluation}",
-            markup=False,
-            highlight=False,
-        )
-    console.print(str(outcome.mcmc.stopped), markup=False, highlight=False, soft_wrap=True)
-    console.print(str(outcome.report), markup=False, highlight=False, soft_wrap=True)
+        lines.append(f"Coverage of 90 % on the test rows: {outcome.evaluation}")
+    lines += [str(outcome.mcmc.stopped), str(outcome.report)]
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     try:
-        page, *files = job_report.write(outcome, parsed.output)
+        page, *_ = job_report.write(outcome, parsed.output)
     except OSError as error:
         raise OSError(f"the report could not be written: {error}") from error
-    names = ", ".join(str(file) for file in files)
-    console.print(f"Written: {names}", markup=False, soft_wrap=True)
-    console.print(f"Open {page} in a browser.", markup=False, soft_wrap=True)
+    console.print(f"All of it, with pictures: {page}", markup=False, soft_wrap=True)
     return 0
+
+
+def _show_first(scores: list[Any], console: Console) -> None:
+    """The scores of other methods in a line, before minutes of sampling."""
+    told = ", ".join(f"{row.method} {row.log_score:.4f}" for row in scores)
+    console.print(
+        f"Log scores on the test rows, before sampling: {told}", highlight=False, soft_wrap=True
+    )
 
 
 def _predict(parsed: argparse.Namespace, console: Console) -> int:

@@ -19,8 +19,6 @@ from numpyro_bnn.posterior.predictive_draws import Average, Predictions, average
 
 FILE = "model.json"
 _FORMAT = "numpyro_bnn fit 2"
-# Older fits have no checksums.
-_BEFORE = "numpyro_bnn fit 1"
 _KEPT = ("name", "task", "columns", "target", "classes", "sources", "fill")
 _INTERVAL = (0.05, 0.95)
 _BATCH = 4096
@@ -55,10 +53,9 @@ def read(folder: Path) -> SavedFit:
             )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] not in (_FORMAT, _BEFORE):
+        if content["format"] != _FORMAT:
             raise ValueError(f"its format is {content['format']!r}")
-        known = content.pop("checksum") if content["format"] == _FORMAT else None
-        if known not in (None, _checksum(content, posterior)):
+        if content.pop("checksum") != _checksum(content, posterior):
             raise ValueError(f"it or {posterior.name} was changed since: their checksum is another")
         table = _table_of(content["table"])
         options = Options(

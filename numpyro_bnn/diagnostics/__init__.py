@@ -15,9 +15,6 @@ predictions: their averages must be known, and its chains must agree about them.
 - :func:`ebfmi`: whether HMC reaches the tails.
 """
 
-import warnings
-from typing import Any
-
 from numpyro_bnn.diagnostics.compare_runs import (
     Disagreement,
     QuantileDifference,
@@ -93,16 +90,3 @@ __all__ = [
     "summarize",
     "variance_parts",
 ]
-
-_FORMER = {"Parting": "QuantileDifference", "Space": "RhatTable"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _FORMER:
-        raise AttributeError(f"module 'numpyro_bnn.diagnostics' has no attribute {name!r}")
-    warnings.warn(
-        f"diagnostics.{name} is now called `{_FORMER[name]}`. The former name will go with the next release.",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    return globals()[_FORMER[name]]

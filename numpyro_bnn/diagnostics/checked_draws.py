@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from numpyro_bnn._sentences import say
 from numpyro_bnn.diagnostics.convergence.blocks import checked
 from numpyro_bnn.posterior.predictive_draws import Predictions
 
@@ -26,6 +27,7 @@ class CheckedDraws(NamedTuple):
 
     weights: Arrays
     precisions: Arrays  # sites whose names end in "precision"
+    parameters: Arrays  # of the model, which are no weights of a network
     log_joint: Arrays  # under one name; empty where it was not given
     predictions: Arrays  # (chain, draw, input, ...)
     log_likelihood: Arrays  # (chain, draw, input) under one name; empty where it was not given
@@ -36,6 +38,7 @@ class CheckedDraws(NamedTuple):
         """Every array but the aligned ones, by the name that errors and reports use for it."""
         sites = self.weights | self.precisions
         labelled = {f"weights {name!r}": array for name, array in sites.items()} | self.log_joint
+        labelled |= {f"parameters {name!r}": array for name, array in self.parameters.items()}
         labelled |= {f"predictions {name!r}": array for name, array in self.predictions.items()}
         return labelled | self.log_likelihood
 
@@ -66,6 +69,7 @@ def check_draws(
     log_joint: Mapping[str, ArrayLike] | ArrayLike | None,
     log_likelihood: ArrayLike | None,
     aligned: Mapping[str, ArrayLike] | None,
+    parameters: Mapping[str, ArrayLike] | None = None,
 ) -> CheckedDraws:
     """Check the arrays that :func:`diagnose_draws` was given, and sort them; see its arguments."""
     sites = named_arrays("weights", weights, "weights")
@@ -73,19 +77,13 @@ def check_draws(
     checked_draws = CheckedDraws(
         weights=plain,
         precisions={name: array for name, array in sites.items() if name not in plain},
+        parameters=named_arrays("parameters", parameters, "parameters"),
         log_joint=named_arrays("log_joint", log_joint, "log joint"),
         predictions=_with_inputs(named_arrays("predictions", predictions, "predictions")),
         log_likelihood=_checked_log_likelihood(log_likelihood),
         aligned=_checked_aligned(aligned, plain),
     )
-    if not any(
-        (
-            checked_draws.weights,
-            checked_draws.precisions,
-            checked_draws.log_joint,
-            checked_draws.predictions,
-        )
-    ):
+    if not any(checked_draws._replace(log_likelihood={}, aligned={})):
         raise ValueError(
             "diagnose_draws: got neither weights nor predictions nor a log joint. Pass weights "
             "as a dict of (chain, draw, ...), or predictions as (chain, draw, input, ...)."
@@ -231,8 +229,4 @@ def copies_in_words(copies: Mapping[int, int], num_chains: int) -> str:
         f"{'chain' if len(more) == 1 else 'chains'} {', '.join(map(str, more))} of chain {original}"
         for original, more in groups.items()
     ]
-    left = num_chains - len(copies)
-    return (
-        f"Copies, bit for bit: {'; '.join(parts)}. They count once, which leaves {left} of {num_chains} "
-        "chains; give every chain a random key of its own."
-    )
+    return say("copied", groups="; ".join(parts), left=num_chains - len(copies), chains=num_chains)

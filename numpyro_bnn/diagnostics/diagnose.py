@@ -1,6 +1,6 @@
 """The report on a run: :func:`diagnose`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from numpyro_bnn._calls import shows_call
+from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.diagnostics.checked_draws import Arrays, is_precision
 from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest, superchain_labels
@@ -50,6 +51,7 @@ def diagnose(
     align_units: bool | None = None,
     batch_size: int | None = None,
     site: str | None = None,
+    parameters: Collection[str] | None = None,
     **by_row: PyTree,
 ) -> Report:
     """Judge a run by its predictions at given inputs: how precisely are averages known, do chains agree?
@@ -76,6 +78,9 @@ def diagnose(
     :param batch_size: rows predicted at a time, see :func:`~numpyro_bnn.predict`.
     :param site: the site that is predicted, see :func:`~numpyro_bnn.predict`; for a model whose
         likelihood is a factor, a deterministic one.
+    :param parameters: sites that are judged beside the predictions: mean and standard deviation are to be
+        known to ``tolerance.relative`` of the standard deviation. Default: in a model with a network of
+        :func:`~numpyro_bnn.random_module`, or NumPyro's own, all sites but those of networks; else none.
     :param by_row: further arguments of the model by name, such as an offset of each row of x.
     :return: numbers, verdict and explanation; see :func:`diagnose_draws`.
     :raises ValueError: without draws or a model, for other columns than the fit had, for a `second` at
@@ -102,19 +107,23 @@ def diagnose(
             "chains on past their warm-up first."
         )
     x = checked_inputs("diagnose", draws, x)
-    weights, predictions = _spaces_of(draws, x, batch_size, site)
+    weights, own, predictions = _spaces_of(draws, x, batch_size, site, parameters)
     num_weights = sum(array[0, 0].size for array in weights.values())
     wanted = num_weights <= _MOST_MATCHED if align_units is None else align_units
-    aligned = _aligned(draws, weights, x, site) if wanted and weights else None
+    aligned = _aligned(draws, {**weights, **own}, x, site) if wanted and weights else None
+    aligned = (
+        None if aligned is None else {name: aligned[name] for name in weights if name in aligned}
+    )
     labels = _labels_of_kept(superchains, draws)
     other: dict[str, Any] | None = None
     if second is not None:
         theirs = draws_of(second, draws.model, "diagnose")
         _refuse_another_temperature(draws, theirs)
-        values = _spaces_of(theirs, x, batch_size, site)
+        values = _spaces_of(theirs, x, batch_size, site, parameters)
         other = {
             "weights": values[0],
-            "predictions": values[1].values,
+            "parameters": values[1],
+            "predictions": values[2].values,
             "sample_stats": theirs.stats,
         }
     scored = None
@@ -122,11 +131,12 @@ def diagnose(
         targets = observed_targets("diagnose", run, draws.model, x, y, site)
         scored = predictions.log_prob(targets)
         if other is not None:
-            other["log_likelihood"] = values[1].log_prob(targets)
+            other["log_likelihood"] = values[2].log_prob(targets)
     energy, no_series = draws.stats.get("potential_energy"), _why_no_series(draws)
     report = diagnose_draws(
         weights,
         predictions.values,
+        parameters=own,
         log_likelihood=scored,
         tolerance=tolerance,
         aligned=aligned,
@@ -138,26 +148,22 @@ def diagnose(
         min_draws=100 if no_series is None else draws.num_draws + 1,
     )
     if no_series is not None and report.verdict == "too_short":
-        report = without_errors(report, no_series)
+        report = without_errors(report, *no_series)
     if draws.suspect:
         # A stacked mixture, and some draws of a file, are one chain made of several.
         several = (len(draws.info.get(name, ())) for name in ("weights", "joined"))
         report = with_suspects(report, draws.suspect, max(draws.num_chains, *several))
     notes = []
     if left_out := draws.left_out:
-        names = ", ".join(f"chain {chain} ({why})" for chain, why in left_out.items())
-        note = f"What follows is about the chains that are among the draws; left out: {names}."
+        names = [f"chain {chain} ({why})" for chain, why in left_out.items()]
+        note = say("left out", chains=names)
         notes.append(f"{note} {UNEQUAL}" if superchains is not None and labels is None else note)
     if "scale" in predictions.values:
         begun = starts_as_draws(run, draws, x)
         notes += _on_noise_at_start(begun, x, predictions.scale, site)
     if drawn := sites_from_priors(draws, x, {}, batch_size=batch_size, site=site):
-        notes.append(
-            f"There are no draws of {', '.join(drawn)}: each draw takes values of them from their priors. "
-            "Averages of predictions, and their errors, allow for that; R-hat of predictions is nearer to 1 "
-            "than that of the sites that were sampled."
-        )
-    return replace(report, sentences=(*notes, *report.sentences)) if notes else report
+        notes.append(say("from priors", sites=drawn))
+    return replace(report, warnings=(*notes, *report.warnings))
 
 
 def _on_noise_at_start(begun: Draws | None, x: PyTree, noise: Any, site: str | None) -> list[str]:
@@ -170,11 +176,8 @@ def _on_noise_at_start(begun: Draws | None, x: PyTree, noise: Any, site: str | N
     found = np.flatnonzero(before < 0.1 * after)
     if not len(found):
         return []
-    return [
-        f"Chains {found.tolist()} began at a noise of {before[found[0]]:.2g}, and their draws have "
-        f"{after[found[0]]:.2g}: where few rows meet many weights a density grows without bound as the noise "
-        "goes to 0, and chains from there may need long to forget it. Begin at `bnn.optimize`."
-    ]
+    first, later = before[found[0]], after[found[0]]
+    return [say("small noise", chains=found.tolist(), first=first, later=later)]
 
 
 def _labels_of_kept(superchains: int | ArrayLike | None, draws: Draws) -> np.ndarray | None:
@@ -192,20 +195,14 @@ def _labels_of_kept(superchains: int | ArrayLike | None, draws: Draws) -> np.nda
     return labels_of_rest(labels, np.flatnonzero(~np.isin(run, list(failed)))) if failed else labels
 
 
-def _why_no_series(draws: Draws) -> str | None:
+def _why_no_series(draws: Draws) -> tuple[str, str] | None:
     """Why draws have no Monte Carlo error of their own, and what to do; None for those of a run."""
     if draws.info.get("approximation"):
-        return (
-            f"These draws are of an approximation ({draws.info.get('kernel', 'optimisation')}) and not of a "
-            "chain: no Monte Carlo error says how far they are from the posterior. Sample the model and "
-            "compare: diagnose(run, x, second=draws)."
-        )
+        kernel = draws.info.get("kernel", "optimisation")
+        return say("of approximation", kernel=kernel), say("approximation")
     made = "stacked from several chains" if "weights" in draws.info else "chosen by `thin`"
     if {"weights", "thinned"} & draws.info.keys():
-        return (
-            f"These draws were {made} and are no time series: the error of their averages is that "
-            "of the run that they come from. Diagnose that run, such as `fitted.mcmc`."
-        )
+        return say("of no series", made=made), say("no series")
     return None
 
 
@@ -234,13 +231,26 @@ def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays 
 
 
 def _spaces_of(
-    draws: Draws, x: Any, batch_size: int | None, site: str | None
-) -> tuple[Arrays, Predictions]:
-    """Weights and precisions of a run, and its predictions; auxiliary sites of the prior are left out."""
-    weights = {
-        name: read_by_scalar(value) if isinstance(value, StoredArray) else np.asarray(value)
-        for name, value in draws.items()
-        if is_precision(name) or not is_auxiliary(name) or name.rpartition(".")[0] not in draws
-    }
+    draws: Draws,
+    x: Any,
+    batch_size: int | None,
+    site: str | None,
+    parameters: Collection[str] | None,
+) -> tuple[Arrays, Arrays, Predictions]:
+    """Weights and precisions of networks, other parameters, and predictions of a run."""
+    assert draws.model is not None
+    structure, sites = structure_at(draws.model, x), {}
+    for name, value in draws.items():
+        # Auxiliary sites of a prior are left out.
+        if is_precision(name) or not is_auxiliary(name) or name.rpartition(".")[0] not in draws:
+            stored = isinstance(value, StoredArray)
+            sites[name] = read_by_scalar(value) if stored else np.asarray(value)
+    chosen = structure.parameters_in(sites) if parameters is None else parameters
+    if unknown := sorted(set(chosen) - set(sites)):
+        raise ValueError(
+            f"diagnose: there are no draws of {unknown}. Give names of `parameters` among {sorted(sites)}."
+        )
+    weights = {name: value for name, value in sites.items() if name not in chosen}
+    own = {name: sites[name] for name in chosen}
     with named_elsewhere():
-        return weights, predict_with(draws, x, {}, batch_size=batch_size, site=site)
+        return weights, own, predict_with(draws, x, {}, batch_size=batch_size, site=site)

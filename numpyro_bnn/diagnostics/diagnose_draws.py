@@ -5,15 +5,14 @@ computed, chains with NaN or infinities are found, Monte Carlo errors and the ag
 chains are measured, and the run is judged.
 """
 
-import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from numpyro.util import find_stack_level
 
+from numpyro_bnn._sentences import say
 from numpyro_bnn.diagnostics.checked_draws import (
     Arrays,
     CheckedDraws,
@@ -42,31 +41,31 @@ from numpyro_bnn.diagnostics.distinct_functions import (
 from numpyro_bnn.diagnostics.evidence import (
     ErrorsAndAgreement,
     Evidence,
+    ParameterErrors,
     Relabelling,
     RhatTable,
     measure,
+    parameter_errors,
     predictions_not_finite,
-    weights_to_judge,
+    scalars_of,
 )
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report, with_copies
 from numpyro_bnn.diagnostics.sampler_stats import read
 from numpyro_bnn.diagnostics.verdict import judge, verdict_of
-from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
+from numpyro_bnn.samplers.tempering.evidence import tempering_of
 
 # With fewer draws there is no Monte Carlo error at all: each half of a chain needs four.
 _FEWEST = 8
 # Why nested R-hat is missing where superchains were given.
-UNEQUAL = (
-    "The superchains of the chains that are left cannot be compared (unequal in size, or of one chain each), "
-    "so that there is no nested R-hat."
-)
+UNEQUAL = say("unequal superchains")
 
 
 def diagnose_draws(
     weights: Mapping[str, ArrayLike] | None = None,
     predictions: PredictionDraws | None = None,
     *,
+    parameters: Mapping[str, ArrayLike] | None = None,
     log_likelihood: ArrayLike | None = None,
     tolerance: Tolerance | None = None,
     aligned: Mapping[str, ArrayLike] | None = None,
@@ -77,20 +76,20 @@ def diagnose_draws(
     | None = None,
     superchains: int | ArrayLike | None = None,
     min_draws: int = 100,
-    rhat_limit: float | None = None,
-    ess_limit: float | None = None,
 ) -> Report:
     """Judge a run from its draws: how precisely are averages known, and do the chains agree?
 
     Chains disagree when a permutation test of all predictions together says so (p < 0.01) and their
     averages are farther apart than the tolerance; otherwise the Monte Carlo errors of the averages are
-    compared with it. Weights, precisions (sites whose names end in "precision") and the log joint are
-    reported apart, and judged only where there are no predictions. Chains that equal each other bit
-    for bit count once, and the report says so.
+    compared with it. The same is asked of parameters of the model: mean and standard deviation are to be
+    known to ``tolerance.relative`` of the standard deviation. Weights, precisions (sites whose names end in
+    "precision") and the log joint are reported apart, and judged only where there are no predictions. Chains
+    that equal each other bit for bit count once, and the report says so.
 
     :param weights: name to draws `(chain, draw, ...)`.
     :param predictions: name to `(chain, draw, input, ...)`, one such array, or predictions with
         `"probs"` or `"mean"` and `"scale"`.
+    :param parameters: name to draws of what is no weight of a network, such as group offsets or a noise.
     :param log_likelihood: log density or probability of the targets under each draw,
         `(chain, draw, input)` in nats: ``predictions.log_prob(y)``. With it the error of the log score
         enters the verdict.
@@ -101,8 +100,9 @@ def diagnose_draws(
         ArviZ's names: `diverging`, `accept_prob`, `energy`, `num_steps` with the number
         `max_num_steps` (of NUTS) or `trajectory_limit` (of trajectories of a length), or `tree_saturated`.
     :param second: `(weights, predictions)` of another run of the same model, or a mapping with
-        these two keys, `"log_likelihood"` and `"sample_stats"`: precisions, predictions and log scores are
-        compared with it in joint Monte Carlo errors, and the log evidence of two runs of parallel tempering.
+        these two keys, `"parameters"`, `"log_likelihood"` and `"sample_stats"`: precisions, parameters,
+        predictions and log scores are compared with it in joint Monte Carlo errors, and the log evidence of
+        two runs of parallel tempering.
         A second run that differs by more than the errors of both and the tolerance counts as
         `"chains_disagree"`.
     :param superchains: for many short chains, those that started at the same point: the number of groups
@@ -110,8 +110,6 @@ def diagnose_draws(
         whether the chains have forgotten their starts; where they have not, the verdict is
         `"run_longer"` at best.
     :param min_draws: draws a chain below which nothing is judged.
-    :param rhat_limit: deprecated and without effect; giving it warns.
-    :param ess_limit: deprecated and without effect; giving it warns.
     :return: numbers, verdict and explanation; constants have no R-hat and are left out.
     :raises ValueError: without any draws, for chains or draws that differ in number, or predictions
         without an axis of inputs.
@@ -121,12 +119,15 @@ def diagnose_draws(
     >>> diagnose_draws({"w": draws}, draws).verdict
     'within_tolerance'
     """
-    accepted = _tolerance(tolerance, {"rhat_limit": rhat_limit, "ess_limit": ess_limit})
-    checked_draws = check_draws(weights, predictions, log_joint, log_likelihood, aligned)
+    accepted = _tolerance(tolerance)
+    checked_draws = check_draws(
+        weights, predictions, log_joint, log_likelihood, aligned, parameters
+    )
     chains = checked_draws.shape[0]
     # Labels stay with their chains when others are dropped.
     labels = None if superchains is None else superchain_labels(superchains, chains)
-    settings = _Settings(accepted, max(_FEWEST, min_draws), sample_stats, second, labels)
+    least, other = max(_FEWEST, min_draws), _as_mapping(second)
+    settings = _Settings(accepted, least, sample_stats, other, labels)
     copies = copies_of(checked_draws.by_label.values())
     if not copies:
         return _report_on(checked_draws, settings)
@@ -144,8 +145,8 @@ class _Settings(NamedTuple):
 
     tolerance: Tolerance
     min_draws: int
-    sample_stats: Mapping[str, Any] | None = None
-    second: Any = None
+    sample_stats: Mapping[str, Any] | None
+    second: Mapping[str, Any]
     superchains: np.ndarray | None = None
 
     def without_chains(self, chains: Collection[int]) -> "_Settings":
@@ -165,6 +166,8 @@ def _report_on(checked_draws: CheckedDraws, settings: _Settings) -> Report:
         predictions=spaces["predictions"],
         precisions=spaces["precisions"],
         log_joint=spaces["log joint"],
+        parameters=spaces["parameters"],
+        parameter_errors=evidence.parameters,
         num_chains=evidence.num_chains,
         num_draws=evidence.num_draws,
         rhat_limit=float("nan") if measured is None else measured.rhat_limit,
@@ -187,6 +190,7 @@ def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
     spaces = {
         "weights": RhatTable.from_draws("weights", checked_draws.weights),
         "precisions": RhatTable.from_draws("precisions", checked_draws.precisions),
+        "parameters": RhatTable.from_draws("parameters", checked_draws.parameters),
         "log joint": RhatTable.from_draws("log joint", checked_draws.log_joint),
         "predictions": RhatTable.from_draws("predictions", functions),
     }
@@ -194,7 +198,8 @@ def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
     judgeable = not bad and draws >= settings.min_draws
     opinion, theirs = _second(checked_draws, settings.second) if judgeable else (None, {})
     measured = _measure(checked_draws, functions, spaces, settings, theirs) if judgeable else None
-    groups, stuck = _single_chains(checked_draws, measured)
+    own = parameter_errors(checked_draws.parameters, settings.tolerance) if judgeable else None
+    groups, stuck = _single_chains(checked_draws, measured, own)
     return Evidence(
         spaces=spaces,
         num_chains=chains,
@@ -204,27 +209,20 @@ def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
         bad_chains=bad,
         verdict_without=_verdict_without(bad, checked_draws, settings),
         measured=measured,
+        parameters=own,
         what="predictions" if checked_draws.predictions else "weights",
         stuck=stuck,
         chains=groups,
         distinct=_distinct(checked_draws.predictions) if judgeable else None,
         second=opinion,
         relabelling=_relabelling(checked_draws) if judgeable and checked_draws.aligned else None,
-        second_tempering=_second_tempering(settings.second),
+        second_tempering=tempering_of(settings.second.get("sample_stats", {})),
         not_finite=_not_finite(checked_draws, bad),
     )
 
 
-def _tolerance(tolerance: Tolerance | None, old: Mapping[str, float | None]) -> Tolerance:
-    """The tolerance to judge by, after a warning about the two limits that no longer exist."""
-    gone = [name for name, value in old.items() if value is not None]
-    if gone:
-        warnings.warn(
-            f"diagnose_draws: {' and '.join(gone)} no longer take part in the verdict, and go with the next "
-            f"release. Say what Monte Carlo error is accepted: tolerance=bnn.Tolerance(...).",
-            DeprecationWarning,
-            stacklevel=find_stack_level(),
-        )
+def _tolerance(tolerance: Tolerance | None) -> Tolerance:
+    """The tolerance to judge by."""
     if tolerance is not None and not isinstance(tolerance, Tolerance):
         raise TypeError(
             f"diagnose: tolerance must be a bnn.Tolerance, got {type(tolerance).__name__}. Write "
@@ -258,7 +256,8 @@ def _broken(
 
 def _not_finite(checked_draws: CheckedDraws, bad: Mapping[int, Any]) -> str:
     """Why predictions are not finite, where the weights of the same chains are; empty otherwise."""
-    sites = [*checked_draws.weights.values(), *checked_draws.precisions.values()]
+    kinds = (checked_draws.weights, checked_draws.precisions, checked_draws.parameters)
+    sites = [array for kind in kinds for array in kind.values()]
     if not (bad and sites and all(np.isfinite(x[list(bad)]).all() for x in sites)):
         return ""
     return predictions_not_finite(checked_draws.predictions)
@@ -270,7 +269,7 @@ def _verdict_without(
     """The verdict in words on the chains that are finite, where only some are."""
     if not 0 < len(bad) < checked_draws.shape[0]:
         return None
-    alone = settings.without_chains(bad)._replace(sample_stats=None, second=None)
+    alone = settings.without_chains(bad)._replace(sample_stats=None, second={})
     return _report_on(checked_draws.without(bad), alone).verdict.words
 
 
@@ -286,9 +285,8 @@ def _measure(
         space: RhatTable | None = spaces["predictions"]
         other = theirs or None
     else:
-        functions = weights_to_judge(
-            checked_draws.weights | checked_draws.precisions | checked_draws.log_joint
-        )
+        weights = checked_draws.weights | checked_draws.precisions | checked_draws.parameters
+        functions = {"weights": scalars_of(weights | checked_draws.log_joint)}
         space, other = None, None
     measured = measure(
         functions,
@@ -296,7 +294,7 @@ def _measure(
         settings.tolerance,
         space=space,
         second=other,
-        second_log_likelihood=_scored_by(settings.second),
+        second_log_likelihood=settings.second.get("log_likelihood"),
         superchains=settings.superchains,
     )
     if not checked_draws.predictions:
@@ -308,15 +306,15 @@ def _measure(
 
 
 def _single_chains(
-    checked_draws: CheckedDraws, measured: ErrorsAndAgreement | None
+    checked_draws: CheckedDraws, measured: ErrorsAndAgreement | None, own: ParameterErrors | None
 ) -> tuple[Disagreement | None, tuple[int, ...]]:
     """Groups of chains that predict alike, and chains that do not move; None for a run within tolerance."""
-    if measured is None or verdict_of(measured).startswith("within"):
+    if measured is None or verdict_of(measured, own).startswith("within"):
         return None, ()
     if checked_draws.predictions:
         groups = disagreement(checked_draws.predictions)
         return groups, groups.stuck
-    weights = checked_draws.weights | checked_draws.precisions
+    weights = checked_draws.weights | checked_draws.precisions | checked_draws.parameters
     return None, _stuck(weights) if weights else ()
 
 
@@ -330,48 +328,39 @@ def _stuck(weights: Arrays) -> tuple[int, ...]:
     return stuck_chains(sds)
 
 
-def _second(checked_draws: CheckedDraws, second: Any) -> tuple[SecondOpinion | None, Arrays]:
+def _second(
+    checked_draws: CheckedDraws, second: Mapping[str, Any]
+) -> tuple[SecondOpinion | None, Arrays]:
     """The comparison with another run of the model, and the predictions of that run."""
-    if second is None:
+    if not second:
         return None, {}
-    if not (checked_draws.precisions or checked_draws.predictions):
+    own = checked_draws.precisions | checked_draws.parameters
+    if not (own or checked_draws.predictions):
         raise ValueError(
             "diagnose_draws: second has nothing to be compared with: got weights alone, whose "
             "labelling is arbitrary. Pass the predictions of both runs at the same inputs."
         )
-    precisions, predictions = _theirs(second)
-    ours = {**checked_draws.precisions, **checked_draws.predictions}
-    opinion = compare_draws(ours, precisions | predictions)
+    sites = named_arrays("second weights", second.get("weights"), "weights")
+    # Single weights of two runs cannot be compared: their hidden units are numbered differently.
+    sites = {name: array for name, array in sites.items() if is_precision(name)}
+    sites |= named_arrays("second parameters", second.get("parameters"), "parameters")
+    predictions = named_arrays("second predictions", second.get("predictions"), "predictions")
+    opinion = compare_draws(own | checked_draws.predictions, sites | predictions)
     # With fewer draws no Monte Carlo error of the other run is known.
     least = min((x.shape[1] for x in predictions.values()), default=0)
     return opinion, predictions if least >= _FEWEST else {}
 
 
-def _scored_by(second: Any) -> np.ndarray | None:
-    """The log likelihood of a second run, where it was given."""
-    return second.get("log_likelihood") if isinstance(second, Mapping) else None
-
-
-def _second_tempering(second: Any) -> Tempering | None:
-    """What a second run by parallel tempering recorded; None where there is none."""
-    if isinstance(second, Mapping) and "sample_stats" in second:
-        return tempering_of(second["sample_stats"])
-    return None
-
-
-def _theirs(second: Any) -> tuple[Arrays, Arrays]:
-    """Precisions and predictions of another run."""
-    if isinstance(second, Mapping):
-        second = (second.get("weights"), second.get("predictions"))
+def _as_mapping(second: Any) -> Mapping[str, Any]:
+    """Another run as a mapping of its parts; empty without one."""
+    if second is None or isinstance(second, Mapping):
+        return second or {}
     if not isinstance(second, tuple | list) or len(second) != 2:
         raise TypeError(
             f"diagnose_draws: second must be a pair (weights, predictions) or a mapping with "
             f"those keys, got {type(second).__name__}. Either of the two may be None."
         )
-    arrays = named_arrays("second weights", second[0], "weights")
-    # Single weights of two runs cannot be compared: their hidden units are numbered differently.
-    precise = {name: array for name, array in arrays.items() if is_precision(name)}
-    return precise, named_arrays("second predictions", second[1], "predictions")
+    return dict(zip(("weights", "predictions"), second))
 
 
 def _relabelling(checked_draws: CheckedDraws) -> Relabelling:

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import norm
 
+from numpyro_bnn._sentences import percent, say
 from numpyro_bnn.diagnostics.compare_runs import (
     Disagreement,
     SecondOpinion,
@@ -31,13 +32,15 @@ from numpyro_bnn.diagnostics.monte_carlo.agreement import SIGNIFICANT, Agreement
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_errors
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import (
     MEAN_ABSOLUTE,
+    Check,
     MonteCarloError,
+    check_of,
     log_score_errors,
     monte_carlo_error,
 )
 from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.sampler_stats import SamplerStats, percent
+from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
 from numpyro_bnn.samplers.tempering.evidence import Tempering
 
 Arrays = dict[str, np.ndarray]
@@ -203,6 +206,75 @@ class Relabelling(NamedTuple):
     after: float
 
 
+class ParameterErrors(NamedTuple):
+    """Averages and standard deviations of the parameters that are no weights of a network, with their errors.
+
+    - **names** - site and index of each, (scalar,)
+    - **mean**, **sd** - of all draws, (scalar,)
+    - **mean_error**, **sd_error** - their Monte Carlo standard errors, (scalar,)
+    - **relative** - the larger of both errors over `sd`; infinite where it is not known, (scalar,)
+    - **ess** - effective draws, (scalar,)
+    - **apart** - how far the averages of chains are apart, in standard deviations, (scalar,)
+    - **agreement** - the test of whether chains agree on them
+    - **needed_to_know** - factor by which to lengthen the run so that all errors are known
+    """
+
+    names: tuple[str, ...]
+    mean: np.ndarray
+    sd: np.ndarray
+    mean_error: np.ndarray
+    sd_error: np.ndarray
+    relative: np.ndarray
+    ess: np.ndarray
+    apart: np.ndarray
+    agreement: Agreement
+    needed_to_know: float
+
+    def checks(self, tolerance: Tolerance) -> tuple[Check, ...]:
+        """The parameter that is known worst, beside its limit."""
+        worst, known = int(np.argmax(self.relative)), self.relative[np.isfinite(self.relative)]
+        what = f"error of {self.names[worst]} in its sd"
+        finite = float(known.max()) if known.size else 0.0
+        value, limit = float(self.relative[worst]), tolerance.relative
+        return (check_of(what, value, limit, False, finite, self.needed_to_know),)
+
+    def needed(self, tolerance: Tolerance) -> tuple[float, str]:
+        """Factor by which to lengthen the run until all are known and chains can be compared; for what."""
+        (check,) = self.checks(tolerance)
+        if self.agreement.needed > max(1.0, check.needed):
+            return float(self.agreement.needed), "the test of chains"
+        return check.needed, check.what.removesuffix(" (unknown)")
+
+
+def parameter_errors(
+    sites: Mapping[str, np.ndarray], tolerance: Tolerance
+) -> ParameterErrors | None:
+    """Averages of parameters (chain, draw, …) with their errors; None without any that moves."""
+    if all((x == x[:1, :1]).all() for x in sites.values()):
+        return None
+    draws, every = scalars_of(sites), _every(sites)
+    found = mean_errors(draws)
+    squares = mean_errors((draws.astype(np.float64) - found.mean) ** 2)
+    of_sd = np.divide(squares.error, 2 * found.sd, out=np.zeros_like(found.sd), where=found.sd > 0)
+    larger = np.maximum(found.error, of_sd)
+    relative = np.divide(larger, found.sd, out=np.zeros_like(larger), where=found.sd > 0)
+    relative = np.where(found.known & squares.known, relative, np.inf)
+    index = {name: list(np.ndindex(x.shape[2:]))[::every] for name, x in sites.items()}
+    names = [label_of(name, place) for name, places in index.items() for place in places]
+    return ParameterErrors(
+        tuple(names),
+        found.mean,
+        found.sd,
+        found.error,
+        of_sd,
+        relative,
+        found.ess,
+        np.ptp(found.chain_means, axis=0) / np.where(found.sd > 0, found.sd, 1.0),
+        agreement({"": draws}, errors={"": found}, tolerance=tolerance),
+        float(np.maximum(found.needed, squares.needed).max()),
+    )
+
+
 class SecondRun(NamedTuple):
     """How far the averages of a second run are from those of the run that is judged."""
 
@@ -285,6 +357,7 @@ class Evidence(NamedTuple):
     # The verdict on the other chains in words, where some hold NaN or infinities
     verdict_without: str | None
     measured: ErrorsAndAgreement | None  # None for draws that are invalid or too few
+    parameters: ParameterErrors | None  # None without such parameters, and likewise
     what: str  # is judged: "predictions", or "weights" without predictions
     stuck: tuple[int, ...]
     chains: Disagreement | None
@@ -403,12 +476,16 @@ def _second_run(
     )
 
 
-def weights_to_judge(weights: Mapping[str, np.ndarray]) -> Arrays:
+def scalars_of(sites: Mapping[str, np.ndarray]) -> np.ndarray:
     """Draws `(chain, draw, scalar)` of all sites side by side, at most 10,000 scalars."""
-    total = sum(int(np.prod(x.shape[2:])) for x in weights.values())
-    every = -(-total // _MOST_WEIGHTS)
-    flat = [x.reshape(*x.shape[:2], -1)[:, :, ::every] for x in weights.values()]
-    return {"weights": np.concatenate(flat, axis=2)}
+    every = _every(sites)
+    flat = [x.reshape(*x.shape[:2], -1)[:, :, ::every] for x in sites.values()]
+    return np.concatenate(flat, axis=2)
+
+
+def _every(sites: Mapping[str, np.ndarray]) -> int:
+    """The step at which scalars of each site are taken, so that there are at most 10,000."""
+    return -(-sum(int(np.prod(x.shape[2:])) for x in sites.values()) // _MOST_WEIGHTS)
 
 
 def predictions_not_finite(predictions: Mapping[str, np.ndarray]) -> str:
@@ -422,20 +499,12 @@ def predictions_not_finite(predictions: Mapping[str, np.ndarray]) -> str:
         return ""
     bad = np.any(list(flags.values()), axis=0)
     rows, share = np.flatnonzero(bad.any(axis=(0, 1))), float(bad.any(axis=2).mean())
-    how_often = "in every draw" if share == 1 else f"in {percent(share)} of draws"
-    lead = f"Predictions ({', '.join(flags)}) are NaN or infinite {how_often}"
+    often = "in every draw" if share == 1 else f"in {percent(share)} of draws"
+    names = f"Predictions ({', '.join(flags)})"
     if rows.size < bad.shape[2]:
-        named = ", ".join(map(str, rows[:_NAMED_ROWS])) + (", …" if rows.size > _NAMED_ROWS else "")
-        return (
-            f"{lead}, at {rows.size:,} of {bad.shape[2]:,} rows ({named}), while the weights are finite: "
-            "look at the inputs of these rows, or leave the rows out. Neither more draws nor another step "
-            "changes it."
-        )
+        shown = [*rows[:_NAMED_ROWS].tolist(), *["…"] * (rows.size > _NAMED_ROWS)]
+        count = {"count": rows.size, "total": bad.shape[2], "rows": shown}
+        return say("bad rows", names=names, often=often, **count)
     missing = next((why for name, why in _MOMENTS.items() if name in flags), None)
-    reasons = "inputs are not finite, or weights are so large that predictions overflow"
-    if missing is not None:
-        reasons = (
-            f"the distribution of the target has {missing}, {reasons}. Without moments averages have no "
-            "error that could be judged: take a distribution that has them"
-        )
-    return f"{lead}, at all rows, while the weights are finite: {reasons}."
+    key = "bad everywhere" if missing is None else "no moment"
+    return say(key, names=names, often=often, missing=missing)

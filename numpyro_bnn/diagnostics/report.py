@@ -1,23 +1,24 @@
 """The report on a run: its verdict, the numbers behind it, and their display as text, table and page."""
 
 import html
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from numpyro_bnn._html import Markup, escape, page, paragraph, picture, section, strong, table
+from numpyro_bnn._sentences import say
+from numpyro_bnn._text import first_of, text_table, wrapped
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
-from numpyro_bnn.diagnostics.evidence import Relabelling, RhatTable
-from numpyro_bnn.diagnostics.monte_carlo.agreement import SIGNIFICANT, Agreement
+from numpyro_bnn.diagnostics.evidence import ParameterErrors, Relabelling, RhatTable
+from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats, Temperatures
-from numpyro_bnn.diagnostics.verdict import UNKNOWN, Verdict
+from numpyro_bnn.diagnostics.verdict import UNKNOWN, Verdict, parameters_in_words
 from numpyro_bnn.samplers.suspects import named
 
 if TYPE_CHECKING:
@@ -31,39 +32,17 @@ class Section(Protocol):
     def html_section(self) -> str: ...
 
 
-_WIDTH = 88
 _MOST_GROUPS = 12
-_COLUMNS = ("scalars", "max", "median", "min", "median", "min")
-_ABOVE = (("", 1), ("R-hat", 2), ("bulk ESS", 2), ("tail ESS", 1))
-_CELL = 9
+_COLUMNS = ("scalars", "max R-hat", "median", "min ESS", "median", "min tail")
+_ERROR_HEAD = ("Monte Carlo error", "measured", "accepted", "draws needed")
+_PARAMETER_HEAD = ("parameter", "mean", "± error", "sd", "± error", "error / sd", "ESS")
 # Colours that all kinds of colour vision tell apart (Okabe & Ito 2008).
 _COLOURS = {"weights": "#D55E00", "predictions": "#0072B2"}
-# The fields that are single numbers; one that is None does not apply and is left out.
-_ERRORS = ("total_variation", "total_variation_99", "relative", "relative_99", "log_score", "log_score_bias",
-           "log_score_rows", "decisions_open", "num_unknown")  # fmt: skip
-_AGREEMENT = ("p", "p_max", "p_median", "groups", "batch_length", "num_batches", "total_variation",
-              "total_variation_99", "relative", "relative_99", "nested_rhat",
-              "nested_rhat_limit")  # fmt: skip
 _TONES = {
     "within_tolerance": "good",
     "within_tolerance_on_average": "good",
     "run_longer": "wait",
     "too_short": "wait",
-}
-# What a reader can do with the run, by verdict.
-_ALLOWED = {
-    "within_tolerance": "Use the averages: their Monte Carlo error is stated below.",
-    "within_tolerance_on_average": (
-        "Use scores and averages over rows; look up a single row in the table of rows below before you "
-        "rely on it."
-    ),
-    "run_longer": "Not yet: averages may still move by more than was accepted. Run longer.",
-    "chains_disagree": (
-        "Do not average these chains as if they were one posterior: temper them (ParallelTempering), or "
-        "stack them."
-    ),
-    "too_short": "Nothing can be said from so few draws. Run longer.",
-    "invalid": "Nothing can be said: draws are NaN or infinite. Repair or leave out those chains.",
 }
 _MOST_ROWS = 10
 
@@ -84,13 +63,19 @@ class Report:
 
     :param weights: R-hat and ESS of the weights.
     :param predictions: R-hat and ESS of the predictions at the given inputs.
-    :param precisions: R-hat and ESS of sites whose names end in "precision".
+    :param precisions: R-hat and ESS of sites of networks whose names end in "precision".
+    :param parameters: R-hat and ESS of the parameters of the model that are no weights of a network.
+    :param parameter_errors: their averages and standard deviations, with Monte Carlo errors; None where there
+        are none, or nothing was judged.
     :param log_joint: R-hat and ESS of the log joint density.
     :param verdict: `"within_tolerance"`: chains agree and averages are within the tolerance;
         `"within_tolerance_on_average"`: the same for means over rows, but not for the worst rows;
         `"run_longer"`; `"chains_disagree"`; `"too_short"`: too few draws a chain to judge; `"invalid"`: NaN
         or infinities.
-    :param sentences: the explanation, sentence by sentence.
+    :param advice: what to do with the run, in words.
+    :param warnings: what may be wrong with the sampler or the draws, an entry for each.
+    :param reasons: what was found, in words.
+    :param not_judged: what was not looked at, in a few words each.
     :param num_chains: chains.
     :param num_draws: draws a chain.
     :param rhat_limit: the limit that the largest R-hat of so many predictions stays below where chains
@@ -115,9 +100,13 @@ class Report:
     weights: RhatTable
     predictions: RhatTable
     precisions: RhatTable
+    parameters: RhatTable
     log_joint: RhatTable
     verdict: Verdict
-    sentences: tuple[str, ...]
+    advice: str
+    warnings: tuple[str, ...]
+    reasons: tuple[str, ...]
+    not_judged: tuple[str, ...]
     num_chains: int
     num_draws: int
     rhat_limit: float
@@ -130,14 +119,20 @@ class Report:
     headline: str = ""
     monte_carlo_error: MonteCarloError | None = field(default=None, repr=False)
     agreement: Agreement | None = field(default=None, repr=False)
+    parameter_errors: ParameterErrors | None = field(default=None, repr=False)
     tolerance: Tolerance = field(default_factory=Tolerance)
     needed: float = float("nan")
     needed_by: str = ""
 
     @property
+    def sentences(self) -> tuple[str, ...]:
+        """What may be wrong, then what was found."""
+        return (*self.warnings, *self.reasons)
+
+    @property
     def explanation(self) -> str:
-        """The verdict in plain words: what is wrong with the sampler first, then what it means."""
-        return " ".join(self.sentences)
+        """The verdict in plain words: what may be wrong, what was found, and what to do."""
+        return " ".join((*self.sentences, self.advice))
 
     @property
     def divergences(self) -> int | None:
@@ -153,7 +148,8 @@ class Report:
     def spaces(self) -> tuple[RhatTable, ...]:
         """R-hat and ESS of the kinds of scalars that were given, in the order of the table."""
         aligned = [self.relabelling.space] if self.relabelling is not None else []
-        every = (self.weights, *aligned, self.precisions, self.log_joint, self.predictions)
+        of_networks = (self.weights, *aligned, self.precisions)
+        every = (*of_networks, self.parameters, self.log_joint, self.predictions)
         return tuple(space for space in every if space)
 
     def _lines(self) -> Iterator[tuple[str, bool, tuple[float, ...]]]:
@@ -171,24 +167,23 @@ class Report:
             if left:
                 yield f"({left} more, all better)", False, ()
 
+    def _chains(self) -> str:
+        return f"{self.num_chains} chain{'s' * (self.num_chains > 1)} × {self.num_draws} draws"
+
     def _facts(self) -> str:
         """One line on the sampler and the chains."""
-        facts = [f"{self.num_chains} chains × {self.num_draws} draws"]
-        if self.num_chains == 1:
-            facts = [f"1 chain × {self.num_draws} draws"]
+        facts = [self._chains()]
         if self.suspect:
             facts.append(f"{len(self.suspect)} suspect")
         stats = self.sampler
-        if stats.divergences is not None:
-            facts.append(f"{stats.divergences} divergences")
-        if stats.saturated_trees is not None:
-            facts.append(f"{stats.saturated_trees} saturated trees")
-        if stats.cut_trajectories is not None:
-            facts.append(f"{stats.cut_trajectories} trajectories cut")
-        if stats.acceptance is not None:
-            facts.append(f"acceptance {stats.acceptance.mean():.2f}")
-        if stats.ebfmi is not None:
-            facts.append(f"lowest E-BFMI {stats.ebfmi.min():.2f}")
+        named = (
+            (stats.divergences, "{} divergences"),
+            (stats.saturated_trees, "{} saturated trees"),
+            (stats.cut_trajectories, "{} trajectories cut"),
+            (None if stats.acceptance is None else stats.acceptance.mean(), "acceptance {:.2f}"),
+            (None if stats.ebfmi is None else stats.ebfmi.min(), "lowest E-BFMI {:.2f}"),
+        )
+        facts += [text.format(value) for value, text in named if value is not None]
         if stats.tempering is not None:
             facts += stats.tempering.facts()
         for kind, sites in stats.temperatures.items():
@@ -199,37 +194,54 @@ class Report:
         return " · ".join(facts)
 
     def __str__(self) -> str:
-        rows = list(self._lines())
-        name_width = min(34, max([len(label) + 2 * (not whole) for label, whole, _ in rows] + [12]))
-        above = " " * name_width + "".join(f"{c:>{n * _CELL}}" for c, n in _ABOVE)
-        head = " " * name_width + "".join(f"{c:>{_CELL}}" for c in _COLUMNS)
-        lines = textwrap.wrap(f"Verdict: {self.verdict.words}: {self.headline}", _WIDTH)
-        lines += [*textwrap.wrap(self._facts(), _WIDTH), "", above, head, "─" * len(head)]
-        for label, whole, numbers in rows:
-            label = label if whole else "  " + label
-            if len(label) > name_width:
-                # Long names are cut at their beginning: the end of a site's name is more telling.
-                label = "  …" + label[-(name_width - 3) :]
-            cells = "".join(f"{text:>{_CELL}}" for text in _texts(numbers))
-            lines.append(f"{label:<{name_width}}{cells}".rstrip())
-        lines += ["", *textwrap.wrap(self.explanation, _WIDTH)]
-        return "\n".join(lines)
+        advice = self.advice[:1].lower() + self.advice[1:]
+        numbers = self.headline[:1].upper() + self.headline[1:]
+        beside = [f"Verdict: {self.verdict.words}: {advice}", f"{numbers}."]
+        if self.parameter_errors is not None:
+            beside.append(parameters_in_words(self.parameter_errors, self.tolerance.relative))
+        if self.not_judged:
+            beside.append(f"Not looked at: {'; '.join(self.not_judged)}.")
+        lines = [line for each in beside for line in wrapped(each, most=3)]
+        if self.warnings:
+            first, more = first_of(self.warnings[0]), len(self.warnings) - 1
+            lines += wrapped(f"Beware{f' (1 of {more + 1})' if more else ''}: {first}", most=1)
+        return "\n".join([*lines, f"{self._chains()}. The rest: report.details()"])
 
     def print(self) -> None:
-        """Verdict, tables and explanation on the terminal."""
+        """Verdict, the numbers behind it and what to do, on the terminal."""
         print(self)
+
+    def details(self) -> str:
+        """All that was found, as text: errors, parameters and R-hat as tables, and the reasons in words."""
+        error, own = self.monte_carlo_error, self.parameter_errors
+        parts = [[self._facts()]]
+        if error is not None:
+            parts.append(text_table(_ERROR_HEAD, _error_rows(error, self.tolerance)))
+        if own is not None:
+            parts.append(text_table(_PARAMETER_HEAD, _parameter_rows(own)))
+        lines = [
+            (label if whole else f"  {label}", *_texts(numbers))
+            for label, whole, numbers in self._lines()
+        ]
+        parts += [text_table(("", *_COLUMNS), lines), [f"- {said}" for said in self.sentences]]
+        return "\n\n".join("\n".join(part) for part in parts if part)
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
+        first, *others = str(self).split("\n")
+        said = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self.sentences)
         return (
-            f"<div><b>Verdict: {self.verdict.words}</b> ({html.escape(self.headline)})<br>{self._facts()}"
-            f"{self._html_table()}"
-            f'<p style="max-width:48em">{html.escape(self.explanation)}</p></div>'
+            f"<div><b>{html.escape(first)}</b><br>{'<br>'.join(map(html.escape, others))}"
+            f"<details><summary>Details</summary>{self._html_table()}"
+            f'<ul style="max-width:48em">{said}</ul></details></div>'
         )
 
     def _html_table(self) -> str:
-        lines = ((label, whole, _texts(numbers)) for label, whole, numbers in self._lines())
-        return convergence_table(_ABOVE[1:], _COLUMNS, lines)
+        lines = [
+            (strong(label) if whole else Markup(f"&ensp;{escape(label)}"), *_texts(numbers))
+            for label, whole, numbers in self._lines()
+        ]
+        return table(("", *_COLUMNS), lines)
 
     def html_sections(self, rows: Sequence[str] | None = None) -> dict[str, str]:
         """The parts of :meth:`to_html`, for pages that show more than this report.
@@ -248,14 +260,35 @@ class Report:
                 "R-hat of weights (which hidden units may exchange) beside that of predictions.",
                 (8.0, 3.0),
             )
-        facts = self._facts()
         return {
-            "verdict": verdict_section(self.verdict, self.headline, facts, self.sentences),
-            "evidence": evidence_section(error, self.agreement, self.tolerance),
+            "verdict": self._verdict_section(),
+            "evidence": self._evidence_section(),
             "rows": rows_section({} if error is None else error.by_row, rows),
             "temperatures": temperature_section(self.sampler.heat),
             "convergence": section("Convergence, site by site", self._html_table(), pictures),
         }
+
+    def _verdict_section(self) -> str:
+        """The verdict, what can be done with the run, and the reasons."""
+        said = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.sentences)
+        return (
+            f'<div class="verdict {_TONES.get(str(self.verdict), "bad")}"><strong>'
+            f"{escape(self.verdict.words)}</strong><br>{escape(self.headline)}</div>\n"
+            f"{paragraph(self.advice)}\n<details><summary>Why</summary><ul>{said}</ul></details>\n"
+            + paragraph(self._facts(), "faint")
+        )
+
+    def _evidence_section(self) -> str:
+        """The results that decide the verdict: errors beside their limits, and the test of agreement."""
+        error, own, parts = self.monte_carlo_error, self.parameter_errors, []
+        if error is not None:
+            said = "How far averages over these draws are from those of an infinite run."
+            parts.append(table(_ERROR_HEAD, _error_rows(error, self.tolerance), said))
+        if own is not None:
+            said = "Parameters that are no weights of a network, and their Monte Carlo errors."
+            parts.append(table(_PARAMETER_HEAD, _parameter_rows(own), said))
+        parts += [paragraph(sentence) for sentence in self.reasons[:1] if parts]
+        return section("How well are the predictions known?", *parts)
 
     def to_html(
         self,
@@ -304,13 +337,23 @@ class Report:
         texts: dict[str, str | float | int] = {
             "verdict": str(self.verdict),
             "headline": self.headline,
+            "advice": self.advice,
             "explanation": self.explanation,
             "needed": self.needed,
             "needed_by": self.needed_by,
             "num_chains": self.num_chains,
             "num_draws": self.num_draws,
         }
-        return numbers_of(texts, self.tolerance, self.monte_carlo_error, self.agreement)
+        error, agrees = self.monte_carlo_error, self.agreement
+        texts |= {f"tolerance_{name}": v for name, v in asdict(self.tolerance).items()}
+        for lead, values in (
+            ("monte_carlo_error", {} if error is None else vars(error)),
+            ("agreement", {} if agrees is None else agrees._asdict()),
+        ):
+            numbers = {n: v for n, v in values.items() if isinstance(v, (int, float))}
+            texts |= {f"{lead}_{n}": v for n, v in numbers.items() if not isinstance(v, bool)}
+        by_chain = {} if agrees is None or agrees.halves else {"chain_group": agrees.members}
+        return ReportNumbers(texts, {} if error is None else error.by_row, by_chain)
 
     def plot(
         self, axes: "Sequence[Axes] | np.ndarray | None" = None
@@ -345,73 +388,41 @@ class Report:
 
 def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -> Report:
     """Lower the verdict of a report because of suspect chains: never moved, or mostly diverged."""
-    if len(suspect) < num_chains:
-        verdict = "invalid" if report.verdict.startswith("invalid") else "chains_disagree"
-        advice = (
-            "They count as disagreeing with the others: leave them out, or run again from optimised "
-            "weights or with another step size."
-        )
-    else:
-        verdict = "invalid"
-        advice = "No chain is left to judge: change the step size, or start from optimised weights."
-    lead = f"Suspect: {named(suspect)}. {advice} What follows is what the draws alone would say."
-    return replace(
-        report,
-        verdict=Verdict(verdict),
-        headline=f"{len(suspect)} of {num_chains} chains suspect; {report.headline}",
-        needed=UNKNOWN,
-        needed_by="chains that move",
-        suspect=dict(suspect),
-        sentences=(lead, *report.sentences),
-    )
+    some = len(suspect) < num_chains
+    invalid = not some or report.verdict.startswith("invalid")
+    line = f"{len(suspect)} of {num_chains} chains suspect; {report.headline}"
+    said = (say("by suspects", chains=named(suspect)), *report.warnings)
+    advice = say("suspects" if some else "invalid")
+    lowered = _unknown(report, advice, line, "chains that move", warnings=said)
+    verdict = Verdict("invalid" if invalid else "chains_disagree")
+    return replace(lowered, verdict=verdict, suspect=dict(suspect))
 
 
-def without_errors(report: Report, why: str) -> Report:
+def without_errors(report: Report, why: str, advice: str) -> Report:
     """A report on draws that are no series of a chain, of which no error was computed, and why."""
-    return replace(
-        report,
-        headline="these draws are no chain, and have no Monte Carlo error",
-        needed=UNKNOWN,
-        needed_by="the run that they come from",
-        sentences=(why,),
+    line, by = (
+        "these draws are no chain, and have no Monte Carlo error",
+        "the run that they come from",
     )
+    return _unknown(report, advice, line, by, warnings=(), reasons=(why,))
 
 
 def with_copies(report: Report, sentence: str) -> Report:
     """Add to a report on the chains that differ that some were copies of others, and lower its verdict."""
     verdict = report.verdict.at_best("run_longer")
     if report.num_chains > 1 or verdict is report.verdict:
-        return replace(report, sentences=(sentence, *report.sentences))
+        return replace(report, warnings=(sentence, *report.warnings))
     # All chains were copies of one, which leaves nothing to compare it with.
-    sentence += " One chain is nothing to compare. What follows is what it alone would say."
-    return replace(
-        report,
-        verdict=verdict,
-        headline=f"all chains are copies of one; {report.headline}",
-        needed=UNKNOWN,
-        needed_by="chains that differ",
-        sentences=(sentence, *report.sentences),
-    )
+    said = (f"{sentence} {say('copies only')}", *report.warnings)
+    line = f"all chains are copies of one; {report.headline}"
+    lowered = _unknown(report, say("copies"), line, "chains that differ", warnings=said)
+    return replace(lowered, verdict=verdict)
 
 
-def numbers_of(
-    texts: Mapping[str, str | float | int],
-    tolerance: Tolerance,
-    error: MonteCarloError | None,
-    agreement: Agreement | None,
-) -> ReportNumbers:
-    """Gather the numbers of a report; `error` and `agreement` are None for draws that were not judged."""
-    attributes = dict(texts) | {f"tolerance_{name}": v for name, v in asdict(tolerance).items()}
-    for lead, names, found in (
-        ("monte_carlo_error", _ERRORS, error),
-        ("agreement", _AGREEMENT, agreement),
-    ):
-        values = {name: getattr(found, name, None) for name in names}
-        attributes |= {f"{lead}_{name}": v for name, v in values.items() if v is not None}
-    by_chain = {}
-    if agreement is not None and not agreement.halves:
-        by_chain["chain_group"] = agreement.members
-    return ReportNumbers(attributes, {} if error is None else error.by_row, by_chain)
+def _unknown(report: Report, advice: str, headline: str, by: str, **changed: Any) -> Report:
+    """A report after which nobody knows how many draws are needed."""
+    parts = {"advice": advice, "headline": headline, "needed_by": by, **changed}
+    return replace(report, needed=UNKNOWN, **parts)
 
 
 def _texts(numbers: tuple[float, ...]) -> list[str]:
@@ -427,65 +438,25 @@ def _texts(numbers: tuple[float, ...]) -> list[str]:
     return texts
 
 
-def verdict_section(verdict: Verdict, headline: str, facts: str, sentences: Sequence[str]) -> str:
-    """The verdict, what can be done with the run, and the reasons."""
-    tone = _TONES.get(str(verdict), "bad")
-    return (
-        f'<div class="verdict {tone}"><strong>{escape(verdict.words)}</strong><br>'
-        f"{escape(headline)}</div>\n"
-        + paragraph(_ALLOWED[str(verdict)])
-        + f"\n<details><summary>Why</summary>{paragraph(' '.join(sentences))}</details>\n"
-        + paragraph(facts, "faint")
-    )
-
-
-def evidence_section(
-    error: MonteCarloError | None, agreement: Agreement | None, tolerance: Tolerance
-) -> str:
-    """The two results that decide the verdict: errors beside their limits, and the test of agreement."""
-    parts = []
-    if error is not None:
-        rows = [
-            (check.what, _number(check.value), f"{check.limit:.3g}", _times(check.needed))
-            for check in error.checks(tolerance)
-        ]
-        parts.append(
-            table(
-                ("Monte Carlo error", "measured", "accepted", "draws needed"),
-                rows,
-                "How far averages over these draws are from those of an infinite run.",
-            )
-        )
-    if agreement is not None:
-        parts.append(paragraph(_agreement(agreement)))
-    return section("How well are the predictions known?", *parts)
-
-
-def _agreement(agreement: Agreement) -> str:
-    who = "The halves of the chain" if agreement.halves else "The chains"
-    if not agreement.tested:
-        return f"{who} move too slowly to be compared yet."
-    agree = "agree" if agreement.p >= SIGNIFICANT else "disagree"
-    groups = f" They form {agreement.groups} groups." if agreement.groups > 1 else ""
-    return (
-        f"{who} {agree}: if they sampled one distribution, they would differ as much as this with "
-        f"probability {agreement.p:.2g} (disagreement is below {SIGNIFICANT:g}).{groups}"
-    )
-
-
-def convergence_table(
-    above: Sequence[tuple[str, int]],
-    columns: Sequence[str],
-    lines: Iterable[tuple[str, bool, Sequence[str]]],
-) -> str:
-    """R-hat and effective sample sizes of each site."""
-    head = "".join(f'<th colspan="{n}">{escape(text)}</th>' for text, n in (("", 1), *above))
-    body = [
-        (strong(label) if whole else Markup(f"&ensp;{escape(label)}"), *cells)
-        for label, whole, cells in lines
+def _error_rows(error: MonteCarloError, tolerance: Tolerance) -> list[tuple[str, ...]]:
+    """The errors of predictions beside their limits, as rows of a table."""
+    return [
+        (check.what, _number(check.value), f"{check.limit:.3g}", _times(check.needed))
+        for check in error.checks(tolerance)
     ]
-    html = table(("", *columns), body)
-    return html.replace("<thead>", f"<thead><tr>{head}</tr>", 1)
+
+
+def _parameter_rows(own: ParameterErrors) -> list[tuple[str, ...]]:
+    """Parameters with their errors as rows of a table; of many those that are known worst."""
+    worst = np.argsort(-own.relative, kind="stable")[:_MOST_GROUPS]
+    columns = (own.mean, own.mean_error, own.sd, own.sd_error, own.relative, own.ess)
+    formats = (".4g", ".1g", ".4g", ".1g", ".2g", ",.0f")
+    rows = [
+        (own.names[i], *(format(column[i], spec) for column, spec in zip(columns, formats)))
+        for i in sorted(worst)
+    ]
+    left = len(own.names) - len(rows)
+    return [*rows, *([(f"({left} more, all better)",)] if left else [])]
 
 
 def temperature_section(heat: Temperatures) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from numpyro_bnn._sentences import SENTENCES, say
 from numpyro_bnn.diagnostics.convergence.rhat import ebfmi, moments
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 
@@ -60,31 +61,10 @@ _SHARED = 1.2
 # The largest number of sites named in one sentence.
 _MOST_NAMED = 5
 
-_NOT_STATIONARY = (
-    "the chains are not stationary, they have not arrived: run longer, start from `optimize`, or take "
-    "larger steps."
+_NOT_STATIONARY, _STILL_FALLING, _TOO_LARGE, _TOO_COLD, _LARGE_OR_EARLY = (
+    SENTENCES[key]
+    for key in ("not stationary", "still falling", "step too large", "too cold", "large or early")
 )
-_STILL_FALLING = (
-    "the chains are not stationary, and what they lose in energy heats the momenta: run longer, or "
-    "start from `optimize`; lower step_size only if the momenta stay hot after that."
-)
-_TOO_LARGE = (
-    "the step is too large for the curvature or for the minibatch noise; BAOAB, SGHMC and SGLD take that "
-    "noise off by gradient_noise='auto'; else lower step_size, or raise batch_size or friction."
-)
-_TOO_COLD = (
-    "too little noise is added, or the step is near the largest that the curvature allows; lower "
-    "gradient_noise where it was given, else step_size."
-)
-_LARGE_OR_EARLY = (
-    "the step is too large for the curvature or for the minibatch noise, or the chains began far out "
-    "and have not arrived; run longer, and if it stays lower step_size or raise batch_size."
-)
-_SHARED_NOISE = (
-    "noise of minibatches that many weights share makes predictions too wide, where the data say most; take "
-    "gradient=gradients.svrg(batch_size, order='replacement'), or larger minibatches or smaller steps."
-)
-_NO_STEP = "step_size is 0, so that no chain moves: give a positive one, or 'auto'."
 
 _CONFIGURATIONAL: tuple[Level, ...] = ("absent", "negative", "low", "normal", "high")
 _ROWS: dict[Level, tuple[str | None, ...]] = {
@@ -174,7 +154,7 @@ class Temperatures(NamedTuple):
     def comments(self) -> list[str]:
         """One sentence or two for each thing that is wrong; empty when all is well."""
         if self.step_is_zero:
-            return [f"{_NO_STEP[0].upper()}{_NO_STEP[1:]}"]
+            return [say("no step")]
         sites = dict.fromkeys(site for found in self.measured.values() for site in found)
         wrong: dict[str, list[str]] = {}
         for site in sites:
@@ -190,10 +170,9 @@ class Temperatures(NamedTuple):
         said = [self._comment(worst_first[advice], advice) for advice in order]
         if self.shares_noise and self.along_gradient is not None:
             value, error = self.along_gradient
+            advice, asked = say("shared noise"), self.asked
             said.append(
-                f"Along minibatch gradients the kinetic temperature is {value:.3g} ± {error:.1g} where "
-                f"{self.asked:.3g} was asked for, although it is right on average over weights: "
-                f"{_SHARED_NOISE}"
+                say("gradient temperature", value=value, error=error, asked=asked, advice=advice)
             )
         return said
 
@@ -213,12 +192,13 @@ class Temperatures(NamedTuple):
             for kind in off
         )
         beside = "".join(f" ({kind}: {self.measured[kind][worst].value:.2f})" for kind in right)
-        lead = f"The {values}{beside} where {self.asked:.3g} was asked for: {advice}"
+        lead = say("temperature", values=values + beside, asked=self.asked, advice=advice)
         if not others:
             return lead
         named = ["the whole chain" if site == "all" else site for site in others[:_MOST_NAMED]]
         more = len(others) - len(named)
-        return f"{lead} So it is of {', '.join(named)}{f' and {more} more' if more else ''}."
+        named += [f"{more} more"] if more else []
+        return f"{lead} {say('same sites', sites=named)}"
 
 
 def temperatures_of(stats: Mapping[str, ArrayLike], corrected: bool) -> Temperatures:
@@ -330,57 +310,22 @@ def read(
     )
 
 
-def percent(share: float) -> str:
-    """A share in words: two digits below ten per cent, whole ones above."""
-    return f"{100 * share:.2g} %" if share < 0.095 else f"{100 * share:.0f} %"
-
-
 def warnings_of(stats: SamplerStats) -> list[str]:
-    """Warnings about the sampler, one sentence for each thing that is wrong, the worst first."""
+    """Warnings about the sampler, an entry for each thing that is wrong, the worst first."""
     sentences = []
-    if stats.divergences:
-        share = stats.divergences / stats.num_transitions
-        lead = f"{stats.divergences} transitions diverged ({percent(share)})"
-        if share > _DIVERGENT_SHARE:
-            sentences.append(
-                f"{lead}: the draws miss where the posterior bends most, and no R-hat can show "
-                f"that; raise target_accept_prob or reparameterise."
-            )
-        else:
-            sentences.append(f"{lead}: few, but look where they lie.")
-    limits = (
-        (
-            stats.saturated_trees,
-            "ended at the largest tree",
-            "the sampler turns back before it has crossed the posterior; raise max_tree_depth",
-        ),
-        (
-            stats.cut_trajectories,
-            "were cut at the most steps allowed",
-            "they end before they have crossed the posterior; raise max_num_steps",
-        ),
-    )
-    for count, what, advice in limits:
-        if not count:
-            continue
-        share = count / stats.num_transitions
-        lead = f"{count} trajectories {what} ({percent(share)})"
-        if share > _SATURATED_SHARE:
-            sentences.append(
-                f"{lead}: {advice}, and begin at `bnn.optimize` if the chains did not."
-            )
-        else:
-            sentences.append(f"{lead}.")
+    for key, count, least in (
+        ("divergent", stats.divergences, _DIVERGENT_SHARE),
+        ("saturated", stats.saturated_trees, _SATURATED_SHARE),
+        ("cut", stats.cut_trajectories, _SATURATED_SHARE),
+    ):
+        if count:
+            share = count / stats.num_transitions
+            sentences.append(say(key if share > least else f"few {key}", count=count, share=share))
     if stats.acceptance is not None and not stats.acceptance.min() >= _LOW_ACCEPTANCE:
         worst = int(np.argmin(np.nan_to_num(stats.acceptance, nan=-1.0)))
-        sentences.append(
-            f"Chain {worst} accepts {percent(float(stats.acceptance[worst]))} of its proposals: "
-            f"it hardly moves; lower the step size."
-        )
+        sentences.append(say("hardly moves", chain=worst, share=stats.acceptance[worst]))
     if stats.ebfmi is not None and (stats.ebfmi < _LOW_EBFMI).any():
         worst = int(np.nanargmin(stats.ebfmi))
-        sentences.append(
-            f"E-BFMI of chain {worst} is {stats.ebfmi[worst]:.2f} (below {_LOW_EBFMI}): its "
-            f"momentum hardly changes the energy, so the tails are not reached; reparameterise."
-        )
+        value = stats.ebfmi[worst]
+        sentences.append(say("low ebfmi", chain=worst, value=value, limit=_LOW_EBFMI))
     return sentences + stats.heat.comments()

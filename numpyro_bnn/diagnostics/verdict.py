@@ -1,8 +1,9 @@
-"""The verdict on a run, and every sentence that explains it, from what was measured (:mod:`.evidence`).
+"""The verdict on a run and the reasons for it, from what was measured (:mod:`.evidence`).
 
 Precedence: invalid (any NaN or infinity) > too short (fewer draws a chain than `min_draws`) > chains
-that disagree, or a second run that does > the tolerance. Predictions are judged, and weights are reported
-apart: they can be relabelled without changing a prediction. Weights are judged only if there is nothing else.
+that disagree, or a second run that does > the tolerance. Predictions are judged, and parameters of the
+model that are no weights of a network. Weights can be relabelled without changing a prediction, and are
+judged only if there is nothing else.
 
 Parallel tempering that made no round trip, or whose log evidence differs between replicas or between
 two runs, is "run longer" at best, and so is a run whose temperature is far from its target. A run with
@@ -10,69 +11,42 @@ suspect chains disagrees, even with few draws; a run of suspect chains alone is 
 (:func:`~numpyro_bnn.diagnostics.report.with_suspects`).
 """
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
-from numpyro.util import find_stack_level
 
+from numpyro_bnn._sentences import percent, say
+from numpyro_bnn._text import first_of
 from numpyro_bnn.diagnostics.compare_runs import SecondOpinion, label_of
-from numpyro_bnn.diagnostics.evidence import ErrorsAndAgreement, Evidence
+from numpyro_bnn.diagnostics.evidence import ErrorsAndAgreement, Evidence, ParameterErrors
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, least_batches
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import Check
-from numpyro_bnn.diagnostics.sampler_stats import percent, warnings_of
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.sampler_stats import warnings_of
 from numpyro_bnn.samplers.tempering.evidence import doubts
 
-# Verdicts by their former names, which stood for limits on R-hat and effective draws.
-_OLD = {
-    "converged": ["within_tolerance"],
-    "predictions_converged": ["within_tolerance"],
-    "not_converged": ["chains_disagree", "run_longer", "within_tolerance_on_average"],
-}
 # The number of draws needed where more draws would not help.
 UNKNOWN = float("nan")
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
-# Most rows that a sentence names.
-_NAMED = 5
+# Most rows, and parameters, that a sentence names.
+_NAMED, _NAMED_PARAMETERS = 5, 3
 # From this number of chains on, superchains are suggested for chains too short to be compared singly.
 _MANY = 16
 # The unit of a distance between averages, in words.
-_UNIT_WORDS = {
-    "total_variation": "of total variation",
-    "relative": "predictive standard deviations",
-}
+_UNIT_WORDS = {"total_variation": "of total variation", "relative": "predictive sd"}
 # Chains "drift" where their two halves predict differently at more than this share of the inputs.
 _DRIFT = 0.05
 # The number of distinct functions is not whole; up to this it may come from finitely many draws alone.
 _DISTINCT = 1.2
 # If more than this share of the variance between chains remains, matching hidden units explains nothing.
 _HARDLY_LESS = 0.9
-_UNCORRECTED = (
-    "This sampler has no Metropolis correction. Its step-size bias is the same in every chain, "
-)
-_CHECK_BIAS = (
-    "so R-hat cannot detect it. Check with second_opinion, or with a run of half the step size: "
-    "diagnose(run, x, second=other)."
-)
-_BOUND_OF_BIAS = "and at most the distance to the averages of the second run, if that has none."
-_NO_PREDICTIONS = (
-    "No predictions were given, and the weights of a network do not say whether its functions "
-    "are known; give inputs to predict at."
-)
-_ONE_CHAIN = (
-    "One chain only: other modes cannot be seen from it, and its two halves stand for chains; run at "
-    "least four."
-)
 
 
 class Verdict(str):
-    """A verdict: a string that can still be compared with deprecated names.
+    """A verdict: a string, with its words for people.
 
     One of `"within_tolerance"`, `"within_tolerance_on_average"`, `"run_longer"`, `"chains_disagree"`,
-    `"too_short"` and `"invalid"`. For one more release it can be compared by `==`, `!=` or `in` a tuple or
-    list with `"converged"`, `"predictions_converged"` or `"not_converged"`, with a warning: the first two
-    mean within tolerance, the third means every other verdict on a run that could be judged. In sets and as
-    keys of dicts only the new names work.
+    `"too_short"` and `"invalid"`.
     """
 
     __slots__ = ("one_chain",)
@@ -84,24 +58,6 @@ class Verdict(str):
         made = super().__new__(cls, name)
         made.one_chain = one_chain
         return made
-
-    def __eq__(self, other: object) -> bool:
-        meant = _OLD.get(other) if type(other) is str else None
-        if meant is None:
-            return str.__eq__(self, other)
-        warnings.warn(
-            f"report.verdict was compared with {other!r}, which is no verdict any more; this one is "
-            f"{str(self)!r}. Compare with {' or '.join(map(repr, meant))} instead.",
-            DeprecationWarning,
-            stacklevel=find_stack_level(),
-        )
-        return str(self) in meant
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    # A class that defines == loses its hash.
-    __hash__ = str.__hash__
 
     @property
     def words(self) -> str:
@@ -119,62 +75,75 @@ class Judgement(NamedTuple):
     """The verdict with its explanation: the fields of a report that are not measured but decided."""
 
     verdict: Verdict
+    advice: str
     headline: str
     needed: float
     needed_by: str
-    sentences: tuple[str, ...]
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    not_judged: tuple[str, ...] = ()  # what was not looked at, in a few words each
 
 
 def judge(evidence: Evidence) -> Judgement:
-    """Decide the verdict on a run, and explain it sentence by sentence; faults of the sampler come first."""
+    """Decide the verdict on a run, and explain it sentence by sentence."""
+    faults = warnings_of(evidence.sampler)
     if evidence.bad_chains:
         judgement = _invalid(evidence)
     elif evidence.measured is None:
         judgement = _too_short(evidence)
     else:
         judgement = _limited_by_sampler(_by_tolerance(evidence, evidence.measured), evidence)
-    lines = [*judgement.sentences]
+    reasons = [*judgement.reasons]
     if evidence.second is not None:
-        lines.append(_on_second_run(evidence.second, evidence.measured))
+        reasons += _on_second_run(evidence.second, evidence.measured)
     if evidence.num_chains == 1:
-        lines.insert(0, _ONE_CHAIN)
         judgement = judgement._replace(verdict=Verdict(judgement.verdict, one_chain=True))
-    return judgement._replace(sentences=tuple(lines))
+    unseen, why = _not_judged(evidence)
+    return judgement._replace(
+        warnings=(*judgement.warnings, *faults), reasons=(*reasons, *why), not_judged=unseen
+    )
 
 
 def _invalid(evidence: Evidence) -> Judgement:
     """The judgement on draws with NaN or infinities."""
     what = "predictions" if evidence.not_finite else "draws"
     line = f"NaN or infinite {what} in {len(evidence.bad_chains)} of {evidence.num_chains} chains"
-    lines = (*warnings_of(evidence.sampler), *_on_invalid_draws(evidence))
-    return Judgement(Verdict("invalid"), line, UNKNOWN, f"finite {what}", lines)
+    advice = say("invalid predictions" if evidence.not_finite else "invalid")
+    reasons = tuple(_on_invalid_draws(evidence))
+    return Judgement(Verdict("invalid"), advice, line, UNKNOWN, f"finite {what}", reasons)
 
 
 def _too_short(evidence: Evidence) -> Judgement:
     """The judgement on chains that are too short to judge."""
-    num_draws, least = evidence.num_draws, evidence.min_draws
-    reason = (
-        f"{num_draws} draws a chain are too few to judge (at least {least}): their errors are themselves too "
-        "uncertain; run longer, 1000 draws are usual."
-    )
-    line = f"{num_draws} draws a chain, {least} are the least"
-    lines = (*warnings_of(evidence.sampler), reason)
-    return Judgement(Verdict("too_short"), line, least / max(1, num_draws), "draws a chain", lines)
+    draws, least = evidence.num_draws, evidence.min_draws
+    line, needed = f"{draws} draws a chain, {least} are the least", least / max(1, draws)
+    advice, why = say("too short", least=least), (say("few draws", draws=draws, least=least),)
+    return Judgement(Verdict("too_short"), advice, line, needed, "draws a chain", why)
 
 
 def _by_tolerance(evidence: Evidence, measured: ErrorsAndAgreement) -> Judgement:
     """The judgement by Monte Carlo errors and agreement of chains."""
-    lines = warnings_of(evidence.sampler) + sentences(measured, evidence.what)
-    if evidence.what == "weights":
-        lines.append(_NO_PREDICTIONS)
-    lines += _on_weights_and_precisions(evidence)
-    lines += _on_relabelling(evidence)
-    lines += _on_single_chains(evidence)
-    # Only kernels that discretise a dynamics record temperatures.
-    if evidence.sampler.temperatures and evidence.sampler.acceptance is None:
-        lines.append(_UNCORRECTED + (_CHECK_BIAS if evidence.second is None else _BOUND_OF_BIAS))
-    line = headline(measured, evidence.what)
-    return Judgement(verdict_of(measured), line, *measured.needed, tuple(lines))
+    own, what = evidence.parameters, evidence.what
+    verdict = verdict_of(measured, own)
+    needed, by = measured.needed
+    if own is not None and not measured.nothing_moves:
+        needed, by = max((needed, by), own.needed(measured.tolerance), key=lambda each: each[0])
+    lines = _chains(measured, what) + _errors(measured, what) + _on_parameters(measured, own)
+    if verdict.startswith("within_tolerance_on"):
+        lines.append(_worst_rows(measured))
+    if needed > 1 and not verdict.startswith("chains") and not measured.nothing_moves:
+        lines.append(say("draws needed", draws=draws_needed(needed), by=by))
+    lines += _on_rhat(measured, what, verdict)
+    lines += _on_relabelling(evidence) + _on_single_chains(evidence)
+    if measured.second is not None:
+        lines += _of_second_run(measured, what)
+    advice = say(verdict.replace("_", " "), draws=draws_needed(needed))
+    if measured.nothing_moves:
+        advice = say("none helps")
+    elif measured.agreement.halves and verdict.startswith("chains"):
+        advice = say("drifting")
+    line = _headline(measured, own, what, verdict)
+    return Judgement(verdict, advice, line, needed, by, tuple(lines))
 
 
 def _limited_by_sampler(judgement: Judgement, evidence: Evidence) -> Judgement:
@@ -183,8 +152,9 @@ def _limited_by_sampler(judgement: Judgement, evidence: Evidence) -> Judgement:
     heat, ladder = evidence.sampler.heat, evidence.sampler.tempering
     unproved = [] if ladder is None else doubts(ladder, evidence.second_tempering)
     if unproved:
-        lead = (*unproved, "What follows is what the draws alone would say.")
-        judgement = judgement._replace(sentences=(*lead, *judgement.sentences))
+        judgement = judgement._replace(
+            warnings=tuple(unproved), reasons=(say("by draws alone"), *judgement.reasons)
+        )
         why = "round trips and evidence of the ladder"
     elif heat.step_is_zero or heat.far_off:
         why = "the temperature of the sampler"
@@ -193,20 +163,27 @@ def _limited_by_sampler(judgement: Judgement, evidence: Evidence) -> Judgement:
     verdict = judgement.verdict.at_best("run_longer")
     if verdict.startswith("run"):
         # The number of draws that this needs is unknown.
-        line = f"by {why}; {judgement.headline}"
         judgement = judgement._replace(
-            verdict=verdict, needed=UNKNOWN, needed_by=why, headline=line
+            verdict=verdict,
+            advice=say("sampler first"),
+            needed=UNKNOWN,
+            needed_by=why,
+            headline=f"by {why}; {judgement.headline}",
         )
     return judgement
 
 
-def verdict_of(measured: ErrorsAndAgreement) -> Verdict:
+def verdict_of(measured: ErrorsAndAgreement, own: ParameterErrors | None = None) -> Verdict:
     """The verdict on errors and agreement: agreement first, also with a second run, then the tolerance."""
     # Chains whose agreement could not be tested need more draws, and so do chains that remember their starts.
     error, agrees, tolerance = measured.error, measured.agreement, measured.tolerance
+    own_agrees = None if own is None else own.agreement
     if agrees.disagree(tolerance) or measured.second_disagrees:
         return Verdict("chains_disagree")
-    if agrees.tested and not agrees.remember_starts:
+    if own_agrees is not None and own_agrees.disagree(tolerance):
+        return Verdict("chains_disagree")
+    known = own is None or own.needed(tolerance)[0] <= 1
+    if agrees.tested and not agrees.remember_starts and known:
         if error.within(tolerance):
             return Verdict("within_tolerance")
         if error.within_on_average(tolerance):
@@ -214,91 +191,44 @@ def verdict_of(measured: ErrorsAndAgreement) -> Verdict:
     return Verdict("run_longer")
 
 
-def headline(measured: ErrorsAndAgreement, what: str) -> str:
-    """The headline of the verdict: the largest error beside its limit, and whether the chains agree."""
-    verdict = verdict_of(measured)
-    if measured.second_disagrees and not measured.agreement.disagree(measured.tolerance):
-        return _of_second_run(measured, what)
+def _headline(
+    measured: ErrorsAndAgreement, own: ParameterErrors | None, what: str, verdict: Verdict
+) -> str:
+    """The largest error beside its limit, and whether the chains agree."""
+    agrees = measured.agreement
     if verdict.startswith("chains"):
-        return f"{_farthest(measured, what)}; {_p_value(measured)}"
+        if agrees.disagree(measured.tolerance):
+            return f"{_farthest(measured, what)}; {_p_value(agrees)}"
+        if measured.second_disagrees:
+            apart = (first_of(said) for said in _of_second_run(measured, what))
+            return " ".join(apart).removesuffix(".")
+        assert own is not None
+        name, far = _most_apart(own)
+        return f"averages of {name} up to {far:.2g} sd apart; {_p_value(own.agreement)}"
     if measured.nothing_moves:
         return "every draw of every chain is the same"
     checks = measured.error.checks(measured.tolerance)
+    checks += () if own is None else own.checks(measured.tolerance)
     carried = _beside_its_limit(max(checks, key=lambda check: check.needed), what)
-    if verdict.startswith("within"):
-        return f"{carried}; {_compared(measured)} agree ({_p_value(measured)})"
-    agreed = (
-        "not compared yet" if not measured.agreement.tested else f"agree ({_p_value(measured)})"
-    )
-    if measured.agreement.remember_starts:
-        return f"{carried}; {_compared(measured)} remember where they started"
-    return f"{carried}; {_compared(measured)} {agreed}; {_draws_needed(measured.needed[0])}"
+    agreed = f"agree ({_p_value(agrees)})" if agrees.tested else "not compared yet"
+    agreed = "remember where they started" if agrees.remember_starts else agreed
+    return f"{carried}; {_compared(agrees)} {agreed}"
 
 
-def sentences(measured: ErrorsAndAgreement, what: str) -> list[str]:
-    """The verdict explained: agreement of chains, Monte Carlo errors, draws still needed, R-hat."""
-    if measured.nothing_moves:
-        return ["Nothing is known from them: every draw of every chain is the same."]
-    lines = _chains(measured, what) + _errors(measured, what)
-    verdict = verdict_of(measured)
-    if verdict.startswith("within_tolerance_on"):
-        lines.append(_worst_rows(measured))
-    needed, by = measured.needed
-    if needed > 1 and not verdict.startswith("chains"):
-        lines.append(f"To bring all within tolerance takes {_draws_needed(needed)} (set by {by}).")
-    if measured.num_above is not None and np.isfinite(measured.rhat_limit):
-        lines.append(
-            f"R-hat of {measured.num_above:,} of {measured.num_scalars:,} {what} is above about "
-            f"{measured.rhat_limit:.3f}, which so many {what} of converged chains seldom exceed"
-            + (
-                ": their averages are known, but how far the draws spread there may not be."
-                if measured.num_above and verdict.startswith("within")
-                else "."
-            )
-        )
-    if measured.second is not None:
-        lines.append(f"A{_of_second_run(measured, what)[1:]}.")
-    return lines
-
-
-def _of_second_run(measured: ErrorsAndAgreement, what: str) -> str:
-    """How far a second run is away, beside what the errors of both explain and what is accepted."""
-    second, tolerance = measured.second, measured.tolerance
-    assert second is not None
-    limits = {"total_variation": tolerance.total_variation, "relative": tolerance.relative_mean}
-    parts = [
-        f"averages of a second run are {mean:.2g} {_unit(unit, what)} away (mean of rows; {worst:.2g} in the "
-        f"worst), where the Monte Carlo errors of both explain {second.by_chance[unit]:.2g} and "
-        f"{limits[unit]:.2g} is accepted"
-        for unit, (mean, worst) in second.apart.items()
-    ]
-    if second.scores_differ:
-        parts.append(f"its log score is {second.score:+.2g} ± {second.score_error:.2g} nats away")
-    return "; ".join(parts)
-
-
-def _draws_needed(needed: float) -> str:
+def draws_needed(needed: float) -> str:
     """How many times as many draws are needed, in words."""
     if not np.isfinite(needed):
         return "more draws than can be estimated"
-    return (
-        f"about {needed:.1f} times as many draws" if needed < 10 else f"{needed:.0f} times as many"
-    )
+    return f"about {needed:.{1 if needed < 10 else 0}f} times as many draws"
 
 
-def _listed(names: object) -> str:
-    """Names joined as in a sentence: `a, b and c`."""
-    words = [str(name) for name in names]  # type: ignore[attr-defined]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _compared(measured: ErrorsAndAgreement) -> str:
+def _compared(agrees: Agreement) -> str:
     """What the test of agreement compared, in words: chains, or the halves of a single chain."""
-    return "halves of the one chain" if measured.agreement.halves else "chains"
+    return "halves of the one chain" if agrees.halves else "chains"
 
 
-def _p_value(measured: ErrorsAndAgreement) -> str:
-    return f"p = {measured.agreement.p:.2g}"
+def _p_value(agrees: Agreement) -> str:
+    return f"p = {agrees.p:.2g}"
 
 
 def _beside_its_limit(check: Check, what: str) -> str:
@@ -311,137 +241,103 @@ def _beside_its_limit(check: Check, what: str) -> str:
 
 
 def _errors(measured: ErrorsAndAgreement, what: str) -> list[str]:
-    """Monte Carlo errors beside what is accepted, each in its own unit."""
-    error, tolerance = measured.error, measured.tolerance
+    """Monte Carlo errors of predictions beside what is accepted, each in its own unit."""
+    error, accepted = measured.error, measured.tolerance
+    if measured.nothing_moves:
+        return []
     lines = []
-    if error.total_variation is not None:
-        lines.append(
-            f"Averaged class probabilities err by {_size(error.total_variation, 'of total variation')} "
-            f"({tolerance.total_variation:g} accepted), in the worst rows by "
-            f"{_size(error.total_variation_99)} ({tolerance.total_variation_99:g}); at "
-            f"{percent(error.decisions_open or 0.0)} of rows more draws could change which class is the "
-            "likeliest."
-        )
-    if error.relative is not None:
-        lines.append(
-            f"Averaged {what} err by {_size(error.relative, _unit('relative', what))} "
-            f"({tolerance.relative_mean:g} accepted), in the worst rows by "
-            f"{_size(error.relative_99)} ({tolerance.relative:g})."
-        )
+    for name, key, limit in (
+        ("total_variation", "error of classes", accepted.total_variation),
+        ("relative", "error of predictions", accepted.relative_mean),
+    ):
+        if getattr(error, name) is not None:
+            found = {"error": getattr(error, name), "worst": getattr(error, f"{name}_99")}
+            found |= {"limit": limit, "worst_limit": _limits(accepted)[name]}
+            words = {"what": what, "unit": _unit(name, what), "open": error.decisions_open}
+            lines.append(say(key, **words, **found))
     if error.log_score is not None:
         rows = error.log_score_rows or 0.0
-        limit = tolerance.log_score_limit(rows)
-        share = "" if limit == tolerance.log_score else ", a fifth of that"
+        limit, bias = accepted.log_score_limit(rows), -(error.log_score_bias or 0.0)
         lines.append(
-            f"The log score errs by {_size(error.log_score, 'nats')}, beside {rows:.2g} from the number "
-            f"of rows ({limit:.2g} accepted{share}); finite draws lower it by "
-            f"{-(error.log_score_bias or 0.0):.2g}."
+            say("error of score", error=error.log_score, rows=rows, limit=limit, bias=bias)
         )
     if measured.num_impossible:
-        lines.append(
-            f"The log score was left out: no draw gives the targets of {measured.num_impossible:,} of "
-            f"{len(next(iter(error.by_row.values()))):,} rows any probability."
-        )
-    if error.num_unknown and not error.within(tolerance):
-        lines.append(
-            f"{error.num_unknown:,} of {measured.num_scalars:,} {what} have fewer than 50 effective draws, "
-            f"or five batches a chain: their errors are not known."
-        )
+        rows = len(next(iter(error.by_row.values())))
+        lines.append(say("impossible", count=measured.num_impossible, rows=rows))
+    if error.num_unknown and not error.within(accepted):
+        total = measured.num_scalars
+        lines.append(say("unknown errors", count=error.num_unknown, total=total, what=what))
     return lines
 
 
-def _size(value: float | None, unit: str = "") -> str:
-    if value is None or not np.isfinite(value):
-        return "an unknown amount"
-    return f"{value:.2g} {unit}".rstrip()
+def _limits(accepted: Tolerance) -> dict[str, float]:
+    """The limits of the worst rows, by unit."""
+    return {"total_variation": accepted.total_variation_99, "relative": accepted.relative}
 
 
 def _unit(name: str, what: str) -> str:
-    return _UNIT_WORDS[name] if what == "predictions" else "standard deviations"
+    return _UNIT_WORDS[name] if what == "predictions" else "sd"
 
 
 def _superchains(agrees: Agreement) -> list[str]:
     """Whether superchains have forgotten their starts, or how to have that compared."""
     if agrees.nested_rhat is None or agrees.nested_rhat_limit is None:
-        return [
-            "Of so many chains groups can start at one point each, and then be compared however short they "
-            "are: diagnose(run, x, superchains=number of groups)."
-        ]
-    sentence = f"Nested R-hat of the superchains is at most {agrees.nested_rhat:.3f}"
-    limit = f"the limit that belongs to so many scalars ({agrees.nested_rhat_limit:.3f})"
-    if agrees.remember_starts:
-        return [f"{sentence}, above {limit}: chains remember where they started. Run longer."]
-    return [f"{sentence}, below {limit}: chains have forgotten their starts."]
+        many = not agrees.tested and len(agrees.members) >= _MANY
+        return [say("suggest superchains")] if many else []
+    key = "remember" if agrees.remember_starts else "forgotten"
+    return [say(key, value=agrees.nested_rhat, limit=agrees.nested_rhat_limit)]
 
 
 def _chains(measured: ErrorsAndAgreement, what: str) -> list[str]:
     """Whether the chains agree, or why that cannot be tested yet."""
     agrees = measured.agreement
+    who = _compared(agrees)
+    if measured.nothing_moves:
+        return [say("nothing moves")]
     if not agrees.tested:
-        lines = [
-            f"Whether {_compared(measured)} agree cannot be tested yet: it takes "
-            f"{_NUMBERS[least_batches(len(agrees.members))].lower()} batches of {agrees.batch_length} draws "
-            f"{'in each half' if agrees.halves else 'a chain'}."
-        ]
-        if len(agrees.members) >= _MANY:
-            lines += _superchains(agrees)
-        return lines
-    lines = _superchains(agrees) if agrees.nested_rhat is not None else []
+        least = _NUMBERS[least_batches(len(agrees.members))].lower()
+        each = "in each half" if agrees.halves else "a chain"
+        said = say("not tested", who=who, least=least, length=agrees.batch_length, each=each)
+        return [said, *_superchains(agrees)]
+    lines = _superchains(agrees)
     if agrees.disagree(measured.tolerance):
         lines += _groups(measured, what)
     elif agrees.p < 0.01:
-        lines.append(
-            f"The {_compared(measured)} differ by more than chance explains ({_p_value(measured)}) but by "
-            f"less than what is accepted."
-        )
+        lines.append(say("differ a little", who=who, p=agrees.p))
     else:
-        lines.append(f"The {_compared(measured)} agree ({_p_value(measured)} over all {what}).")
+        lines.append(say("agree", who=who, p=agrees.p, what=what))
     slow = {name: int(flags.sum()) for name, flags in agrees.left_out.items() if flags.any()}
     if slow:
         first = next(iter(slow))
-        index = np.argwhere(agrees.left_out[first])[0]
-        count = sum(slow.values())
-        lines.append(
-            f"{count:,} of {measured.num_scalars:,} {what} move{'s' * (count == 1)} too slowly for that "
-            f"test (such as {label_of(first, tuple(index))})."
-        )
+        example = label_of(first, tuple(np.argwhere(agrees.left_out[first])[0]))
+        total, count = measured.num_scalars, sum(slow.values())
+        lines.append(say("slow", count=count, total=total, what=what, example=example))
     return lines
 
 
 def _groups(measured: ErrorsAndAgreement, what: str) -> list[str]:
     """Which groups of chains disagree, at how many inputs, and which group predicts best."""
     agrees = measured.agreement
+    numbers: dict[str, object] = {"p": agrees.p, "far": _farthest(measured, what)}
     if agrees.halves:
-        return [
-            f"The halves of the chain differ ({_p_value(measured)}; {_farthest(measured, what)}): it drifts, "
-            f"or has crossed into another mode; discard the beginning and run longer."
-        ]
+        return [say("halves differ", **numbers)]
     where, share = "", _share_of_rows(measured)
-    if share:
+    if share and what == "predictions":
         name = next(name for name, flags in agrees.differs.items() if flags.any())
         label = label_of(name, tuple(np.argwhere(agrees.differs[name])[0]))
-        where = f" at {percent(share)} of inputs, such as {label}" if what == "predictions" else ""
+        where = f" at {percent(share)} of inputs, such as {label}"
     groups = [np.flatnonzero(agrees.members == g).tolist() for g in range(agrees.groups)]
     if all(len(group) == 1 for group in groups) and len(groups) > 2:
-        lead = f"Every chain tells its own story{where}"
+        lines = [say("each alone", where=where, **numbers)]
     else:
         count = _NUMBERS[len(groups)] if len(groups) < len(_NUMBERS) else str(len(groups))
         names = " | ".join(", ".join(map(str, group)) for group in groups)
-        lead = f"{count} groups of chains ({names}) differ{where}"
-    lines = [f"{lead} ({_p_value(measured)}; {_farthest(measured, what)})."]
+        lines = [say("groups differ", count=count, groups=names, where=where, **numbers)]
     if measured.scores:
         best = int(np.argmax(measured.scores))
-        scores = ", ".join(f"{score:.4g}" for score in measured.scores)
-        lines.append(
-            f"By log score group {best + 1} ({', '.join(map(str, groups[best]))}) predicts best: {scores} "
-            f"nats in the order of the groups."
-        )
-    lines.append(
-        "The chains found different solutions: do not average them as one posterior. More draws help only "
-        "chains that cross from one to another: temper "
-        "(ParallelTempering), or weight chains by rows held out (stack)."
-    )
-    return lines
+        scores = [f"{score:.4g}" for score in measured.scores]
+        lines.append(say("best group", best=best + 1, chains=groups[best], scores=scores))
+    return [*lines, say("different solutions")]
 
 
 def _share_of_rows(measured: ErrorsAndAgreement) -> float:
@@ -464,61 +360,92 @@ def _farthest(measured: ErrorsAndAgreement, what: str) -> str:
 
 def _worst_rows(measured: ErrorsAndAgreement) -> str:
     """The rows whose error is above the limit that is set for the worst rows."""
-    limits = {
-        "total_variation": measured.tolerance.total_variation_99,
-        "relative": measured.tolerance.relative,
-    }
-    parts = []
+    limits = _limits(measured.tolerance)
+    said = []
     for unit, rows in measured.error.by_row.items():
         beyond = np.flatnonzero(rows > limits[unit])
         if beyond.size:
-            worst = beyond[np.argsort(-rows[beyond], kind="stable")][:_NAMED]
-            parts.append(
-                f"{beyond.size:,} of {rows.size:,} rows err by more than {limits[unit]:.2g} "
-                f"{_UNIT_WORDS[unit]} (worst: {_listed(worst)})"
-            )
-    return f"Good on average, but {' and '.join(parts)}."
+            worst = beyond[np.argsort(-rows[beyond], kind="stable")][:_NAMED].tolist()
+            limit, words = limits[unit], {"unit": _UNIT_WORDS[unit], "worst": worst}
+            said.append(say("worst rows", count=beyond.size, rows=rows.size, limit=limit, **words))
+    return " ".join(said)
+
+
+def _on_parameters(measured: ErrorsAndAgreement, own: ParameterErrors | None) -> list[str]:
+    """Which parameters are known to what is accepted, and whether chains agree on them."""
+    if own is None:
+        return []
+    tolerance = measured.tolerance
+    lines = [parameters_in_words(own, tolerance.relative)]
+    if own.agreement.disagree(tolerance):
+        name, far = _most_apart(own)
+        lines.insert(0, say("parameters differ", name=name, far=far, p=own.agreement.p))
+    return lines
+
+
+def _most_apart(own: ParameterErrors) -> tuple[str, float]:
+    """The parameter on which chains differ most, and how far their averages are apart in its sd."""
+    worst = int(np.argmax(own.apart))
+    return own.names[worst], float(own.apart[worst])
+
+
+def parameters_in_words(own: ParameterErrors, limit: float) -> str:
+    """How many parameters are known, and the averages of those that are known worst."""
+    worst = np.argsort(-own.relative, kind="stable")
+    bad = int((own.relative > limit).sum())
+    shown = worst[: min(bad or _NAMED_PARAMETERS, _NAMED_PARAMETERS)]
+    listed = [f"{own.names[i]} {own.mean[i]:.3g} ± {own.mean_error[i]:.1g}" for i in shown]
+    listed += ["…"] if len(shown) < (bad or len(own.names)) else []
+    key = "parameters unknown" if bad else "parameters known"
+    return say(key, bad=bad, count=len(own.names), limit=limit, listed=listed)
+
+
+def _on_rhat(measured: ErrorsAndAgreement, what: str, verdict: Verdict) -> list[str]:
+    """How many predictions have an R-hat above their limit; nothing where none has."""
+    if not measured.num_above or not np.isfinite(measured.rhat_limit):
+        return []
+    numbers = {"count": measured.num_above, "total": measured.num_scalars}
+    said = say("rhat above", what=what, limit=measured.rhat_limit, **numbers)
+    return [f"{said} {say('rhat spread')}" if verdict.startswith("within") else said]
 
 
 def _on_invalid_draws(evidence: Evidence) -> list[str]:
     """Chains with NaN or infinities, the draw where these begin, and the verdict on the other chains."""
     bad = evidence.bad_chains
-    lines = []
+    lines = [evidence.not_finite] if evidence.not_finite else []
     for number, (draw, site) in sorted(bad.items()):
-        lines.append(f"Chain {number} holds NaN or infinite values from draw {draw} on ({site}).")
-    if evidence.not_finite:
-        lines.insert(0, evidence.not_finite)
-    if len(bad) == evidence.num_chains:
-        if evidence.not_finite:
-            return lines
-        return [*lines, "No chain is left: lower the step size, or start from optimised weights."]
-    names = _listed(sorted(bad))
+        lines.append(say("no number", chain=number, draw=draw, site=site))
     if evidence.verdict_without is not None:
-        verdict = evidence.verdict_without
-        chain = "chains" if len(bad) > 1 else "chain"
-        lines.append(f"Leave out {chain} {names}; the others alone get the verdict: {verdict}.")
+        names = f"chain{'s' * (len(bad) > 1)} {', '.join(map(str, sorted(bad)))}"
+        lines.append(say("others", chains=names, verdict=evidence.verdict_without))
+    elif len(bad) == evidence.num_chains and not evidence.not_finite:
+        lines.append(say("no chain left"))
     return lines
 
 
-def _on_weights_and_precisions(evidence: Evidence) -> list[str]:
-    """R-hat and ESS of weights, precisions and log joint, which do not enter the verdict."""
+def _not_judged(evidence: Evidence) -> tuple[tuple[str, ...], list[str]]:
+    """What was not looked at, in a few words each, and sentences on it."""
+    if evidence.measured is None:
+        return (), []
+    words, lines = [], []
     if evidence.what == "weights":
-        return []
-    parts = [
-        f"{name}: worst R-hat {_rhat(space.max_rhat)}, at least {space.min_ess:,.0f} effective draws"
-        for name, space in evidence.spaces.items()
-        if space and name != "predictions" and space.num_constant < space.num_scalars
-    ]
-    if not parts:
-        return []
-    why = ""
-    if evidence.spaces["weights"]:
-        why = "; hidden units can be relabelled without changing a prediction"
-    return [f"Reported apart, and no part of the verdict ({'; '.join(parts)}){why}."]
-
-
-def _rhat(value: float) -> str:
-    return f"{value:.3f}" if value < 1.1 else f"{value:.3g}"
+        words.append("predictions")
+        lines.append(say("no predictions"))
+    elif evidence.spaces["weights"] or evidence.spaces["precisions"]:
+        words.append("weights of networks")
+        lines.append(say("weights"))
+    if evidence.measured.error.log_score is None and evidence.what == "predictions":
+        words.append(
+            "the log score" if evidence.measured.num_impossible else "the log score (no y)"
+        )
+    if evidence.num_chains == 1:
+        words.append("other modes (one chain)")
+        lines.append(say("one chain"))
+    # Only kernels that discretise a dynamics record temperatures.
+    if evidence.sampler.temperatures and evidence.sampler.acceptance is None:
+        words.append("the bias of the step size (second_opinion)")
+        lines.append(say("step bias" if evidence.second is None else "step bias bounded"))
+    return tuple(words), lines
 
 
 def _on_relabelling(evidence: Evidence) -> list[str]:
@@ -526,69 +453,51 @@ def _on_relabelling(evidence: Evidence) -> list[str]:
     matched = evidence.relabelling
     if matched is None:
         return []
-    lead = f"Of the weights' variance {percent(matched.before)} lies between chains"
-    worst = f"worst R-hat {_rhat(matched.space.max_rhat)}"
-    if matched.after > _HARDLY_LESS * matched.before:
-        return [f"{lead}, and matching hidden units changes little ({worst}): not relabelling."]
-    return [
-        f"{lead}, and {percent(matched.after)} once hidden units are matched ({worst}): the "
-        "difference is relabelling of hidden units, and what is left is not."
-    ]
+    key = "not relabelled" if matched.after > _HARDLY_LESS * matched.before else "relabelled"
+    worst = matched.space.max_rhat
+    return [say(key, before=matched.before, after=matched.after, rhat=worst)]
 
 
 def _on_single_chains(evidence: Evidence) -> list[str]:
     """Chains that do not move, the number of distinct chains, and whether they drift."""
-    found, stuck = evidence.chains, evidence.stuck
+    found, stuck, distinct = evidence.chains, evidence.stuck, evidence.distinct
     lines = []
     if stuck and len(stuck) < evidence.num_chains:
-        many = len(stuck) > 1
-        lines.append(
-            f"Chain{'s' * many} {_listed(stuck)} {'do' if many else 'does'} not move: leave "
-            f"{'them' if many else 'it'} out, or start again from optimised weights with a "
-            f"smaller step."
-        )
+        lines.append(say("stuck", chains=stuck))
     if found is None:
         return lines
-    distinct = evidence.distinct
     if distinct is not None and evidence.num_chains > 1 and distinct.between > _DISTINCT:
-        lines.append(
-            f"By what they predict, the {evidence.num_chains} chains count as "
-            f"{distinct.between:.1f} distinct ones."
-        )
+        lines.append(say("distinct", chains=evidence.num_chains, distinct=distinct.between))
     if found.drift > _DRIFT:
-        lines.append(
-            f"The chains drift: their first and second halves predict differently at "
-            f"{percent(found.drift)} of inputs; discard the beginning and run longer."
-        )
+        lines.append(say("drift", share=found.drift))
     return lines
 
 
-def _on_second_run(second: SecondOpinion, measured: ErrorsAndAgreement | None) -> str:
+def _of_second_run(measured: ErrorsAndAgreement, what: str) -> list[str]:
+    """How far a second run is away, beside what the errors of both explain and what is accepted."""
+    second, tolerance = measured.second, measured.tolerance
+    assert second is not None
+    limits = {"total_variation": tolerance.total_variation, "relative": tolerance.relative_mean}
+    lines = []
+    for unit, (mean, worst) in second.apart.items():
+        beside = {"chance": second.by_chance[unit], "limit": limits[unit]}
+        lines.append(say("second apart", mean=mean, worst=worst, unit=_unit(unit, what), **beside))
+    if np.isfinite(second.score):
+        sure = "more than chance explains" if second.scores_differ else "chance explains it"
+        score, error = second.score, second.score_error
+        lines.append(say("second score", score=score, error=error, sure=sure))
+    return lines
+
+
+def _on_second_run(second: SecondOpinion, measured: ErrorsAndAgreement | None) -> list[str]:
     """Whether a second run of the same model agrees with this one."""
     if second.too_short:
-        return "The second run is too short to be compared: it has fewer than four draws a chain."
+        return [say("second too short")]
+    count = second.num_compared
     run = None if measured is None else measured.second
-    score = ""
-    if run is not None and np.isfinite(run.score):
-        sure = "more than chance explains" if run.scores_differ else "chance explains it"
-        score = (
-            f"The mean log score of the second run is {run.score:+.2g} ± {run.score_error:.2g} nats away "
-            f"({sure}). "
-        )
     if second.agrees:
-        if run is not None and (run.scores_differ or run.differs):
-            return (
-                f"{score}None of {second.num_compared:,} means and quantiles differs by itself: each has an "
-                "error too large to show it."
-            )
-        return (
-            f"{score}A second run agrees in all {second.num_compared:,} means and quantiles compared, "
-            f"within their joint Monte Carlo errors."
-        )
-    worst = second.worst[0]
-    return (
-        f"{score}A second run parts from this one in {second.num_parted:,} of {second.num_compared:,} "
-        f"means and quantiles (worst: {worst.quantity} of {worst.site}, {worst.first:.4g} here "
-        f"and {worst.second:.4g} there, {worst.errors:.3g} joint Monte Carlo errors): at least one "
-        f"of them has missed something that its own chains cannot show."
-    )
+        unclear = run is not None and (run.scores_differ or run.differs)
+        return [say("second unclear" if unclear else "second agrees", count=count)]
+    return [
+        say("second differs", parted=second.num_parted, count=count, **second.worst[0]._asdict())
+    ]

@@ -13,6 +13,7 @@ because all rows are averaged over the same draws.
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import logsumexp
 
 from numpyro_bnn.diagnostics.convergence.rhat import ess, mcse_mean
 from numpyro_bnn.posterior.leave_one_out import smoothed
@@ -32,6 +33,7 @@ class LeaveOneOut(NamedTuple):
     - **pareto_k** - Pareto k̂ of each row, (row,)
     - **good_k** - the largest k̂ at which so many draws suffice, at most 0.7
     - **log_weights** - importance weights of the draws without each row, (chain, draw, row)
+    - **effect** - log density of each row with it less that without it, which adds up to `p_loo`, (row,)
     """
 
     elpd: float
@@ -43,6 +45,13 @@ class LeaveOneOut(NamedTuple):
     pareto_k: np.ndarray
     good_k: float
     log_weights: np.ndarray
+    effect: np.ndarray = np.empty(0)
+
+    @property
+    def carried(self) -> float:
+        """Share of the effects of all rows that is of rows whose k̂ is not good."""
+        effect = np.abs(self.effect)
+        return float(effect[self.bad_rows].sum() / max(effect.sum(), 1e-300))
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -106,6 +115,7 @@ def leave_one_out(log_likelihood: np.ndarray) -> LeaveOneOut:
         found.pareto_k,
         found.good_k,
         found.log_weights,
+        logsumexp(log_likelihood, axis=(0, 1)) - np.log(chains * draws) - found.by_row,
     )
     # Densities divided by their average without the row: of mean 1, whatever their unit.
     _, effects = made.average(np.exp(log_likelihood - found.by_row))

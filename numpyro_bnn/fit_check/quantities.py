@@ -32,6 +32,7 @@ class Quantity(NamedTuple):
     - **p** - probability that the model makes a larger one
     - **error** - Monte Carlo error of `p`
     - **is_rare** - whether a right model seldom gives such a p; see above
+    - **adjusted** - two-sided p-value for all quantities together, with two Monte Carlo errors
     """
 
     name: str
@@ -41,6 +42,7 @@ class Quantity(NamedTuple):
     p: float
     error: float
     is_rare: bool
+    adjusted: float
 
 
 def of_residuals(
@@ -95,8 +97,9 @@ def _quantity(name: str, observed: np.ndarray, made: np.ndarray, limit: float) -
     p = float((larger.sum() + 1) / (larger.size + 2))
     error = float(np.nan_to_num(mcse_mean(larger), nan=np.inf))
     low, high = np.quantile(made, (0.05, 0.95))
-    is_rare = 2 * (min(p, 1 - p) + 2 * error) < limit
-    return Quantity(name, float(observed.mean()), float(low), float(high), p, error, bool(is_rare))
+    adjusted = min(1.0, 2 * (min(p, 1 - p) + 2 * error) * _ALARMS / limit)
+    rare = adjusted < _ALARMS
+    return Quantity(name, float(observed.mean()), float(low), float(high), p, error, rare, adjusted)
 
 
 def _sd(r: np.ndarray) -> np.ndarray:

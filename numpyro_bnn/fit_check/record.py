@@ -1,17 +1,17 @@
 """The check of a fit as one record: its numbers, what they mean in words, and how it is shown."""
 
 import html
-import math
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from numpyro_bnn._html import page, paragraph, picture, section, table
-from numpyro_bnn.fit_check.calibration import Calibration
+from numpyro_bnn._sentences import say
+from numpyro_bnn._text import first_of, text_table, wrapped
+from numpyro_bnn.fit_check.calibration import RARE, Calibration
 from numpyro_bnn.fit_check.loo import LeaveOneOut
 from numpyro_bnn.fit_check.quantities import Quantity
 
@@ -19,11 +19,21 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_WIDTH = 88
 _WORST = 10
-_HEAD = ("quantity", "data", "model: 5 %", "95 %", "p")
-_MOST_ROWS = 8
-_NO_CALIBRATION = "The test of calibration is made for one target a row, and here are several."
+_HEAD = ("quantity", "data", "model: 5 %", "95 %", "adjusted p")
+_ROW_HEAD = ("row", "Pareto k̂", "log density without it")
+_MOST_ROWS = 5
+# Rows with a large k̂ are let pass where leaving them all out changes the sum by less than this share of its
+# standard error over rows.
+_MATTERS = 0.05
+
+
+class HeldOut(NamedTuple):
+    """The mean log score in nats of so many rows that were not fitted, and its standard error over rows."""
+
+    score: float
+    error: float
+    rows: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,22 +45,26 @@ class FitCheck:
         several targets a row.
     :param quantities: quantities of the data beside those of data that the model makes.
     :param doubts: why `loo` is not to be believed, sentence by sentence; empty where it may be.
+    :param advice: what to do about the doubts, in words; empty without any.
     :param notes: what else is to be known about the numbers.
     :param names: names of the rows.
     :param targets: observed targets, (row, …).
     :param num_chains: chains.
     :param num_draws: draws a chain.
+    :param held_out: the score of rows that were not fitted; None where there are none.
     """
 
     loo: LeaveOneOut
     calibration: Calibration | None
     quantities: tuple[Quantity, ...]
     doubts: tuple[str, ...]
+    advice: str
     notes: tuple[str, ...]
     names: tuple[str, ...]
     targets: np.ndarray
     num_chains: int
     num_draws: int
+    held_out: HeldOut | None = None
 
     @property
     def believable(self) -> bool:
@@ -67,26 +81,53 @@ class FitCheck:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What was found, in words: the estimate first, then calibration and quantities."""
-        calibration = (
-            _NO_CALIBRATION if self.calibration is None else _on_calibration(self.calibration)
-        )
-        return (
-            _on_loo(self.loo, self.doubts),
-            calibration,
-            _on_quantities(self.quantities),
-            *self.notes,
-        )
+        """What was found, in words: scores first, then calibration and quantities."""
+        own = () if self.held_out is None else (say("held out", **self.held_out._asdict()),)
+        found = (*self._on_loo(), self.advice, self._on_calibration(), self._on_quantities())
+        return (*own, *(sentence for sentence in found if sentence), *self.notes)
+
+    def _on_loo(self) -> tuple[str, ...]:
+        """The estimate, and whether it may be believed."""
+        loo, rows = self.loo, self.loo.by_row.size
+        lead = say("loo", mean=loo.elpd / rows, error=loo.se / rows, elpd=loo.elpd, se=loo.se)
+        if self.doubts:
+            return (f"{lead} {say('loo doubted')}", *self.doubts)
+        bad = loo.bad_rows.size
+        good = say("loo good", count=bad, share=loo.carried) if bad else say("loo all good")
+        return (f"{lead} {good}", say("loo parameters", p_loo=loo.p_loo, rows=rows))
+
+    def _on_calibration(self) -> str:
+        """Whether rows are where the posterior without them expects them."""
+        found = self.calibration
+        if found is None:
+            return say("no calibration")
+        if found.kind == "pit":
+            return say("not uniform" if found.is_rare else "uniform", p=found.p, limit=RARE)
+        sure = "too sure" if found.distance > 0 else "not sure enough"
+        less, gap = "less" if found.distance > 0 else "more", abs(found.distance)
+        key = "miscalibrated" if found.is_rare else "calibrated"
+        return say(key, sure=sure, gap=gap, less=less, p=found.p, limit=RARE)
+
+    def _on_quantities(self) -> str:
+        """Which quantities of the data the model does not make."""
+        rare = [q for q in self.quantities if q.is_rare]
+        if rare:
+            listed = [f"{q.name} (too {'large' if q.p < 0.5 else 'small'})" for q in rare[:2]]
+            more = [f"and {len(rare) - 2} more"] if len(rare) > 2 else []
+            return say("quantities rare", listed=listed + more)
+        least = min(q.adjusted for q in self.quantities)
+        return say("quantities fine", count=len(self.quantities), p=least)
 
     def worst_rows(self, count: int = _WORST) -> list[tuple[str, float, float]]:
-        """Rows with the largest k̂.
+        """The rows that matter most: leaving one of them out changes its log density most.
 
         :param count: how many, at most.
         :return: name, k̂ and leave-one-out log density of each.
         """
-        k = self.loo.pareto_k
-        order = np.argsort(-np.nan_to_num(k, nan=np.inf), kind="stable")[:count]
-        return [(self.names[i], float(k[i]), float(self.loo.by_row[i])) for i in order]
+        order = np.argsort(-np.abs(self.loo.effect), kind="stable")[:count]
+        return [
+            (self.names[i], float(self.loo.pareto_k[i]), float(self.loo.by_row[i])) for i in order
+        ]
 
     def __repr__(self) -> str:
         believed = "believable" if self.believable else "not to be believed"
@@ -103,27 +144,30 @@ class FitCheck:
 
     def _lines(self) -> Iterator[tuple[str, ...]]:
         for q in self.quantities:
-            mark = " (rare)" if q.is_rare else ""
+            mark = " rare" if q.is_rare else ""
             numbers = (f"{value:.4g}" for value in (q.observed, q.low, q.high))
-            yield (q.name + mark, *numbers, f"{q.p:.2g}")
+            yield (q.name, *numbers, f"{q.adjusted:.2g}{mark}")
 
     def __str__(self) -> str:
-        lines = textwrap.wrap(self._facts(), _WIDTH)
-        rows = [_HEAD, *self._lines()]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-        told = [
-            row[0].ljust(widths[0]) + "".join(c.rjust(w + 2) for c, w in zip(row[1:], widths[1:]))
-            for row in rows
-        ]
-        lines += ["", told[0], "─" * len(told[0]), *told[1:]]
-        for sentence in self.sentences:
-            lines += ["", *textwrap.wrap(sentence, _WIDTH)]
-        return "\n".join(lines)
+        doubts, notes = self.doubts[:1], self.notes[:1]
+        told = [*self.sentences[: self.held_out is not None], self._on_loo()[0]]
+        told += [*(first_of(doubt) for doubt in doubts), self.advice]
+        told += [self._on_calibration(), self._on_quantities()]
+        lines = [line for each in told for line in wrapped(each, most=2)]
+        lines += [line for note in notes for line in wrapped(first_of(note), most=1)]
+        return "\n".join([*lines, f"{len(self.names)} rows. The rest: check.details()"])
+
+    def details(self) -> str:
+        """All that was found, as text: quantities and rows as tables, and the reasons in words."""
+        worst = [(name, f"{k:.2f}", f"{density:.3f}") for name, k, density in self.worst_rows()]
+        parts = [[self._facts()], text_table(_HEAD, self._lines()), text_table(_ROW_HEAD, worst)]
+        parts.append([f"- {said}" for said in self.sentences])
+        return "\n\n".join("\n".join(part) for part in parts)
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
         said = "".join(f'<p style="max-width:48em">{html.escape(s)}</p>' for s in self.sentences)
-        return f"<div>{html.escape(self._facts())}{table(_HEAD, self._lines())}{said}</div>"
+        return f"<div>{said}{html.escape(self._facts())}{table(_HEAD, self._lines())}</div>"
 
     def html_section(self) -> str:
         """This check as a part of a page of HTML."""
@@ -140,15 +184,12 @@ class FitCheck:
             )
         return section(
             "Does the model fit?",
-            *(
-                paragraph(s, "" if i or self.believable else "warning")
-                for i, s in enumerate(self.sentences)
-            ),
+            *(paragraph(s, "warning" if s in self.doubts else "") for s in self.sentences),
             table(
                 _HEAD, self._lines(), "Quantities of the data beside those that the model makes."
             ),
             shown,
-            table(("row", "Pareto k̂", "log density without it"), worst, "Rows that matter most."),
+            table(_ROW_HEAD, worst, "Rows that matter most."),
             paragraph(self._facts(), "faint"),
         )
 
@@ -185,7 +226,7 @@ class FitCheck:
         :raises ValueError: where there is no test of calibration.
         """
         if self.calibration is None:
-            raise ValueError(f"FitCheck.plot: nothing to draw. {_NO_CALIBRATION}")
+            raise ValueError(f"FitCheck.plot: nothing to draw. {say('no calibration')}")
         from numpyro_bnn import plots
 
         if self.calibration.pit is not None:
@@ -194,77 +235,22 @@ class FitCheck:
         return plots.plot_reliability(probabilities, self.targets, num_bins=10, ax=ax)
 
 
-def on_weights(loo: LeaveOneOut, names: tuple[str, ...]) -> list[str]:
-    """What Pareto k̂ says against the estimate; empty where all rows are good."""
+def on_weights(
+    loo: LeaveOneOut, names: tuple[str, ...], has_tails: bool = False
+) -> tuple[str, str]:
+    """What Pareto k̂ says against the estimate, and what to do; both empty where it changes too little."""
     bad = loo.bad_rows
-    if not bad.size:
-        return []
-    worst = ", ".join(f"{names[i]} ({loo.pareto_k[i]:.2f})" for i in bad[:_MOST_ROWS])
-    more = f" and {bad.size - _MOST_ROWS} more" if bad.size > _MOST_ROWS else ""
-    rows = f"row {worst} has" if bad.size == 1 else f"rows {worst}{more} have"
-    said = [
-        f"{bad.size} of {loo.pareto_k.size} rows: {rows} Pareto k̂ above {loo.good_k:.2f}. These draws do "
-        "not reach the posterior without them: its density there is not known, nor is the sum, which is "
-        "mostly too high."
-    ]
+    if not abs(loo.effect[bad]).sum() > _MATTERS * loo.se:
+        return "", ""
+    largest = bad[np.argsort(-np.abs(loo.effect[bad]), kind="stable")]
+    said = say(
+        "loo rows",
+        count=bad.size,
+        rows=loo.pareto_k.size,
+        limit=loo.good_k,
+        share=loo.carried,
+        names=[names[i] for i in largest[:_MOST_ROWS]],
+    )
     if not (loo.pareto_k[bad] > 0.7).any():
-        return [*said, "More draws do: from 2200 on, 0.7 is good enough."]
-    return [
-        *said,
-        "Fit again without these rows and score them (`bnn.scores.lppd`), or leave out folds of rows "
-        "(cross-validation with `BNNRegressor` or `BNNClassifier`). Where they are outliers, noise with "
-        'heavier tails is another model: `likelihood="student_t"`.',
-    ]
-
-
-def _on_loo(loo: LeaveOneOut, doubts: tuple[str, ...]) -> str:
-    """The estimate, and whether it may be believed."""
-    rows = loo.by_row.size
-    lead = (
-        f"Predicting each row from the others: elpd {loo.elpd:.1f} ± {loo.se:.1f} nats "
-        f"({loo.elpd / rows:.3f} ± {loo.se / rows:.3f} a row; Monte Carlo error {_error(loo.error)}). "
-    )
-    if doubts:
-        return lead + "This number is not to be believed. " + " ".join(doubts)
-    share = f"{loo.p_loo:.1f} effective parameters for {rows} rows"
-    return lead + f"All Pareto k̂ are good: the number may be believed. p_loo: {share}."
-
-
-def _error(error: float) -> str:
-    return f"{error:.2g}" if math.isfinite(error) else "not known"
-
-
-def _on_calibration(calibration: Calibration) -> str:
-    """Whether rows are where the posterior without them expects them."""
-    p = f"p = {calibration.p:.2g}"
-    if calibration.kind == "pit":
-        rare = (
-            "are not uniform" if calibration.is_rare else "are as uniform as those of a right model"
-        )
-        return (
-            f"The probabilities of targets up to the observed ones, each without its row (LOO-PIT), {rare} "
-            f"({p}; largest distance {calibration.distance:.3f} ± {calibration.error:.2g})."
-        )
-    gap = abs(100 * calibration.distance)
-    sure = "too sure" if calibration.distance > 0 else "not sure enough"
-    said = (
-        f"the classes that are most probable without the row are right {gap:.1f} % of rows "
-        f"{'less' if calibration.distance > 0 else 'more'} often than their probabilities say ({p})"
-    )
-    if calibration.is_rare:
-        return f"The model is {sure}: {said}."
-    return f"As calibrated as a right model: {said}."
-
-
-def _on_quantities(quantities: tuple[Quantity, ...]) -> str:
-    """Which quantities of the data the model does not make."""
-    rare = [q for q in quantities if q.is_rare]
-    if not rare:
-        return (
-            f"The model makes data like these: none of {len(quantities)} quantities of the data is rare. "
-            "It was fitted to these rows, so that this proves little."
-        )
-    told = ", ".join(
-        f"{q.name} (too {'large' if q.p < 0.5 else 'small'}, p = {q.p:.2g})" for q in rare
-    )
-    return f"The model seldom makes data like these: {told}."
+        return said, say("loo more draws")
+    return said, f"{say('loo hold out')} {say('loo tails')}" if has_tails else say("loo hold out")

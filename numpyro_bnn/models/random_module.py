@@ -204,7 +204,7 @@ def sampled(
     shapes = network.shapes
     inputs = (init_args, init_kwargs) if init_args or init_kwargs else None
     asked = network.shapes_for_prior(inputs)
-    with _FanIns(name, asked):
+    with _OfNetwork(name, asked):
         values = as_prior(prior).sample(name, asked)
     for path, value in values.items():
         if jnp.shape(value) != shapes[path]:
@@ -233,8 +233,8 @@ def _in_single_precision(apply: Callable, *args: PyTree, **kwargs: PyTree) -> Py
     return jax.tree.map(converted, apply(*args, **kwargs))
 
 
-class _FanIns(Messenger):
-    """Notes the fan-in of arrays of an unusual layout, by which starts of chains are scaled."""
+class _OfNetwork(Messenger):
+    """Marks sites as those of a network, with the fan-in of arrays of an unusual layout, for starts."""
 
     def __init__(self, name: str, shapes: NetworkShapes) -> None:
         self.known = {
@@ -247,9 +247,10 @@ class _FanIns(Messenger):
         super().__init__(None)
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        site = str(msg.get("name")).removesuffix(".base")
-        if msg["type"] == "sample" and site in self.known:
-            msg["infer"] = {**msg["infer"], "fan_in": self.known[site]}
+        if msg["type"] == "sample":
+            fan_in = self.known.get(msg["name"].removesuffix(".base"))
+            known = {} if fan_in is None else {"fan_in": fan_in}
+            msg["infer"] = {**msg["infer"], "of_network": True, **known}
 
 
 def _handled(name: str, apply: Callable) -> Callable:

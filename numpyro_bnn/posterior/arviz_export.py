@@ -63,7 +63,6 @@ def to_inference_data(
     coords: Mapping[str, Sequence] | None = None,
     base_sites: bool = False,
     report: Any = None,
-    rng_key: jax.Array | None = None,
 ) -> "az.InferenceData | xr.DataTree":
     """Everything about a run as one ArviZ object.
 
@@ -111,11 +110,10 @@ def to_inference_data(
     :param base_sites: whether to keep the standardised values (``….base``) of non-centred
         coordinates, which only a sampler needs.
     :param report: the report of :func:`~numpyro_bnn.diagnose` on this run.
-    :param rng_key: the former name of `key`, for one more release.
     :return: ``arviz.InferenceData``, or ``xarray.DataTree`` with ArviZ 1 and later.
     :raises ValueError: if a model or training data are needed and not known, if names clash, or
         if `dims` or `coords` do not fit.
-    :raises TypeError: if `run`, `predict` or `report` is something else, or for two keys.
+    :raises TypeError: if `run`, `predict` or `report` is something else.
     :warns UserWarning: of a log likelihood that ``az.loo`` would misread: of rows with weights, of draws at
         another temperature than 1, of a stacked mixture, and of draws that `thin` chose; and of one that is
         left out, since latent sites that the target is computed from have no draws.
@@ -153,7 +151,7 @@ def to_inference_data(
         )
     for site in training.observed if log_likelihood else ():
         refuse_moving("to_inference_data", training, site)
-    key = _key(key, rng_key)
+    key = jax.random.key(0) if key is None else key
     groups = ArvizGroups(draws, _chain_labels(draws), dict(dims or {}), dict(coords or {}))
     known_x = training.x if training.x is not None else next(iter(predict.values()), None)
     groups.add_posterior(known_x, training.others, list(training.observed), base_sites)
@@ -209,23 +207,6 @@ def _warn_of_other_distributions(draws: Draws, training: TrainingData) -> None:
             f"(`check_fit` refuses for the same reason): {why} Or leave it out, `log_likelihood=False`.",
             stacklevel=find_stack_level(),
         )
-
-
-def _key(key: jax.Array | None, rng_key: jax.Array | None) -> jax.Array:
-    """The random key, from `key` or its deprecated name `rng_key`."""
-    if key is not None and rng_key is not None:
-        raise TypeError(
-            "to_inference_data: got both key and its former name rng_key. Give key alone."
-        )
-    if rng_key is not None:
-        warnings.warn(
-            "to_inference_data: rng_key is now called key, and the next release no longer takes it. "
-            "Write `key=…`.",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-        key = rng_key
-    return jax.random.key(0) if key is None else key
 
 
 def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:

@@ -1,6 +1,5 @@
 """Predictions of each draw, and their average."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -311,18 +310,6 @@ class Average(NamedTuple):
 
     mean: np.ndarray
     sd: np.ndarray
-
-    @property
-    def scale(self) -> np.ndarray:
-        """The former name of `sd`: elsewhere `scale` is that of the noise of a single draw."""
-        warnings.warn(
-            "average(…).scale is the standard deviation of the whole mixture and now called `sd`, since "
-            "elsewhere `scale` is that of the noise of one draw. The former name will go with the next "
-            "release.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.sd
 
 
 def average(predictions: Predictions) -> np.ndarray | Average:

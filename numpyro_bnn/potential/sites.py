@@ -1,6 +1,6 @@
 """Sites and plates of a model, described by their shapes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -91,6 +91,16 @@ class Structure(NamedTuple):
     preset: frozenset[str] = frozenset()
     # Parameters without a prior (`numpyro.param`) that have no values yet.
     unfixed: frozenset[str] = frozenset()
+    # What the names of the sites of networks begin with, such as "net/".
+    networks: frozenset[str] = frozenset()
+
+    def is_of_network(self, name: str) -> bool:
+        """Whether a site is a weight of a network, or belongs to the prior of its weights."""
+        return name.startswith(tuple(self.networks))
+
+    def parameters_in(self, names: Iterable[str]) -> list[str]:
+        """Those that are no weights; none without a network, as weights may be written out by hand."""
+        return [name for name in names if self.networks and not self.is_of_network(name)]
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -119,6 +119,7 @@ def structure_of(
                 frozenset(n for n, site in computed.items() if is_parameter(site)),
                 keys.taken,
                 unfixed=frozenset(fixed) - set(fixed_in(model)),
+                networks=frozenset(_networks(sites)),
             )
         )
         return key
@@ -131,6 +132,15 @@ def structure_of(
     sources = sources_of(partial(shaped, key=jax.random.key(0)), args, kwargs, list(plates))
     given = given_sites(sources, plates)
     return structure._replace(given=given, informative=given & informative_sites(sources))
+
+
+def _networks(sites: Mapping[str, dict]) -> Iterator[str]:
+    """What the names of sites of networks begin with: marked ones, and those of NumPyro's modules."""
+    for name, site in sites.items():
+        if site.get("infer", {}).get("of_network"):
+            yield name.rpartition("/")[0] + "/"
+        elif site["type"] == "param" and name.endswith("$params"):
+            yield name.removesuffix("$params") + "/"
 
 
 def _levels(samples: Mapping[str, dict], computed: Mapping[str, dict]) -> dict[str, Level]:

@@ -242,10 +242,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         accept: Collection[str] | None,
         judge: Judge | None = None,
     ) -> None:
-        """Run the chains from their start, or from the last checkpoint.
-
-        :param accept: names in which a resumed run may differ; None for a run from its start.
-        """
+        """Run the chains from their start (`accept` is None), or from the last checkpoint."""
         plan = self._plan() if judge is None else self._plan().in_stages()
         chain_states = self._chain_states(start, plan, fit)
         # Chains of another process are not in this one's memory, and cannot be checked here.

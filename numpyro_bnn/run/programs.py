@@ -232,10 +232,8 @@ def _strong(leaf: Any) -> jax.Array:
 
 
 def _field(state: State, name: str, block: int | None) -> Any:
-    """A field of a state by its dotted name; the names of sites may hold dots themselves.
-
-    :param block: the block of a Gibbs sampler that is asked where several have the field.
-    """
+    """A field of a state by its dotted name; of several blocks of a Gibbs sampler with it that of `block`."""
+    # The names of sites may hold dots themselves.
     field, dot, site = name.partition(".")
     if not hasattr(state, field):
         # Of a Gibbs sampler: a field that one of its blocks has.

@@ -58,10 +58,7 @@ def starts_for(
 
 
 def _translated(fit: BoundModel, given: dict, chains: tuple[int, ...]) -> dict:
-    """Translate starts given in other coordinates of the model into its own coordinates.
-
-    Collapsed coordinates have no value of the lowest precisions: :func:`complete` finds them.
-    """
+    """Starts given in other coordinates of the model, in its own; :func:`complete` finds what these lack."""
     for parameterization in ("noncentered", "centered"):
         other = Potential(parameterize(fit.model, parameterization), fit.args, fit.kwargs)
         if set(given) == set(other.structure.latent):

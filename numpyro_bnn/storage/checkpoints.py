@@ -258,10 +258,7 @@ class Checkpoint:
         )
 
     def _read_header(self) -> dict[str, Any]:
-        """The content of ``run.json``: description of the run, collected fields, start.
-
-        :raises ValueError: if the file is damaged, or of another format.
-        """
+        """The content of ``run.json``: description of the run, collected fields, start."""
         content = read_json(self._header, self._safe)
         if content.get("format") not in (_FORMAT, *EARLIER):
             raise ValueError(

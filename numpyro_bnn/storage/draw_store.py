@@ -171,10 +171,7 @@ class DrawStore:
         self._commit(self.about | facts)
 
     def _found(self) -> dict[tuple[str, str], DrawFiles]:
-        """The files of every array by group and name, as the metadata list them.
-
-        :raises ValueError: if the metadata are damaged, or an array is gone.
-        """
+        """The files of every array by group and name, as the metadata list them."""
         path = self.path / "zarr.json"
         try:
             known = list(read_json(path, _SAFE)["consolidated_metadata"]["metadata"])

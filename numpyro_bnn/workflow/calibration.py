@@ -78,7 +78,7 @@ class Evaluation(NamedTuple):
     after: MeasuredCoverage
 
     def __str__(self) -> str:
-        return f"before  {self.before}\nafter   {self.after}"
+        return f"before: {self.before}; after: {self.after}"
 
 
 class Calibrated:

@@ -7,7 +7,9 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from numpyro_bnn import scores
 from numpyro_bnn._checks import check_key
+from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost
 from numpyro_bnn.data.fingerprints import fingerprint, is_same
@@ -17,7 +19,7 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.fit_check.calibration import Calibration, of_classes, of_distribution
 from numpyro_bnn.fit_check.loo import LeaveOneOut, leave_one_out
 from numpyro_bnn.fit_check.quantities import of_labels, of_residuals
-from numpyro_bnn.fit_check.record import FitCheck, on_weights
+from numpyro_bnn.fit_check.record import FitCheck, HeldOut, on_weights
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, targets_of
 from numpyro_bnn.posterior.loo_preconditions import (
@@ -25,6 +27,7 @@ from numpyro_bnn.posterior.loo_preconditions import (
     why_not_the_posterior,
     why_rows_count_otherwise,
 )
+from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.predictions import predict_with, separate_at
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import (
@@ -52,6 +55,7 @@ def check_fit(
     names: Sequence[object] | None = None,
     site: str | None = None,
     batch_size: int | None = None,
+    held_out: tuple[PyTree, ArrayLike] | None = None,
     **by_row: PyTree,
 ) -> FitCheck:
     """Check a model against the data that it was fitted to: leave-one-out and posterior predictive checks.
@@ -79,6 +83,7 @@ def check_fit(
     :param names: names of the rows; default: the index of a table `x`, or numbers.
     :param site: the observed site, where the model has several.
     :param batch_size: rows predicted at a time, see :func:`~numpyro_bnn.predict`.
+    :param held_out: inputs and targets of rows that were not fitted, whose score is then told first.
     :param by_row: further arguments of the model by name, such as an offset of each row of x.
     :return: numbers, words and pictures; print it.
     :raises ValueError: for rows that were not trained on; for draws that are too few, of another temperature
@@ -113,7 +118,10 @@ def check_fit(
     loo = leave_one_out(predictions.log_likelihood(y)[..., rows].astype(np.float64))
     made = predictions.sample(key)
     row_names = tuple(str(name) for name, is_counted in zip(names, rows) if is_counted)
-    doubts = (*on_weights(loo, row_names), *_doubts(draws, predictions))
+    options = getattr(innermost(draws.model), "options", {})
+    has_tails = y.ndim == 1 and options.get("likelihood") in ("gaussian", "heteroscedastic")
+    by_rows, advice = on_weights(loo, row_names, has_tails)
+    doubts = (*([by_rows] if by_rows else []), *_doubts(draws, predictions))
     calibration = _calibration(predictions, loo, y, made, rows)
     if "probs" in predictions.values:
         quantities = of_labels(predictions.probs[:, :, counted], y[counted], made[:, :, counted])
@@ -127,11 +135,13 @@ def check_fit(
         calibration,
         quantities,
         doubts,
+        advice,
         tuple(_notes(draws, int(np.sum(~rows)))),
         row_names,
         y[rows],
         draws.num_chains,
         draws.num_draws,
+        None if held_out is None else _held_out(run, draws, held_out, batch_size, site),
     )
 
 
@@ -224,43 +234,35 @@ def _refuse_others(run: Any, draws: Draws, x: Any, y: Any, site: str | None) -> 
 def _doubts(draws: Draws, predictions: Predictions) -> Iterator[str]:
     """What speaks against an estimate from these draws, beside Pareto k̂."""
     if draws.suspect:
-        named = ", ".join(map(str, draws.suspect))
-        yield f"Suspect chains are among the draws ({named}): leave them out."
+        yield say("loo suspects", chains=list(draws.suspect))
     if draws.info.get("approximation"):
-        yield (
-            f"These draws are of an approximation ({draws.info.get('kernel', 'optimisation')}), and "
-            "importance sampling takes them for draws of the posterior: the number is only as good as the "
-            "approximation is, which neither k̂ nor a Monte Carlo error shows. Sample the model, for example "
-            "with `NUTS`."
-        )
+        yield say("loo approximation", kernel=draws.info.get("kernel", "optimisation"))
     elif "kernel" not in draws.info and not draws.stats:
-        yield (
-            "These draws do not say which sampler made them, and importance sampling takes them for draws of "
-            "the posterior: of an approximation the number is only as good as that is."
-        )
+        yield say("loo sampler unknown")
     found = agreement(_some_rows(predictions))
     if found.disagree(Tolerance()):
-        yield (
-            f"The chains disagree (p = {found.p:.2g}): they are no one posterior, and their shares in the "
-            "average are an accident. See `bnn.diagnose`."
-        )
+        yield say("loo chains", p=found.p)
     elif not found.tested:
-        yield "The chains are too short, or move too slowly, to tell whether they agree. Run longer."
+        yield say("loo untested")
 
 
 def _notes(draws: Draws, hidden: int) -> Iterator[str]:
     """What the numbers are about: which rows, and draws that are not quite those of the posterior."""
     if hidden:
-        yield (
-            f"{hidden} more row{'s are' if hidden > 1 else ' is'} hidden by a mask (`handlers.mask`). The "
-            "model was not fitted to them, and they are left out here."
-        )
+        yield say("hidden rows", rows=f"{hidden} more row{'s are' if hidden > 1 else ' is'}")
     if draws.info.get("kernel") in _UNADJUSTED and "accept_prob" not in draws.stats:
-        yield (
-            f"{draws.info['kernel']} accepts every step: the bias of its step size, and of minibatches where "
-            "it takes them, is in all of these numbers, and neither k̂ nor a Monte Carlo error shows it. "
-            "Measure it by `bnn.second_opinion`."
-        )
+        yield say("loo step bias", kernel=draws.info["kernel"])
+
+
+def _held_out(
+    run: Any, draws: Draws, rows: tuple[PyTree, ArrayLike], batch_size: int | None, site: str | None
+) -> HeldOut:
+    """The score of rows that were not fitted."""
+    x = checked_inputs("check_fit", draws, rows[0])
+    targets = observed_targets("check_fit", run, draws.model, x, rows[1], site)
+    predictions = predict_with(draws, x, {}, batch_size=batch_size, site=site)
+    found = np.asarray(scores.lppd(predictions, targets, pointwise=True))
+    return HeldOut(float(np.mean(found)), scores.standard_error(found), len(found))
 
 
 def _some_rows(predictions: Predictions) -> dict[str, np.ndarray]:

@@ -1,7 +1,7 @@
 """Which prior sits on which weight: a table of a model, in the order in which its layers are called."""
 
 import html
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,15 +62,16 @@ class ModelTable:
     - **rows** - a :class:`Row` for every parameter and latent site
     - **num_random** - random entries of parameters of networks
     - **num_fixed** - fixed entries of parameters of networks
+    - **not_called** - names of the networks that the model makes and does not call
     """
 
     _COLUMNS = ("layer", "site", "shape", "prior", "entries")
 
-    def __init__(self, rows: list[Row]) -> None:
+    def __init__(self, rows: list[Row], not_called: Sequence[str] = ()) -> None:
         self.rows = tuple(rows)
-        networks = [row for row in rows if row.layer is not None or row.kind == "fixed"]
-        self.num_random = sum(row.size for row in networks if _is_weight(row))
-        self.num_fixed = sum(row.size for row in networks if row.kind == "fixed")
+        self.num_random = sum(row.size for row in rows if _is_weight(row))
+        self.num_fixed = sum(row.size for row in rows if row.kind == "fixed")
+        self.not_called = tuple(not_called)
 
     def _cells(self) -> Iterator[tuple[str, ...]]:
         for row in self.rows:
@@ -81,7 +82,10 @@ class ModelTable:
     @property
     def _total(self) -> str:
         fixed = f", {self.num_fixed:,} fixed" if self.num_fixed else ""
-        return f"{self.num_random:,} random weights{fixed}; layers in the order in which they are called"
+        order = "layers in the order in which they are called"
+        if self.not_called:
+            order = f"made and not called, so that no output depends on it: {', '.join(self.not_called)}"
+        return f"{self.num_random:,} random weights{fixed}; {order}"
 
     def __repr__(self) -> str:
         lines = [self._COLUMNS, *self._cells()]
@@ -158,7 +162,7 @@ def describe(model: Any, *args: PyTree, **kwargs: PyTree) -> ModelTable:
         args = (*args, np.zeros(len(args[0]), int if ready.kind == "classification" else float))
     try:
         args, kwargs = prepared(model, args, kwargs)
-        return ModelTable(_rows_of(model, as_jax(args), as_jax(kwargs)))
+        return ModelTable(*_rows_of(model, as_jax(args), as_jax(kwargs)))
     finally:
         if unfitted:
             ready.forget()
@@ -195,7 +199,7 @@ def _typical(site: Mapping[str, Any]) -> Any:
     return jnp.ones(distribution.shape()) if support is constraints.positive else None
 
 
-def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[Row]:
+def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Row], list[str]]:
     calls = _Calls(parameterize(all_rows(model), "centered"))
     seeded = seed(substitute(calls, substitute_fn=_typical), jax.random.key(0))
     sites = trace(seeded).get_trace(*args, **kwargs)
@@ -232,7 +236,9 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[Row]:
     rows += [
         _row(name, latent, levels, computed, None, None) for name in latent if name not in told
     ]
-    return rows
+    marked = (n for n, site in sites.items() if site.get("infer", {}).get("of_network"))
+    made = dict.fromkeys(name.rpartition("/")[0].rpartition("/")[2] for name in marked)
+    return rows, [name for name in made if name not in calls.seen]
 
 
 def _computed_numbers(

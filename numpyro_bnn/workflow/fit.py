@@ -50,6 +50,7 @@ class Fit:
     - **weights** - weight of each chain in `draws`, adding up to 1
     - **report** - diagnosis of the run; print it
     - **seconds** - wall clock of the parts ``"optimise"``, ``"sample"`` and ``"judge"``
+    - **test** - the rows that were given as `x_test` and `y_test`; None without both
     """
 
     model: Callable
@@ -59,6 +60,7 @@ class Fit:
     weights: np.ndarray
     report: Report
     seconds: dict[str, float]
+    test: tuple[PyTree, ArrayLike] | None = None
 
     def predict(self, x: PyTree, **options: Any) -> Predictions:
         """Predictions of every draw at inputs `x`; options are those of :func:`numpyro_bnn.predict`."""
@@ -66,7 +68,7 @@ class Fit:
 
     def check(self, x: Any = None, y: Any = None, **options: Any) -> FitCheck:
         """Whether the model fits its training data, see :func:`numpyro_bnn.check_fit`."""
-        return check_fit(self.mcmc, x, y, **options)
+        return check_fit(self.mcmc, x, y, **{"held_out": self.test, **options})
 
     def print(self) -> None:
         """Print the report: verdict, tables and explanation."""
@@ -211,7 +213,8 @@ def fit(
         "sample": sampled - began,
         "judge": time.perf_counter() - sampled,
     }
-    return Fit(model, ensemble, mcmc, draws, weights, report, seconds)
+    test = None if x_test is None or y_test is None else (x_test, y_test)
+    return Fit(model, ensemble, mcmc, draws, weights, report, seconds, test)
 
 
 def _check_one_target(model: Callable, x: PyTree, y: ArrayLike, weights: dict[str, Any]) -> None:

@@ -245,7 +245,7 @@ class MCMC(CompiledRuns):
         init_params: PyTree | None = None,
         **kwargs: object,
     ) -> "StopReason":
-        """Run the chains until the averages of their predictions are known.
+        """Run the chains until the averages of predictions, and parameters that are no weights, are known.
 
         The run is judged after `num_samples` steps, and again whenever there are half as many draws
         more. It stops when two judgements in a row find all averages within the tolerance and the

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from numpyro_bnn import scores
+from numpyro_bnn._text import text_table
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictive_draws import Predictions
 
@@ -108,16 +109,8 @@ class Comparison:
             yield [name, *("–" if np.isnan(v) else format(v, spec) for v, spec in values)]
 
     def __str__(self) -> str:
-        cells = list(self._cells())
-        widths = [max(len(line[k]) for line in cells) for k in range(len(cells[0]))]
-        lines = [
-            "  ".join(
-                [line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:]))]
-            )
-            for line in cells
-        ]
-        notes = [f"* the reference. {_NOTE}", *self._suspects()]
-        return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:], *notes])
+        head, *rows = self._cells()
+        return "\n".join([*text_table(head, rows), f"* the reference. {_NOTE}", *self._suspects()])
 
     def _suspects(self) -> list[str]:
         """A line for each method with suspect chains, which count like all others in its numbers."""

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._checks import check_positive
+from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.columns import Columns, about_inputs, check_columns, check_row_shapes
@@ -37,22 +38,6 @@ WITHIN_TOLERANCE = "within_tolerance"
 WITHIN, MODES = "within tolerance", "modes: temper"
 STUCK, FAILED = "chains that do not move", "no chain stayed finite"
 NOT_FINITE = "predictions are not finite"
-_SAID = {
-    WITHIN: "Averages are known as well as was asked, judged twice in a row, and {chains} agree.",
-    MODES: (
-        "The chains disagree, and each by itself knows its averages: they are in different modes, "
-        "which more draws will not join. Temper (`ParallelTempering`), or weight the chains by rows "
-        "that were held out (`bnn.stack`)."
-    ),
-    STUCK: (
-        "Some chains do not move, which more draws will not change. Start from `bnn.optimize`, or "
-        "use another step size."
-    ),
-    NOT_FINITE: "More draws will not change that.",
-    FAILED: "Every chain has draws that are not finite.",
-    "max_minutes": "Time was over.",
-    "interrupted": "The run was interrupted.",
-}
 
 
 class StoppingCheck(NamedTuple):
@@ -102,27 +87,23 @@ class StopReason(NamedTuple):
 
     @property
     def report(self) -> Report | None:
-        """The report of the last evaluation, on predictions alone; None where there was none."""
+        """The report of the last evaluation, without weights; None where there was none."""
         return self.looks[-1].report if self.looks else None
 
     def __str__(self) -> str:
         alone = self.report is not None and self.report.num_chains == 1
-        said = _SAID[self.reason].format(
-            chains="halves of the one chain" if alone else "the chains"
-        )
-        text = f"Stopped after {self.draws} draws a chain ({self.reason}). {said}"
-        if self.why_not_finite:
-            text = f"Stopped after {self.draws} draws a chain. {self.why_not_finite} {said}"
+        who = "halves of the one chain" if alone else "the chains"
+        said = [say("stopped", draws=self.draws, reason=self.reason), self.why_not_finite]
+        said.append(say(f"stopped: {self.reason}", chains=who))
         if self.dropped:
-            text += f" The first {self.dropped} draws of each chain were dropped."
+            said.append(say("dropped", draws=self.dropped))
         left = self.looks[-1].seconds_left if self.looks else float("nan")
-        if self.reason not in ("max_minutes", "interrupted"):
-            return text
-        if self.report is not None and self.report.verdict == WITHIN_TOLERANCE:
-            return f"{text} The last judgement was within tolerance; no second one confirmed it."
-        if left > 0:
-            text += f" To be within tolerance would take {duration(left)} more."
-        return text
+        if self.reason in ("max_minutes", "interrupted"):
+            if self.report is not None and self.report.verdict == WITHIN_TOLERANCE:
+                said.append(say("not confirmed"))
+            elif left > 0:
+                said.append(say("time left", time=duration(left)))
+        return " ".join(filter(None, said))
 
 
 class UntilKnown:
@@ -202,11 +183,15 @@ class UntilKnown:
         self.line = f"until {asked}"
 
     def _predicted(self, draws: Mapping[str, Any], first: int) -> dict[str, dict[str, Any]]:
-        """Predictions, log likelihood and statistics of a block of draws."""
+        """Predictions, log likelihood, parameters and statistics of a block of draws."""
         predictions = self._predictor(draws[self._sample_field], first)
         stats = {k: v for k, v in draws.items() if k != self._sample_field}
         scored = {} if self._y is None else {"": predictions.log_prob(self._y)}
-        return {"values": predictions.values, "scored": scored, "stats": stats_by_site(stats)}
+        sites = draws[self._sample_field]
+        names = self._predictor.structure.parameters_in(sites)
+        own = {name: np.asarray(sites[name]) for name in names}
+        found = {"values": predictions.values, "scored": scored, "parameters": own}
+        return {**found, "stats": stats_by_site(stats)}
 
     def is_late(self) -> bool:
         """Whether the time limit is over. It counts from when this rule was made, before anything of the
@@ -222,9 +207,8 @@ class UntilKnown:
             self._parts.append(self._predicted(draws, begin))
         self._known = drawn.num_draws
         failed = {*exploded_chains(drawn.states, drawn.step), *self._bad}
-        values, scored, stats = (
-            self._joined(kind, failed) for kind in ("values", "scored", "stats")
-        )
+        kinds = ("values", "scored", "parameters", "stats")
+        values, scored, own, stats = (self._joined(kind, failed) for kind in kinds)
         seconds = time.monotonic() - self._began
         if not len(next(iter(values.values()))):
             self.looks.append(StoppingCheck(drawn.num_draws, 0, None, seconds, float("nan")))
@@ -233,13 +217,14 @@ class UntilKnown:
         # The weights of these chains are finite.
         self._why_not_finite = predictions_not_finite(values)
         self.dropped = 0 if self._why_not_finite else draws_to_drop(values, self.tolerance)
-        values, scored, stats = (
+        values, scored, own, stats = (
             {name: x[:, self.dropped :] for name, x in kind.items()}
-            for kind in (values, scored, stats)
+            for kind in (values, scored, own, stats)
         )
         report = diagnose_draws(
             None,
             values,
+            parameters=own,
             log_likelihood=scored.get(""),
             tolerance=self.tolerance,
             sample_stats={**stats, **self._limits},

@@ -345,7 +345,7 @@ def test_a_member_that_failed_is_named_and_left_out(data):
     assert draws.num_chains == 2
     np.testing.assert_array_equal(draws.stats["potential_energy"], [[0.0], [2.0]])
     report = bnn.diagnose(draws, data[0])
-    assert "left out: chain 1 (its values are not finite)" in str(report).replace("\n", " ")
+    assert "Left out: chain 1 (its values are not finite)" in report.explanation
     idata = bnn.to_inference_data(draws, *data)
     np.testing.assert_array_equal(idata.posterior["chain"], [0, 2])
 

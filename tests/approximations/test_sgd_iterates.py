@@ -114,24 +114,6 @@ def test_the_automatic_rate_is_the_one_of_the_theorem_or_the_stable_one(data, no
         np.testing.assert_allclose(found, stable, rtol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("function", "more"),
-    [pytest.param(bnn.constant_sgd, {}, marks=pytest.mark.slow), (bnn.swag, {"rank": 2})],
-)
-def test_the_former_word_for_warm_up_warns_and_does_the_same(data, function, more):
-    count = {"num_snapshots": 2} if more else {}
-    options = OPTIONS | more | count | {"num_samples": 2, "num_steps": 0, "thinning": 2}
-
-    def run(**warmup):
-        return function(model, jax.random.key(0), *data, **(options | warmup))
-
-    with pytest.warns(DeprecationWarning, match=r"num_burnin=3 is now .*`num_warmup=3`"):
-        former = run(num_burnin=3)
-    for name, value in run(num_warmup=3).items():
-        np.testing.assert_array_equal(former[name], value)
-    assert any(np.any(former[name] != value) for name, value in run(num_warmup=4).items())
-
-
 def test_swag_is_the_gaussian_of_its_snapshots():
     """Its draws are linear in the noise: their covariance, exactly."""
     rng = np.random.default_rng(0)

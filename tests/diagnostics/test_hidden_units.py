@@ -270,8 +270,8 @@ def test_a_report_tells_relabelling_from_the_rest():
     assert report.relabelling.space.max_rhat < 1.01
     assert report.relabelling.before > 0.9
     assert report.relabelling.after < 0.02
-    assert "weights, aligned" in str(report)
-    assert "once hidden units are matched" in report.explanation
+    assert "weights, aligned" in report.details()
+    assert "once units are matched" in report.explanation
     assert "aligned" in report.to_dataframe()["space"].str.cat()
 
 
@@ -284,7 +284,7 @@ def test_modes_that_are_no_relabelling_stay_apart():
     assert report.relabelling.space.max_rhat > 2
     matched = align(Draws(values, draws.model), find_hidden_layers(draws, X))
     again = bnn.diagnose(Draws(matched, draws.model), X)
-    assert "matching hidden units changes little" in again.explanation
+    assert "Matching hidden units changes little" in again.explanation
 
 
 def test_alignment_can_be_declined_and_is_left_out_for_nan():

@@ -97,7 +97,7 @@ def test_superchains_that_a_run_made_unequal_are_not_compared(draws):
     of_run = bnn.Draws({"w": draws[1:, :, 0]}, model, info={"left_out": {0: "not finite"}})
     report = bnn.diagnose(of_run, X, superchains=4)
     assert report.agreement.nested_rhat is None
-    assert "left out: chain 0 (not finite). The superchains of the chains" in report.sentences[0]
+    assert "Left out: chain 0 (not finite). The superchains of the chains" in report.sentences[0]
     with pytest.raises(ValueError, match=r"cut the 12 chains into two or more groups .* got 11"):
         bnn.diagnose(of_run, X, superchains=11)
 

@@ -73,10 +73,10 @@ def test_a_hot_layer_is_named_before_anything_else():
     }
     report = diagnose_draws({"w": draws}, draws, sample_stats=stats)
     assert report.sentences[0].startswith(
-        "The kinetic temperature of net/Dense_0.kernel is 1.3 ± 0.001 where 1 was asked for: the "
+        "The kinetic temperature of net/Dense_0.kernel is 1.3 ± 0.001 where 1 was asked for. The "
         "step is too large"
     )
-    assert "kinetic temperature 1.000" in str(report) or "kinetic temperature 1.001" in str(report)
+    assert "kinetic temperature 1.00" in report.details()
     axes = bnn.plots.plot_layer_temperature(report.sampler.temperatures)
     assert [t.get_text() for t in axes.get_yticklabels()] == [
         "all",

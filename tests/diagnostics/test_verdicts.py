@@ -1,8 +1,7 @@
-"""Every verdict, what comes before what, how much longer, and the names that are gone."""
+"""Every verdict, what comes before what, how much longer."""
 
 import copy
 import pickle
-import warnings
 
 import numpy as np
 import pytest
@@ -116,7 +115,7 @@ def test_few_draws_of_chains_that_agree_ask_for_more_by_the_square(rng, kind):
     error, what = report.monte_carlo_error.needed(TOLERANCE)
     assert (report.needed, report.needed_by) == (error, what)
     assert report.needed > 1
-    assert "times as many draws" in report.headline
+    assert "times as many draws" in report.advice
     # A tolerance that is wider by the root of it is just met.
     factor = 1.001 * report.needed**0.5
     wider = bnn.Tolerance(0.01 * factor, 0.1 * factor, 0.005 * factor)
@@ -304,7 +303,8 @@ def test_the_halves_of_one_chain_stand_for_chains(rng):
     report = diagnose_draws(None, x)
     assert report.verdict == "within_tolerance"
     assert "Verdict: within tolerance, by one chain alone: " in str(report)
-    assert report.sentences[0].startswith("One chain only: other modes cannot be seen")
+    assert "One chain only: other modes cannot be seen" in report.explanation
+    assert "other modes (one chain)" in str(report)
     assert report.agreement.halves
     x[:, 2000:] += 1
     report = diagnose_draws(None, x)
@@ -324,9 +324,8 @@ def test_suspects_count_as_disagreeing_or_invalid(rng, draws, suspect, verdict):
     assert report.verdict == verdict
     assert isinstance(report.verdict, Verdict)
     assert np.isnan(report.needed)
-    assert f"Verdict: {verdict.replace('_', ' ')}: {len(suspect)} of 4 chains suspect" in str(
-        report
-    )
+    assert f"Verdict: {verdict.replace('_', ' ')}: " in str(report)
+    assert f"{len(suspect)} of 4 chains suspect" in str(report)
 
 
 def test_the_bias_of_a_kernel_without_correction_is_measured_by_a_second_run(rng):
@@ -338,7 +337,7 @@ def test_the_bias_of_a_kernel_without_correction_is_measured_by_a_second_run(rng
     other = stationary(rng, (4, 1000, 10), 0.0) + 0.5
     beside = diagnose_draws(None, x, sample_stats=stats, second=(None, other))
     apart = (np.abs(other.mean((0, 1)) - x.mean((0, 1))) / mean_errors(x).sd).mean()
-    said = f"Averages of a second run are {apart:.2g} predictive standard deviations away"
+    said = f"Averages of a second run are {apart:.2g} predictive sd away"
     assert said in beside.explanation
 
 
@@ -354,33 +353,11 @@ def test_an_array_that_is_the_same_at_all_rows_counts_once(rng):
 
 # --- names and arguments ---------------------------------------------------------------------
 
-OLD = {
-    "within_tolerance": {"converged", "predictions_converged"},
-    "within_tolerance_on_average": {"not_converged"},
-    "run_longer": {"not_converged"},
-    "chains_disagree": {"not_converged"},
-    "too_short": set(),
-    "invalid": set(),
-}
+VERDICTS = ("within_tolerance", "within_tolerance_on_average", "run_longer", "chains_disagree")
+VERDICTS += ("too_short", "invalid")
 
 
-@pytest.mark.parametrize("name", OLD)
-@pytest.mark.parametrize("old", ["converged", "predictions_converged", "not_converged"])
-def test_old_names_answer_for_one_release_and_warn(name, old):
-    verdict = Verdict(name)
-    for compare in (
-        lambda: verdict == old,
-        lambda: old == verdict,
-        lambda: verdict in (old,),
-        lambda: verdict in [old],
-    ):
-        with pytest.warns(DeprecationWarning, match=f"compared with '{old}'.*this one is '{name}'"):
-            assert compare() == (old in OLD[name])
-    with pytest.warns(DeprecationWarning, match="instead"):
-        assert (verdict != old) == (old not in OLD[name])
-
-
-@pytest.mark.parametrize("name", OLD)
+@pytest.mark.parametrize("name", VERDICTS)
 def test_the_words_say_if_one_chain_alone_is_within_tolerance(name):
     alone = Verdict(name, one_chain=True)
     for verdict in (alone, pickle.loads(pickle.dumps(alone)), copy.deepcopy(alone)):
@@ -391,18 +368,16 @@ def test_the_words_say_if_one_chain_alone_is_within_tolerance(name):
         assert verdict.at_best("run_longer").words == ("run longer" if within else verdict.words)
 
 
-@pytest.mark.parametrize("name", OLD)
+@pytest.mark.parametrize("name", VERDICTS)
 def test_a_verdict_is_a_string_otherwise(name):
     verdict = Verdict(name)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert verdict == name == verdict
-        assert verdict != "something"
-        assert verdict in OLD
-        assert verdict != 3
-        assert pickle.loads(pickle.dumps(verdict)) == verdict
-        assert f"{verdict}" == name
-        assert repr(verdict) == repr(name)
+    assert verdict == name == verdict
+    assert verdict != "something"
+    assert verdict in VERDICTS
+    assert verdict != 3
+    assert pickle.loads(pickle.dumps(verdict)) == verdict
+    assert f"{verdict}" == name
+    assert repr(verdict) == repr(name)
 
 
 @pytest.mark.parametrize(
@@ -416,10 +391,3 @@ def test_a_verdict_is_a_string_otherwise(name):
 def test_a_mistake_gets_an_error_that_names_it(rng, options, error, message):
     with pytest.raises(error, match=message):
         diagnose_draws(None, rng.normal(size=(2, 200, 3)), **options)
-
-
-def test_limits_that_are_gone_warn(rng):
-    x = rng.normal(size=(2, 200, 3))
-    with pytest.warns(DeprecationWarning, match="rhat_limit and ess_limit no longer take part"):
-        report = diagnose_draws(None, x, rhat_limit=1.5, ess_limit=3)
-    assert report.verdict == diagnose_draws(None, x).verdict

@@ -77,11 +77,6 @@ def test_draws_of_the_target_follow_the_key() -> None:
     np.testing.assert_array_equal(first["a.y"], again["a.y"])
     assert not np.any(first["a.y"].values == first["b.y"].values)
     assert not np.any(first["a.y"].values == other["a.y"].values)
-    with pytest.warns(DeprecationWarning, match="rng_key is now called key, .*Write `key=…`"):
-        former = drawn(rng_key=jax.random.key(1))
-    np.testing.assert_array_equal(former["a.y"], other["a.y"])
-    with pytest.raises(TypeError, match="got both key and its former name rng_key"):
-        drawn(key=jax.random.key(1), rng_key=jax.random.key(1))
 
 
 @pytest.mark.usefixtures("arviz_figures")

@@ -17,7 +17,9 @@ def test_a_page_gets_what_is_stored_and_keeps_the_rest():
 
 
 def test_the_report_is_cut_out_of_what_the_main_job_prints():
-    output = "digits: 3 rows\n    Scores on 450 test rows   \n| MAP |\nVerdict: x\nWritten: /a/b\n"
+    output = (
+        "digits: 3 rows\n    Scores on 450 test rows   \n| MAP |\nVerdict: x\nAll of it: /a/b\n"
+    )
     assert stored_reports.printed(output) == "    Scores on 450 test rows\n| MAP |\nVerdict: x\n"
 
 

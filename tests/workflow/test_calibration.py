@@ -176,7 +176,7 @@ def test_coverage_and_size_before_and_after():
     assert calibrated.threshold > 0.4995
     assert "0.45 is the model's own" in repr(calibrated)
     assert calibrated.num_rows == 1000
-    assert "after   coverage 0." in str(calibrated.evaluate(x, y))
+    assert "after: coverage 0." in str(calibrated.evaluate(x, y))
 
 
 def test_the_same_rows_serve_another_coverage():

@@ -26,6 +26,8 @@ from scipy.stats import geom, norm, poisson
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
+from numpyro_bnn.diagnostics.fit_check.loo import leave_one_out
+from numpyro_bnn.diagnostics.fit_check.record import on_weights
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -48,10 +50,11 @@ def test_a_right_model_is_believed_and_exact():
     assert check.loo.error < 0.1
     np.testing.assert_allclose(check.calibration.pit, norm.cdf(Y, mean, sd), atol=0.02)
     assert check.rare == ()
-    told = str(check)
+    told = " ".join(str(check).split())
     assert "All Pareto k̂ are good: the number may be believed." in told
-    assert "are as uniform as those of a right model" in told
-    assert "none of 4 quantities of the data is rare" in told
+    assert "is as uniform as for a right model" in told
+    assert "none of 4 quantities is rare" in told
+    assert min(quantity.adjusted for quantity in check.quantities) > 0.05
     assert repr(check) == f"FitCheck(elpd {check.loo.elpd:.1f} ± {check.loo.se:.1f}, believable)"
 
 
@@ -62,11 +65,44 @@ def test_a_planted_outlier_is_named_and_nothing_is_believed():
     assert (name, k > 0.7) == (str(OUTLIER), True)
     assert density == check.loo.by_row[OUTLIER]
     told = " ".join(str(check).split())
-    assert "This number is not to be believed. 1 of 40 rows: row 7 (1." in told
-    assert "Fit again without these rows" in told
+    assert "This number is not to be believed. Pareto k̂ is above 0.70 in 1 of 40 rows" in told
+    assert check.loo.carried > 0.6
+    assert "Hold rows out instead" in told
+    # The model has no option of that name.
+    assert "student_t" not in told
     assert "largest of standardised residuals" in check.rare
     assert "The model seldom makes data like these: sd of" in told
     assert "not to be believed; rare: sd" in repr(check)
+
+
+def test_the_score_of_rows_that_were_held_out_comes_first():
+    draws, y = exact_draws()
+    new = X[:7] + 0.1
+    check = bnn.check_fit(draws, X, y, held_out=(new, y[:7]))
+    by_row = bnn.scores.lppd(bnn.predict(None, draws, new), y[:7], pointwise=True)
+    assert check.held_out.score == pytest.approx(np.mean(by_row), rel=1e-5)
+    assert (check.held_out.rows, checked().held_out) == (7, None)
+    assert str(check).startswith("On 7 rows that were held out the mean log score is")
+    assert "Predicting each row from the others" in str(check)
+
+
+@pytest.mark.parametrize("has_tails", [False, True])
+def test_advice_names_options_that_the_model_has(has_tails):
+    _, advice = on_weights(checked(True).loo, tuple("a" * 40), has_tails)
+    assert ("student_t" in advice) == has_tails
+    assert "BNNRegressor" not in advice
+
+
+@pytest.mark.parametrize(("scale", "matters"), [(1e-6, False), (1.0, True)])
+def test_rows_with_a_large_k_are_let_pass_where_they_change_nothing(scale, matters):
+    rng = np.random.default_rng(0)
+    heavy = -scale * np.minimum(rng.pareto(0.8, (4, 1000, 30)), 30 / scale)
+    plain = -1 + 0.1 * rng.normal(size=(4, 1000, 30)) + rng.normal(size=30)
+    loo = leave_one_out(np.concatenate([heavy, plain], -1))
+    assert loo.bad_rows.size >= 20
+    doubt, advice = on_weights(loo, tuple(map(str, range(60))))
+    assert bool(doubt) == bool(advice) == matters
+    assert (loo.carried > 0.5) == matters
 
 
 def test_shown_as_page_table_and_picture(tmp_path):
@@ -152,13 +188,15 @@ def test_classes_are_predicted_from_all_others():
     assert check.calibration.kind == "confidence"
     np.testing.assert_allclose(check.calibration.probabilities[:, 1], others, atol=0.01)
     assert check.rare == ()
-    assert "As calibrated as a right model: the classes that are most probable" in str(check)
+    assert "As calibrated as a right model: the likeliest class is right" in str(check).replace(
+        "\n", " "
+    )
     ax = check.plot()
     assert "confidence" in ax.get_xlabel()
     ax.figure.clear()
     wrong = bnn.check_fit(sampled(two_classes, p=RNG.beta(3.0, 90.0, (4, 500))), ROWS, y)
     assert "calibration" in wrong.rare
-    assert "The model is too sure: the classes that are" in str(wrong)
+    assert "The model is too sure: the likeliest class is right" in str(wrong)
     assert "On the line where the model is right." in wrong.html_section()
 
 

@@ -166,3 +166,15 @@ def test_a_model_is_left_as_it_was():
 def test_inputs_are_asked_for():
     with pytest.raises(ValueError, match=r"Give some rows: `describe\(model, x\)`"):
         bnn.describe(bnn.regression(Nested(), P.FanIn()))
+
+
+def test_a_network_that_is_made_and_not_called_is_told_so():
+    def model(x):
+        net = bnn.random_module("net", bnn.MLP((2,), 1), bnn.priors.Normal(1.0), x)
+        other = bnn.random_module("other", bnn.MLP((), 1), bnn.priors.Hierarchical(), x)
+        numpyro.sample("y", dist.Normal(net(x)[:, 0] if other is None else 0.0, 1.0))
+        net(x)
+
+    table = bnn.describe(model, jnp.ones((3, 4)))
+    assert (table.num_random, table.not_called) == (4 * 2 + 2 + 2 + 1 + 4 + 1, ("other",))
+    assert "made and not called, so that no output depends on it: other" in repr(table)

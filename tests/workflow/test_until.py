@@ -155,7 +155,9 @@ def test_a_run_that_never_agrees_is_told_to_temper():
     kernel = NUTS(two_modes, max_tree_depth=3)
     mcmc = bnn.MCMC(kernel, num_warmup=100, num_samples=200, num_chains=2, progress_bar=False)
     start = {"level": jnp.array([1.0, -1.0])}
-    with pytest.warns(UserWarning, match=r"\(modes: temper\)\. The chains disagree, and each by"):
+    with pytest.warns(
+        UserWarning, match=r"\(modes: temper\)\. The chains disagree: they are in diff"
+    ):
         stopped = mcmc.run_until(
             *(jax.random.key(0), -np.ones(6), np.ones(6)), at=(np.ones(3), None), init_params=start
         )

@@ -106,12 +106,12 @@ class MonteCarloError:
                 known = self.by_row[name.removesuffix("_99")]
                 known = known[np.isfinite(known)]
                 finite = 0.0 if not known.size else _worst(known) if worst else float(known.mean())
-                found.append(_check(what, value, limit, worst, finite, self.needed_to_know))
+                found.append(check_of(what, value, limit, worst, finite, self.needed_to_know))
         if self.log_score is not None:
             limit = tolerance.log_score_limit(self.log_score_rows or 0.0)
             finite = self.log_score if np.isfinite(self.log_score) else 0.0
             found.append(
-                _check("log score", self.log_score, limit, False, finite, self.needed_to_know)
+                check_of("log score", self.log_score, limit, False, finite, self.needed_to_know)
             )
         return tuple(found)
 
@@ -135,7 +135,7 @@ class MonteCarloError:
         return worst.needed, worst.what
 
 
-def _check(
+def check_of(
     what: str, value: float, limit: float, worst: bool, finite: float, to_know: float
 ) -> Check:
     """Compare an error with its limit; an unknown error needs at least the draws to estimate it."""

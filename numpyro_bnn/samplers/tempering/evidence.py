@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from numpyro_bnn._sentences import say
 from numpyro_bnn._types import Values
 
 # Few batches, so that each is much longer than the autocorrelation time of the ladder.
@@ -125,10 +126,7 @@ def doubts(found: Tempering, second: Tempering | None = None) -> list[str]:
     idle = np.flatnonzero(found.round_trips == 0)
     if idle.size:
         chains = f"chain {idle[0]}" if idle.size == 1 else f"{idle.size} chains"
-        said.append(
-            f"No verdict: {chains} made no round trip between prior and posterior, so that nothing "
-            "shows that modes are crossed; run longer, or with more rungs or longer trajectories."
-        )
+        said.append(say("no round trip", chains=chains))
     values, errors = found.log_evidence, found.log_evidence_error
     said += _parted(values, errors, "its replicas")
     if second is not None and not said:
@@ -143,8 +141,4 @@ def _parted(values: np.ndarray, errors: np.ndarray, whose: str) -> list[str]:
     gaps = np.abs(values[:, None] - values) - _ERRORS * np.hypot(errors[:, None], errors)
     if not (gaps > _NATS).any():
         return []
-    low, high = values.min(), values.max()
-    return [
-        f"No verdict: the log evidence of {whose} runs from {low:.2f} to {high:.2f} nats, which is "
-        "more than their errors and one nat explain; at least one of them has missed something."
-    ]
+    return [say("evidence differs", whose=whose, low=values.min(), high=values.max())]

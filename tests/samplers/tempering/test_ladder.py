@@ -133,7 +133,7 @@ def test_no_verdict_without_round_trips_or_where_evidence_parts():
 
     fine = judged([3.0, 3.9], [4, 7])
     assert fine.verdict == "within_tolerance"
-    assert "log evidence 3.45 ± 0.00 · 11 round trips · barrier 0.4" in str(fine)
+    assert "log evidence 3.45 ± 0.00 · 11 round trips · barrier 0.4" in fine.details()
     idle = judged([3.0, 3.0], [4, 0])
     assert idle.verdict == "run_longer"
     # How many draws mend it nobody knows.

@@ -102,7 +102,7 @@ def test_hierarchical_precisions_in_noncentred_coordinates(inner):
     # Another run of the same evidence, and one that has missed something.
     report = bnn.diagnose(mcmc, data[0], second=mcmc)
     np.testing.assert_array_equal(report.sampler.tempering.log_evidence, mcmc.log_evidence)
-    assert "log evidence" in str(report)
+    assert "log evidence" in report.details()
     assert "No verdict" not in report.explanation
     assert report.second.agrees
     other = draws_of(mcmc)

@@ -1,0 +1,152 @@
+"""All sentences that reports can say: one table, complete, of short sentences; reports of few lines."""
+
+import ast
+import re
+import string
+from itertools import product
+
+import numpy as np
+import pytest
+from architecture import FILES
+from checked_fits import checked
+from test_diagnostics import SITUATIONS, situation
+
+from numpyro_bnn._sentences import SENTENCES, say
+from numpyro_bnn.diagnostics import diagnose_draws
+
+# Where reports are made.
+MAKERS = [
+    "diagnostics.checked_draws",
+    "diagnostics.diagnose",
+    "diagnostics.diagnose_draws",
+    "diagnostics.evidence",
+    "diagnostics.fit_check.record",
+    "diagnostics.report",
+    "diagnostics.sampler_stats",
+    "diagnostics.verdict",
+    "samplers.tempering.evidence",
+    "workflow.check_fit",
+]
+MOST_WORDS, MOST_LINES = 25, 12
+
+
+def sentences_in(text):
+    return re.split(r"(?<=[.!?]) +", text)
+
+
+def strings_of(tree):
+    """Plain texts and parts of f-strings, without those of docstrings and errors."""
+    left_out = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    left_out |= {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise)
+        for inner in ast.walk(node)
+    }
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in left_out
+    ]
+
+
+@pytest.mark.parametrize("key", SENTENCES)
+def test_no_sentence_of_the_table_is_long_and_each_is_one(key):
+    for sentence in sentences_in(SENTENCES[key]):
+        assert len(sentence.split()) <= MOST_WORDS
+        assert sentence[0].isupper() or sentence[0] in "{`"
+        assert sentence[-1] == "." or sentence.endswith("{advice}")
+
+
+def test_each_sentence_is_said_somewhere_and_no_other():
+    texts = set()
+    for path in FILES.values():
+        if path.name != "_sentences.py":
+            texts |= set(strings_of(ast.parse(path.read_text(encoding="utf-8"))))
+    verdicts = {"within tolerance", "within tolerance on average", "run longer", "chains disagree"}
+    verdicts |= {key for key in SENTENCES if key.startswith("stopped: ") and key[9:] in texts}
+    assert (
+        not set(SENTENCES)
+        - texts
+        - verdicts
+        - {f"few {key}" for key in ("divergent", "cut", "saturated")}
+    )
+    with pytest.raises(KeyError):
+        say("no such sentence")
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_makers_of_reports_say_nothing_that_is_not_in_the_table(name):
+    """Their own texts are words and parts of lines: none begins a sentence and ends it."""
+    for text in strings_of(ast.parse(FILES[name].read_text(encoding="utf-8"))):
+        whole = text[:1].isupper() and text.rstrip().endswith(".") and len(text.split()) > 5
+        captions = (
+            "How far averages",
+            "Parameters that are",
+            "Hidden units",
+            "Quantities of",
+            "Rows that",
+            "Within",
+            "On the",
+        )
+        captions += ("Mean over draws", "R-hat of weights")
+        assert not whole or text.startswith(captions), text
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_report_has_few_lines_and_every_sentence_is_of_the_table(name):
+    report = diagnose_draws(**situation(name, np.random.default_rng(0)))
+    lines = str(report).splitlines()
+    assert len(lines) <= MOST_LINES
+    assert max(map(len, lines)) <= 88
+    known = [_pattern(entry) for entry in SENTENCES.values()]
+    for said in (*report.sentences, report.advice):
+        for sentence in sentences_in(said):
+            assert len(sentence.split()) <= MOST_WORDS, sentence
+            assert any(pattern.fullmatch(sentence) for pattern in known), sentence
+    assert all(sentence in report.details() for sentence in report.sentences)
+
+
+def _pattern(entry):
+    """What one sentence of an entry can look like, whatever its values are."""
+    made = []
+    for sentence in sentences_in(entry):
+        parts = string.Formatter().parse(sentence)
+        made.append(
+            "".join(re.escape(text) + ("" if field is None else ".*") for text, field, *_ in parts)
+        )
+    return re.compile("|".join(made))
+
+
+def test_a_report_of_all_things_at_once_has_few_lines():
+    rng = np.random.default_rng(0)
+    shape = (2, 300)
+    draws = {f"a_long_name_of_a_parameter_{i}": rng.normal(size=(*shape, 3)) for i in range(9)}
+    stats = {
+        "diverging": rng.random(shape) < 0.5,
+        "kinetic_temperature": 3 + rng.normal(size=shape),
+        "num_steps": np.full(shape, 7),
+        "max_num_steps": 7,
+    }
+    predictions = {"mean": rng.normal(size=(*shape, 5)), "scale": np.ones((*shape, 5))}
+    for chain, shift in product((0, 1), (0.0, 3.0)):
+        draws["tau"] = rng.normal(size=shape)
+        draws["tau"][chain] += shift
+        report = diagnose_draws(None, predictions, parameters=draws, sample_stats=stats)
+        assert len(str(report).splitlines()) <= MOST_LINES
+        assert "Beware (1 of 3)" in str(report)
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_check_of_a_fit_has_few_lines_and_short_sentences(planted):
+    check = checked(planted)
+    assert len(str(check).splitlines()) <= MOST_LINES
+    for said in check.sentences:
+        assert all(len(sentence.split()) <= MOST_WORDS for sentence in sentences_in(said))
+        assert said in check.details()

@@ -27,12 +27,12 @@ from numpyro_bnn.posterior.loo_preconditions import (
     why_not_the_posterior,
     why_rows_count_otherwise,
 )
-from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.predictions import predict_with, separate_at
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import (
     TrainingData,
     holds_host_rows,
+    observed_targets,
     refuse_moving,
     training_data,
 )

@@ -19,6 +19,7 @@ import numpyro.distributions as dist
 from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._types import Outputs, PyTree, Values
+from numpyro_bnn.distributions.negative_binomial import NegativeBinomial
 from numpyro_bnn.likelihoods.noise import (
     Noise,
     Precision,
@@ -372,7 +373,7 @@ def negative_binomial(
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
         check_vector("negative_binomial", f)
         check_shape("negative_binomial", f, y)
-        return dist.NegativeBinomial2(jnp.exp(f), shape)
+        return NegativeBinomial(jnp.exp(f), shape)
 
     return observe("negative_binomial", f, y, x, name, plate, likelihood, 0, weights)
 

@@ -1,0 +1,62 @@
+"""The negative binomial in single precision, against SciPy in double precision."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from scipy import stats
+from scipy.special import digamma
+
+import numpyro_bnn as bnn
+from numpyro_bnn.distributions.negative_binomial import NegativeBinomial
+
+CONCENTRATIONS = [1e-6, 1e-3, 0.3, 1.0, 9.9, 10.1, 1e2, 1e4, 1e6, 1e8]
+MEANS = np.array([1e-3, 0.1, 3.0, 50.0, 1000.0])
+COUNTS = np.array([0, 1, 3, 20, 100, 900])
+
+
+def exact(a, mean, k):
+    """In the limit of a large concentration, of which SciPy has no more digits, with its first correction."""
+    if a < 1e6:
+        return stats.nbinom(a, a / (a + mean)).logpmf(k)
+    return stats.poisson(mean).logpmf(k) + (k * (k - 1) - 2 * k * mean + mean**2) / (2 * a)
+
+
+@pytest.mark.parametrize("a", CONCENTRATIONS)
+def test_the_log_density_has_its_digits(a):
+    mean, k = (part.ravel() for part in np.meshgrid(MEANS, COUNTS))
+    found = NegativeBinomial(mean.astype(np.float32), np.float32(a)).log_prob(k)
+    expected = exact(a, mean, k)
+    # What a term of this size cannot tell in single precision.
+    size = 1 + np.abs(expected) + k * np.abs(np.log(np.maximum(k, 1))) + mean
+    assert (np.abs(found - expected) < 3e-6 * size).all()
+
+
+def test_the_one_of_numpyro_has_not():
+    """NumPyro 0.22: probabilities of a mean of 3 at a concentration of 1e8 add up to more than 2."""
+    k = np.arange(60)
+    arguments = np.float32(3.0), np.float32(1e8)
+    assert np.exp(dist.NegativeBinomial2(*arguments).log_prob(k)).sum() > 2
+    assert np.exp(NegativeBinomial(*arguments).log_prob(k)).sum() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("a", CONCENTRATIONS[:-3])
+def test_so_has_the_derivative_by_the_concentration(a):
+    mean, k = 3.0, np.array([0, 1, 4, 20])
+    found = jax.vmap(jax.grad(lambda a, k: NegativeBinomial(mean, a).log_prob(k)), (None, 0))(
+        jnp.float32(a), jnp.asarray(k)
+    )
+    expected = digamma(a + k) - digamma(a) + np.log(a / (a + mean)) + (mean - k) / (a + mean)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_the_likelihood_takes_it():
+    y = np.array([0, 2, 5])
+
+    def model():
+        bnn.likelihoods.negative_binomial(np.zeros(3), y, concentration=1e8)
+
+    density = handlers.trace(model).get_trace()["y"]["fn"].log_prob(y)
+    np.testing.assert_allclose(density, stats.poisson(1.0).logpmf(y), atol=1e-5)

@@ -4,8 +4,8 @@
 # Guess, written first: `random_flax_module("net", nn.Dense(1), prior={"kernel": Normal(0, 1)})` refuses, since the
 # bias has no prior; or the bias gets a flat prior and is drawn as well.
 #
-# Seen: the bias stays a `param` site. MCMC does not move it, leaves it out of `get_samples` and of `print_summary`, and
-# says nothing. On rows with y = 3 + x the network predicts with a bias of 0: the data's level is lost, and the noise
+# Seen: the bias stays a `param` site. MCMC does not move it, leaves it out of `get_samples`, and says
+# nothing. On rows with y = 3 + x the network predicts with a bias of 0: the data's level is lost, and the noise
 # is estimated at 3 in place of .1.
 set -euo pipefail
 work=$(mktemp -d)

@@ -5,7 +5,7 @@
 # declares rows of sample sites; a scalar has no rows, so a penalty on the weights of -1 stays -1.
 #
 # Seen: the site is broadcast to the plate. With 10 rows, -1 becomes -10, and a subsample of 5 of 10 rows also gives
-# -10 (5 values, each scaled by 2). An index of the plate that is not used makes no difference. The prior that the
+# -10 (5 values, each scaled by 2). The prior that the
 # penalty stands for grows with the size of the table, and no shape shows it.
 set -euo pipefail
 work=$(mktemp -d)

@@ -19,7 +19,7 @@ import numpyro.distributions as dist
 from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._types import Outputs, PyTree, Values
-from numpyro_bnn.distributions.negative_binomial import NegativeBinomial
+from numpyro_bnn.distributions.stable_densities import NegativeBinomial, StudentT
 from numpyro_bnn.likelihoods.noise import (
     Noise,
     Precision,
@@ -92,7 +92,7 @@ def gaussian(
         if factor is not None:
             rows = jnp.broadcast_to(spread, jnp.shape(f)[-1:])[:, None] * factor
             return dist.MultivariateNormal(at, scale_tril=rows)
-        each = dist.Normal(at, spread) if case is None else dist.StudentT(case, at, spread)
+        each = dist.Normal(at, spread) if case is None else StudentT(case, at, spread)
         return each.to_event(jnp.ndim(f) - 1)
 
     shaped = f if y is None else y
@@ -177,7 +177,7 @@ def student_t(
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
         check_vector("student_t", f)
         check_shape("student_t", f, y)
-        return dist.StudentT(df, shift + unit * f, unit * scale)
+        return StudentT(df, shift + unit * f, unit * scale)
 
     return observe("student_t", f, y, x, name, plate, likelihood, 0, weights)
 

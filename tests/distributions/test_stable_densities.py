@@ -1,4 +1,4 @@
-"""The negative binomial in single precision, against SciPy in double precision."""
+"""Log densities in single precision, against SciPy in double precision."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from scipy import stats
 from scipy.special import digamma
 
 import numpyro_bnn as bnn
-from numpyro_bnn.distributions.negative_binomial import NegativeBinomial
+from numpyro_bnn.distributions.stable_densities import NegativeBinomial, StudentT
 
 CONCENTRATIONS = [1e-6, 1e-3, 0.3, 1.0, 9.9, 10.1, 1e2, 1e4, 1e6, 1e8]
 MEANS = np.array([1e-3, 0.1, 3.0, 50.0, 1000.0])
@@ -60,3 +60,28 @@ def test_the_likelihood_takes_it():
 
     density = handlers.trace(model).get_trace()["y"]["fn"].log_prob(y)
     np.testing.assert_allclose(density, stats.poisson(1.0).logpmf(y), atol=1e-5)
+
+
+@pytest.mark.parametrize("df", [0.1, 1.0, 4.0, 19.0, 21.0, 1e3, 1e5, 1e8])
+def test_student_t_has_its_digits(df):
+    y = np.array([0.0, 0.1, 1.0, -4.0, 30.0])
+    found = StudentT(np.float32(df), 0.5, np.float32(2.0)).log_prob(y.astype(np.float32))
+    expected = stats.t(df, 0.5, 2.0).logpdf(y)
+    np.testing.assert_allclose(found, expected, rtol=3e-6, atol=3e-6)
+
+
+def test_that_of_numpyro_has_not():
+    """NumPyro 0.22."""
+    found = dist.StudentT(np.float32(1e8)).log_prob(np.float32(1.0))
+    assert abs(float(found) - stats.norm().logpdf(1.0)) > 0.5
+    slope = jax.grad(lambda df: StudentT(df).log_prob(1.0))(jnp.float32(1e5))
+    assert float(slope) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("df", [0.3, 4.0, 19.0, 21.0, 200.0])
+def test_student_t_has_its_derivative(df):
+    y = 1.7
+    found = jax.grad(lambda df: StudentT(df).log_prob(y))(jnp.float32(df))
+    terms = digamma((df + 1) / 2) - digamma(df / 2) - 1 / df - np.log1p(y**2 / df)
+    expected = 0.5 * (terms + (df + 1) / df * y**2 / (df + y**2))
+    assert float(found) == pytest.approx(expected, rel=1e-3, abs=2e-7)

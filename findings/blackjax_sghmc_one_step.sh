@@ -12,7 +12,7 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install -q --disable-pip-version-check "blackjax==1.7.1" "jax==0.11.0" "jaxlib==0.11.0"
+"$work/venv/bin/pip" install -q --disable-pip-version-check "blackjax==1.7.1" "jax==0.10.2" "jaxlib==0.10.2"
 "$work/venv/bin/python" - <<'PYTHON'
 import blackjax
 import jax

@@ -20,7 +20,7 @@ MAKERS = [
     "diagnostics.diagnose",
     "diagnostics.diagnose_draws",
     "diagnostics.evidence",
-    "diagnostics.fit_check.record",
+    "fit_check.record",
     "diagnostics.report",
     "diagnostics.sampler_stats",
     "diagnostics.verdict",

@@ -26,8 +26,8 @@ from scipy.stats import geom, norm, poisson
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
-from numpyro_bnn.diagnostics.fit_check.loo import leave_one_out
-from numpyro_bnn.diagnostics.fit_check.record import on_weights
+from numpyro_bnn.fit_check.loo import leave_one_out
+from numpyro_bnn.fit_check.record import on_weights
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

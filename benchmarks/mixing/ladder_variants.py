@@ -75,7 +75,7 @@ class Variant(bnn.ParallelTempering):
         return self.begun(Potential(self._model, model_args, model_kwargs), state)
 
     # Beside `init`, so that programs of sweeps know that they need nothing else of it.
-    take_num_warmup = bnn.ParallelTempering.take_num_warmup
+    check_num_warmup = bnn.ParallelTempering.check_num_warmup
 
     def begun(self, potential: Potential, state: TemperingState) -> TemperingState:
         """The first state of a chain, changed from that of the package."""

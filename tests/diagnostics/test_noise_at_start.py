@@ -9,6 +9,7 @@ import pytest
 from numpyro.infer import HMC, NUTS
 
 import numpyro_bnn as bnn
+from numpyro_bnn.compilation.program_identity import separate_programs
 from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.posterior.predictions import starts_as_draws
 
@@ -109,7 +110,7 @@ def test_starts_are_read_in_one_program():
     settings = {"num_warmup": 0, "num_samples": 4, "num_chains": 2, "progress_bar": False}
     mcmc = bnn.MCMC(kernel, **settings)
     mcmc.run(jax.random.key(0), X, Y, init_params={"w": np.zeros((2, 2)), "sigma": low})
-    with nets.compilations() as compiled:
+    with separate_programs(), nets.compilations() as compiled:
         found = starts_as_draws(mcmc, draws_of(mcmc), X)
     assert len(compiled) == 1
     np.testing.assert_allclose(found["sigma"][:, 0], np.exp(low), rtol=1e-6)

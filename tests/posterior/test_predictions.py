@@ -211,13 +211,11 @@ def test_a_run_becomes_draws_that_carry_their_model():
         Draws({"w": np.ones(5)})
 
 
-def test_the_former_name_of_the_standard_deviation_of_an_average():
+def test_an_average_has_the_standard_deviation_of_the_mixture():
     values = {"mean": np.array([[[1.0], [3.0]]]), "scale": np.array([[[2.0], [2.0]]])}
     found = bnn.average(Predictions(values, None))
     assert found.mean == pytest.approx(2.0)
     assert found.sd == pytest.approx(np.sqrt(2.0**2 + 1.0))
-    with pytest.warns(DeprecationWarning, match=r"average\(…\)\.scale is the .* now called `sd`"):
-        assert found.scale == found.sd
 
 
 def test_a_distribution_that_a_plate_expands_has_its_own_distribution_function():

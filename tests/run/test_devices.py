@@ -74,8 +74,9 @@ def test_one_chain_has_its_rows_on_two_devices(finished):
 
 def program_of(mcmc, programs):
     """What the compiler makes of a step, in words."""
-    arrays = mcmc._placement.rows([X, Y], {N})
-    assert [a.array.sharding.num_devices for a in arrays] == [2, 2]
+    rows = mcmc._placement.rows([X, Y], {N})
+    assert [a.array.sharding.num_devices for a in rows] == [2, 2]
+    arrays = [*rows, np.int32(mcmc.num_warmup)]
     state = mcmc._last_state
     empty = programs.zeros(state, None, arrays)
     return programs.advance._jitted.lower(state, empty, None, 0, 1, 1, arrays).compile().as_text()

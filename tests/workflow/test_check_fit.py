@@ -313,7 +313,7 @@ def test_chains_that_do_not_move_are_doubted(apart):
     assert not check.believable
     said = " ".join(check.doubts)
     if apart:
-        assert "Pareto k̂ above" in said
+        assert "Pareto k̂ is above" in said
         assert "The chains disagree" in said
     else:
         assert "The chains are too short, or move too slowly" in said

@@ -28,11 +28,11 @@ CHECKS = {
     "numpyro_bnn.potential.structure.check_observed": None,
     "numpyro_bnn.potential.structure.check_classes": None,
     "numpyro_bnn.potential.potential.check_targets": None,
-    "numpyro_bnn.workflow.mcmc.refuse_host_rows": None,
-    "numpyro_bnn.workflow.mcmc.refuse_subsampling": None,
-    "numpyro_bnn.workflow.mcmc.refuse_discrete": None,
-    "numpyro_bnn.workflow.mcmc.refuse_sites_of_host_rows": None,
-    "numpyro_bnn.workflow.mcmc.suspect_chains": {},
+    "numpyro_bnn.run.refusals.refuse_host_rows": None,
+    "numpyro_bnn.run.refusals.refuse_subsampling": None,
+    "numpyro_bnn.run.refusals.refuse_discrete": None,
+    "numpyro_bnn.run.refusals.refuse_sites_of_host_rows": None,
+    "numpyro_bnn.run.outcome.suspect_chains": {},
 }
 # Chains, draws of each, and pairs of runs.
 SIZES = {"full": (4, 200, 7), "quick": (4, 200, 2), "toy": (1, 5, 1)}

@@ -99,16 +99,6 @@ class BNNEstimator(BaseEstimator):
         warn_of_verdict(type(self).__name__, self.report_)
         return self
 
-    def _reduced(self, X: ArrayLike, reduce: Callable[[Predictions], Any]) -> Any:
-        """What `reduce` makes of predictions, some rows at a time: memory does not grow with rows."""
-        check_is_fitted(self)
-        X = validated(self, X, reset=False)
-        if not self._separate:
-            return reduce(predict(None, self.draws_, table_like(self, X)))
-        rows = table_like(self, in_blocks(X))
-        made = predict(None, self.draws_, rows, batch_size=BLOCK, reduce=reduce)
-        return jax.tree.map(lambda leaf: leaf[: len(X)], made)
-
     def predictions(self, X: ArrayLike) -> Predictions:
         """Predictions of every draw, as :func:`numpyro_bnn.predict` gives them.
 
@@ -118,12 +108,21 @@ class BNNEstimator(BaseEstimator):
         :param X: inputs (N, columns), an array or a table with the columns of the training table.
         :return: arrays with leading axes (chain, draw, row).
         """
+        made: Predictions = self._predicted(X)
+        return made
+
+    def _predicted(self, X: ArrayLike, reduce: Callable[[Predictions], Any] | None = None) -> Any:
+        """Predictions, or what `reduce` makes of them some rows at a time: memory does not grow with rows."""
         check_is_fitted(self)
         X = validated(self, X, reset=False)
         if not self._separate:
-            return predict(None, self.draws_, table_like(self, X))
-        made = predict(None, self.draws_, table_like(self, in_blocks(X)), batch_size=BLOCK)
-        return made.first_rows(len(X))
+            whole = predict(None, self.draws_, table_like(self, X))
+            return whole if reduce is None else reduce(whole)
+        rows = table_like(self, in_blocks(X))
+        made = predict(None, self.draws_, rows, batch_size=BLOCK, reduce=reduce)
+        if reduce is None:
+            return made.first_rows(len(X))
+        return jax.tree.map(lambda leaf: leaf[: len(X)], made)
 
     def check(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> FitCheck:
         """Whether the model fits its training rows, see :func:`numpyro_bnn.check_fit`.
@@ -276,7 +275,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         :param return_std: also give the standard deviation of the predictive distribution, noise included.
         :return: (N,), or (N, targets) of several targets; or a pair of such arrays.
         """
-        mean, scale = self._reduced(X, average)
+        mean, scale = self._predicted(X, average)
         return (mean, scale) if return_std else mean
 
     def predict_quantiles(
@@ -288,7 +287,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         :param quantiles: probabilities strictly between 0 and 1.
         :return: (N, quantiles), or (N, targets, quantiles) of several targets.
         """
-        return self._reduced(X, lambda made: np.moveaxis(made.quantiles(quantiles), 0, -1))
+        return self._predicted(X, lambda made: np.moveaxis(made.quantiles(quantiles), 0, -1))
 
     def predict_interval(
         self, X: ArrayLike, coverage: float = 0.9
@@ -426,7 +425,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         :param X: inputs (N, columns).
         :return: (N, classes), each row adding up to 1.
         """
-        probs = np.asarray(self._reduced(X, average), np.float64)
+        probs = np.asarray(self._predicted(X, average), np.float64)
         return probs / probs.sum(1, keepdims=True)
 
     def predict(self, X: ArrayLike) -> np.ndarray:

@@ -8,11 +8,8 @@ all again on an equal model, and again with a longer warm-up. Versions take turn
 FOLDER is a checkout of the version to compare with; `--programs` shows what is traced, lowered and compiled.
 """
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -104,24 +101,6 @@ def measure(network, name):
     }
 
 
-def in_a_process(folder, network, name):
-    code = f"import json; from cold_start import measure; print(json.dumps(measure({network!r}, {name!r})))"
-    # Our `benchmarks`, and the package of the other version.
-    paths = [str(folder), str(ROOT), str(ROOT / "benchmarks" / "speed")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore"}
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
-    done = subprocess.run(
-        # Python looks for modules in its working folder first.
-        [sys.executable, "-c", code],
-        env=environment,
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def show(programs):
     """A line a program, the longest first."""
     found = {}
@@ -139,6 +118,10 @@ def main(argv=None):
     arguments.add_argument("--before", help="checkout of an earlier version")
     arguments.add_argument("--programs", action="store_true", help="show each program")
     options = arguments.parse_args(argv)
+    # Here: the package of another version comes with its own `benchmarks`.
+    from benchmarks.speed.versions import in_version
+
+    variables = {"PYTHONWARNINGS": "ignore", "JAX_COMPILATION_CACHE_DIR": None}
     versions = {"now": ROOT} | ({"before": options.before} if options.before else {})
     rows = []
     for network in ("digits", "diabetes"):
@@ -146,7 +129,8 @@ def main(argv=None):
             found = {version: [] for version in versions}
             for _ in range(3 if options.size == "full" else 1):
                 for version, folder in versions.items():
-                    found[version].append(in_a_process(folder, network, name))
+                    call = f"measure({network!r}, {name!r})"
+                    found[version].append(in_version(folder, __file__, call, **variables))
             for version, repeats in found.items():
                 row = {"network": network, "kernel": name, "version": version}
                 for call in list(repeats[0])[:-1]:

@@ -8,11 +8,7 @@ folds of a cross-validation do. Two versions take turns, each in a process of it
 FOLDER is a checkout of the version to compare with; without it, only this one is measured.
 """
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 
 import jax
@@ -61,31 +57,18 @@ def measure():
     return {name: [each[name] for each in times] for name in times[0]}
 
 
-def in_a_process(folder):
-    code = "import json; from second_call import measure; print(json.dumps(measure()))"
-    paths = [str(folder), str(ROOT / "benchmarks" / "speed")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run(
-        # Python looks for modules in its working folder first.
-        [sys.executable, "-c", code],
-        env=environment,
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main(argv=None):
     arguments = parser(__doc__, toy=False)
     arguments.add_argument("--before", help="checkout of an earlier version")
     options = arguments.parse_args(argv)
+    # Here: the package of another version comes with its own `benchmarks`.
+    from benchmarks.speed.versions import in_version
+
     versions = {"now": ROOT} | ({"before": options.before} if options.before else {})
     found = {name: [] for name in versions}
     for _ in range(3 if options.size == "full" else 1):
         for name, folder in versions.items():
-            found[name].append(in_a_process(folder))
+            found[name].append(in_version(folder, __file__, "measure()"))
     rows = []
     for name in found["now"][0]:
         row = {"call": name}

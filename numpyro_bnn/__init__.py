@@ -64,6 +64,7 @@ _HOME = {
     "workflow.estimators": ["BNNClassifier", "BNNRegressor"],
     "workflow.fit": ["fit"],
     "workflow.second_opinion": ["second_opinion"],
+    "workflow.update": ["update", "without"],
 }
 _MODULES = {
     name: name
@@ -118,6 +119,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.workflow.fit import fit
     from numpyro_bnn.workflow.mcmc import MCMC
     from numpyro_bnn.workflow.second_opinion import second_opinion
+    from numpyro_bnn.workflow.update import update, without
 
 
 def __getattr__(name: str) -> Any:

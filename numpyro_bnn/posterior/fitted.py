@@ -43,14 +43,14 @@ def run_of(fitted: object) -> NumPyroMCMC | None:
 
 def arguments_of(fitted: object) -> tuple[tuple, dict[str, PyTree]]:
     """Arguments and keyword arguments that the model was fitted with; none where they are not kept."""
-    run = held_by(fitted, "mcmc") or fitted
+    run = held_by(fitted, "mcmc") or held_by(fitted, "draws") or fitted
     return getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
 
 
 def model_of(fitted: object) -> Any:
     """The model that a run samples; None where it is not known."""
-    run = held_by(fitted, "mcmc") or fitted
-    return getattr(getattr(run, "sampler", None), "model", None)
+    run = held_by(fitted, "mcmc") or held_by(fitted, "draws") or fitted
+    return getattr(getattr(run, "sampler", None) or run, "model", None)
 
 
 def inputs_of(fitted: object, model: Callable | None = None) -> PyTree:

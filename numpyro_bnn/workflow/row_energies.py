@@ -1,0 +1,238 @@
+"""The energy of a model with a weight for each row, as programs that do not change when rows are added.
+
+Rows are called one at a time, `_CHUNK` together in a vector, from arrays that are longer than there are rows.
+So the same executable serves a run that grows batch by batch: the number of rows is a number that it is given.
+The energy at weights v,
+
+    U(z; v) = -log p(θ(z)) |∂θ/∂z| - Σ_i v_i log p(y_i | x_i, θ),
+
+is that of all rows for v = 1. :meth:`RowEnergies.refuse_dependent_rows` compares the sum with the model
+itself: it is another number where rows depend on one another, or where the prior depends on them.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from math import ceil, log2
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from numpyro.infer import HMC
+
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.compilation.program_identity import Program
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.potential import Potential, Values
+from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
+
+# Rows, and draws at most, that are computed together.
+_CHUNK, _TOGETHER = 128, 256
+# Rows at which the sum over rows is compared with the model, and the difference that rounding explains, in
+# nats for each row and in proportion to the energy.
+_COMPARED, _ROUNDING = 256, 1e-4
+# Longest trajectory, in units of the metric and in steps.
+_LENGTH, _STEPS = 1.0, 32
+
+
+class Weighted(NamedTuple):
+    """Weights of rows, and the chunks [first, stop) in which any is not zero."""
+
+    weights: np.ndarray
+    first: np.ndarray
+    stop: np.ndarray
+
+
+def room_for(size: int, more: int) -> int:
+    """Rows to make arrays for, when there are `size` of them and batches of `more` rows come."""
+    return _CHUNK * 2 ** ceil(log2(max(1.0, max(1.25 * size, size + 2 * more) / _CHUNK)))
+
+
+class RowEnergies:
+    """A model at rows, which arguments that were prepared for the device hold.
+
+    :param model: the model.
+    :param args: its arguments.
+    :param kwargs: its keyword arguments.
+    :param by_row: of each array among them, whether its first axis is that of the rows.
+    :param size: number of rows.
+    :param room: number of rows to make arrays for.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        args: tuple,
+        kwargs: dict[str, Any],
+        by_row: list[bool],
+        size: int,
+        room: int,
+    ) -> None:
+        whole, self._static = Arguments.split(args, kwargs)
+        self.model, self.size, self._room, self._by_row = model, size, room, by_row
+        self._whole = [np.asarray(array) for array in whole]
+        self._arrays = self._mapped(
+            lambda a: np.concatenate([a, np.repeat(a[:1], room - size, 0)]), self._whole
+        )
+        self.structure = self._at(self._some(self._whole, slice(1))).structure
+        self._look, self._move = Program(self._looked), Program(self._moved)
+        self._constrain = Program(self._constrained)
+
+    def _mapped(self, function: Callable, arrays: list[Any]) -> list[Any]:
+        """A function of the arrays that have rows; the others as they are."""
+        return [function(a) if own else a for a, own in zip(arrays, self._by_row)]
+
+    def _some(self, arrays: list[Any], rows: slice) -> list[Any]:
+        return self._mapped(lambda array: array[rows], arrays)
+
+    def _at(self, arrays: list[Any]) -> Potential:
+        return Potential(self.model, *Arguments.join(arrays, self._static))
+
+    def weighted(self, weights: np.ndarray) -> Weighted:
+        """Weights of rows, (row,), as a program takes them."""
+        (used,) = np.nonzero(weights)
+        padded = np.pad(weights.astype(np.float32), (0, self._room - self.size))
+        ends = (used[0] // _CHUNK, used[-1] // _CHUNK + 1) if used.size else (0, 0)
+        return Weighted(padded, *(np.asarray(end, np.int32) for end in ends))
+
+    def _by_one(self, arrays: list[Any], z: Values) -> jax.Array:
+        """-log p(y_i | x_i, θ) of each row of arrays, (row,)."""
+        axes = self._mapped(lambda _: 0, [None] * len(arrays))
+
+        def one(*row: jax.Array) -> jax.Array:
+            return self._at(self._mapped(lambda array: array[None], list(row))).energies(z)[1]
+
+        return jax.vmap(one, axes)(*arrays)
+
+    def _likelihood(self, arrays: list[Any], rows: Weighted) -> Callable[[Values], jax.Array]:
+        """The energy of the likelihood, with a derivative that is computed together with the value."""
+
+        def chunk(z: Values, i: jax.Array) -> jax.Array:
+            taken = partial(lax.dynamic_slice_in_dim, start_index=i * _CHUNK, slice_size=_CHUNK)
+            weights = taken(rows.weights)
+            energies = self._by_one(self._mapped(taken, arrays), z)
+            return jnp.sum(jnp.where(weights != 0, weights * energies, 0.0))
+
+        def summed(function: Callable, z: Values) -> Any:
+            kinds = jax.eval_shape(function, z, rows.first)
+            start = jax.tree.map(lambda kind: jnp.zeros(kind.shape, kind.dtype), kinds)
+
+            def add(i: jax.Array, total: Any) -> Any:
+                return jax.tree.map(jnp.add, total, function(z, i))
+
+            return lax.fori_loop(rows.first, rows.stop, add, start)
+
+        @jax.custom_jvp
+        def total(z: Values) -> jax.Array:
+            return summed(chunk, z)
+
+        @total.defjvp
+        def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+            value, gradient = summed(jax.value_and_grad(chunk), primals[0])
+            slopes = jax.tree.map(jnp.vdot, gradient, tangents[0])
+            return value, jnp.asarray(sum(jax.tree.leaves(slopes)), value.dtype)
+
+        return total
+
+    def _looked(self, values: Values, arrays: list[Any], rows: Weighted) -> Any:
+        first = self._at(self._some(arrays, slice(1)))
+        likelihood = self._likelihood(arrays, rows)
+
+        def one(values: Values) -> tuple[Values, jax.Array]:
+            z = first.unconstrain(values)
+            return z, -likelihood(z)
+
+        return _over_draws(one, values)
+
+    def look(self, values: Values, rows: Weighted) -> tuple[Values, np.ndarray]:
+        """Unconstrained values of draws by site, (draw, …), and their log likelihood of some rows, (draw,)."""
+        z, likelihood = self._look(values, self._arrays, rows)
+        return jax.tree.map(np.asarray, z), np.asarray(likelihood, np.float64)
+
+    def _moved(
+        self,
+        z: Values,
+        keys: jax.Array,
+        step_size: jax.Array,
+        inverse_mass_matrix: Values,
+        arrays: list[Any],
+        target: Weighted,
+        changing: Weighted,
+    ) -> Any:
+        first = self._at(self._some(arrays, slice(1)))
+        likelihood, of_changing = (self._likelihood(arrays, rows) for rows in (target, changing))
+        longest = jnp.minimum(_LENGTH, _STEPS * step_size)
+        kernel = RungKernel.of(HMC, self.model)._replace(trajectory_length=longest)
+
+        def one(own: tuple[Values, jax.Array]) -> Any:
+            position, unravel = ravel_pytree(own[0])
+
+            def energy(position: jax.Array) -> jax.Array:
+                z = unravel(position)
+                return first.energies(z)[0] + likelihood(z)
+
+            metric = ravel_pytree(inverse_mass_matrix)[0]
+            moved = kernel.move(energy, position, own[1], step_size, metric)
+            end = unravel(moved.position)
+            return end, moved.accept_prob, -of_changing(end)
+
+        return _over_draws(one, (z, keys))
+
+    def move(
+        self, z: Values, key: jax.Array, step_size: float, variances: Values, *rows: Weighted
+    ) -> tuple[Values, float, np.ndarray]:
+        """A trajectory of HMC of each draw, given the first rows.
+
+        :return: its ends, the mean acceptance probability, and log likelihoods of the second rows.
+        """
+        keys = jax.random.split(key, len(next(iter(z.values()))))
+        found = self._move(z, keys, np.float32(step_size), variances, self._arrays, *rows)
+        z, accepted, likelihood = jax.tree.map(np.asarray, found)
+        return z, float(accepted.mean()), likelihood.astype(np.float64)
+
+    def _constrained(self, z: Values, arrays: list[Any]) -> Values:
+        first = self._at(self._some(arrays, slice(1)))
+        return _over_draws(lambda each: first.constrain(each, True), z)
+
+    def constrain(self, z: Values) -> Values:
+        """Values of all sites at unconstrained values, deterministic sites included."""
+        made: Values = self._constrain(z, self._arrays)
+        return made
+
+    def refuse_dependent_rows(self, owner: str, values: Values) -> Values:
+        """Compare the sum over rows with the model at two draws; return the values of all sites at them."""
+        count = min(self.size, _COMPARED)
+        arrays = self._some(self._whole, slice(self.size - count, self.size))
+
+        def both(values: Values, arrays: list[Any]) -> Any:
+            together, first = self._at(arrays), self._at(self._some(arrays, slice(1)))
+
+            def one(values: Values) -> Any:
+                z = first.unconstrain(values)
+                apart = first.energies(z)[0], self._by_one(arrays, z).sum()
+                return jnp.stack(apart), jnp.stack(together.energies(z)), first.constrain(z, True)
+
+            return jax.vmap(one)(values)
+
+        few = {name: value[:2] for name, value in values.items()}
+        *energies, sites = Program(both, runs_once=True)(few, arrays)
+        apart, together = np.asarray(energies, np.float64)
+        if not (np.abs(apart - together) <= _ROUNDING * (count + np.abs(together))).all():
+            raise ValueError(
+                f"{owner}: rows of this model depend on one another, or its prior on the rows: the energy of "
+                f"{count} rows is {together[0].sum():.6g} nats together and {apart[0].sum():.6g} one by one. "
+                "Its posterior does not change by the likelihood of single rows: fit again on all rows."
+            )
+        return jax.tree.map(np.asarray, sites)
+
+
+def _over_draws(function: Callable, draws: PyTree) -> Any:
+    """A function of each draw, of some of them at a time."""
+    count = len(jax.tree.leaves(draws)[0])
+    # In parts of one size: the rest would be compiled a second time.
+    part = max(d for d in range(1, min(count, _TOGETHER) + 1) if count % d == 0)
+    if 8 * part < _TOGETHER:
+        return jax.vmap(function)(draws)
+    return lax.map(function, draws, batch_size=part)

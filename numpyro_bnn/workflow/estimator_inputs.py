@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
 from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state
+from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from numpyro_bnn._checks import check_whole
@@ -55,6 +55,15 @@ def validated(
             moments(name, Column("X", X), np.asarray(arrays[0] if hasattr(X, "dtypes") else X))
         return arrays
     return validate_data(estimator, X, dtype=np.float64, reset=False)
+
+
+def added(estimator: BaseEstimator, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets of rows that come after a fit, as arrays."""
+    X = validated(estimator, X, reset=False)
+    y = np.asarray(y)
+    y = y.ravel() if y.ndim == 2 and y.shape[1] == 1 else y
+    check_consistent_length(X, y)
+    return X, y
 
 
 def hidden_sizes(estimator: BaseEstimator) -> tuple[int, ...]:

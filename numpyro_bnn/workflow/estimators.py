@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_share
+from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.fit_check.record import FitCheck
@@ -36,6 +37,7 @@ from numpyro_bnn.workflow.check_fit import check_fit
 from numpyro_bnn.workflow.estimator_inputs import (
     BLOCK,
     COVERAGE,
+    added,
     held_out,
     hidden_sizes,
     in_blocks,
@@ -46,10 +48,13 @@ from numpyro_bnn.workflow.estimator_inputs import (
 )
 from numpyro_bnn.workflow.fit import fit as fit_model
 from numpyro_bnn.workflow.mcmc import MCMC
+from numpyro_bnn.workflow.update import update
 
 # Parameters that both estimators hand on to `fit`.
 _FOR_FIT = ("kernel", "num_chains", "num_warmup", "num_samples", "thinning", "batch_size", "until",
             "max_minutes", "progress_bar")  # fmt: skip
+# Most rows at which an update is judged.
+_JUDGED = 1000
 _MORE_DRAWS = (
     "give more draws (num_samples=), or sample until they are known (until=bnn.Tolerance())"
 )
@@ -96,6 +101,22 @@ class BNNEstimator(BaseEstimator):
         if len(held):
             targets = y[held] if isinstance(self, RegressorMixin) else self.classes_[y[held]]
             self.calibration_ = calibrate(self, table_like(self, X[held]), targets, COVERAGE)
+        warn_of_verdict(type(self).__name__, self.report_)
+        return self
+
+    def _update(self, X: np.ndarray, y: np.ndarray, weights: Any) -> Any:
+        """The posterior given new rows too, from the draws that are there."""
+        if self.calibration is not None:
+            raise ValueError(
+                f"{type(self).__name__}: calibration={self.calibration!r} holds rows of a fit out, and none of "
+                "those that come later. Leave it out, and calibrate by `bnn.calibrate` on rows of your own."
+            )
+        by_row = {} if weights is None else {"weights": weights}
+        run = getattr(self, "mcmc_", self.draws_)
+        self.draws_ = update(run, table_like(self, X), y, key=key_from(self.random_state), **by_row)
+        # The run knows nothing of the new rows.
+        vars(self).pop("mcmc_", None)
+        self.report_ = diagnose(self.draws_, table_like(self, X[:_JUDGED]), y[:_JUDGED])
         warn_of_verdict(type(self).__name__, self.report_)
         return self
 
@@ -266,6 +287,27 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         fitted: BNNRegressor = self._fit(model, X, y, weights)
         return fitted
 
+    @all_or_nothing
+    def partial_fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "BNNRegressor":
+        """Fit first rows, or add rows to a fit by :func:`numpyro_bnn.update`; units stay those of the first.
+
+        :param X: inputs (N, columns).
+        :param y: targets (N,), or (N, targets).
+        :param sample_weight: (N,), of all batches or none.
+        :return: this estimator; ``report_`` is about the rows that were added.
+        :raises ValueError: as `fit`, and for `calibration`.
+        :raises RuntimeError: if the posterior cannot be reached from the draws that are there: fit again.
+        """
+        if not hasattr(self, "draws_"):
+            first: BNNRegressor = self.fit(X, y, sample_weight)
+            return first
+        X, y = added(self, X, y)
+        y = y.astype(np.float64)
+        updated: BNNRegressor = self._update(*weights_of(X, y, sample_weight))
+        return updated
+
     def predict(
         self, X: ArrayLike, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
@@ -396,10 +438,17 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         :raises TypeError: for columns of texts, categories or dates.
         :raises ValueError: for missing values, a setting out of range, or if all labels are of one class.
         """
+        return self._fit_classes(X, y, sample_weight, None)
+
+    def _fit_classes(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None, classes: ArrayLike | None
+    ) -> "BNNClassifier":
+        """Fit labels of given classes; without any, of those among them."""
         X, y = validated(self, X, y, reset=True)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
-        self.classes_, labels = np.unique(y, return_inverse=True)
+        self.classes_ = np.unique(y if classes is None else np.asarray(classes))
+        labels = targets_of(self, y, type(self).__name__)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"BNNClassifier: y holds one class alone, {self.classes_[0]}, expected at least 2 "
@@ -418,6 +467,49 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         model = classification(self._network(len(self.classes_)), prior)
         fitted: BNNClassifier = self._fit(model, X, labels, weights)
         return fitted
+
+    @all_or_nothing
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> "BNNClassifier":
+        """Fit first rows, or add rows to a fit by :func:`numpyro_bnn.update`; units stay those of the first.
+
+        :param X: inputs (N, columns).
+        :param y: labels (N,).
+        :param classes: all labels that will come, in the first call.
+        :param sample_weight: (N,), of all batches or none.
+        :return: this estimator; ``report_`` is about the rows that were added.
+        :raises ValueError: as `fit`, for other classes than in the first call, and for `calibration` and
+            `class_weight`.
+        :raises RuntimeError: if the posterior cannot be reached from the draws that are there: fit again.
+        """
+        if self.class_weight is not None:
+            raise ValueError(
+                f"BNNClassifier: class_weight={self.class_weight!r} depends on all rows, and partial_fit knows "
+                "those of a batch. Give their weights as `sample_weight`."
+            )
+        first = not hasattr(self, "draws_")
+        if first and classes is None:
+            raise ValueError(
+                "BNNClassifier: the first call of partial_fit fixes the classes. Give them: `classes=`."
+            )
+        if first:
+            return self._fit_classes(X, y, sample_weight, classes)
+        if classes is not None and not np.array_equal(
+            np.unique(np.asarray(classes)), self.classes_
+        ):
+            raise ValueError(
+                f"BNNClassifier: classes={classes!r} are others than in the first call, "
+                f"{self.classes_.tolist()}. Leave them out, or fit again."
+            )
+        X, y = added(self, X, y)
+        labels = targets_of(self, y, "BNNClassifier")
+        updated: BNNClassifier = self._update(*weights_of(X, labels, sample_weight))
+        return updated
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Posterior predictive probabilities of the classes, in the order of ``classes_``.

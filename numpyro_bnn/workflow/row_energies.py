@@ -1,16 +1,14 @@
-"""The energy of a model with a weight for each row, as programs that do not change when rows are added.
+"""The energy of a model with a weight for each row, in programs that do not change when rows are added.
 
-Rows are called one at a time, `_CHUNK` together in a vector, from arrays that are longer than there are rows.
-So the same executable serves a run that grows batch by batch: the number of rows is a number that it is given.
-The energy at weights v,
+Rows are called one at a time, `_CHUNK` together in a vector, from arrays that are longer than there are rows:
+so one executable serves a run that grows batch by batch. The energy at weights v,
 
     U(z; v) = -log p(θ(z)) |∂θ/∂z| - Σ_i v_i log p(y_i | x_i, θ),
 
-is that of all rows for v = 1. :meth:`RowEnergies.refuse_dependent_rows` compares the sum with the model
-itself: it is another number where rows depend on one another, or where the prior depends on them.
+is that of all rows for v = 1, unless rows depend on one another, which :meth:`RowEnergies.sites_at` refuses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import ceil, log2
 from typing import Any, NamedTuple
@@ -22,7 +20,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import HMC
 
-from numpyro_bnn._types import PyTree
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values
@@ -40,9 +38,9 @@ _LENGTH, _STEPS = 1.0, 32
 class Weighted(NamedTuple):
     """Weights of rows, and the chunks [first, stop) in which any is not zero."""
 
-    weights: np.ndarray
-    first: np.ndarray
-    stop: np.ndarray
+    weights: Array
+    first: Array
+    stop: Array
 
 
 def room_for(size: int, more: int) -> int:
@@ -51,60 +49,56 @@ def room_for(size: int, more: int) -> int:
 
 
 class RowEnergies:
-    """A model at rows, which arguments that were prepared for the device hold.
+    """A model at `size` rows of its prepared arguments, of whose arrays some are `by_row`.
 
-    :param model: the model.
-    :param args: its arguments.
-    :param kwargs: its keyword arguments.
-    :param by_row: of each array among them, whether its first axis is that of the rows.
-    :param size: number of rows.
-    :param room: number of rows to make arrays for.
+    - **arrays** - those arrays, with room for more rows, which every program takes
+    - **structure** - sites of the model at one row
+    - **look** - program of draws by site, `arrays` and weights: unconstrained values, and log likelihoods
+    - **move** - program that moves unconstrained values by a trajectory of HMC, see :meth:`_move`
+    - **constrain** - program of unconstrained values and `arrays`: values of all sites
     """
 
     def __init__(
-        self,
-        model: Callable,
-        args: tuple,
-        kwargs: dict[str, Any],
-        by_row: list[bool],
-        size: int,
-        room: int,
+        self, model: Callable, arguments: tuple, by_row: list[bool], size: int, room: int
     ) -> None:
-        whole, self._static = Arguments.split(args, kwargs)
-        self.model, self.size, self._room, self._by_row = model, size, room, by_row
+        whole, self._static = Arguments.split(*arguments)
+        self.model, self.size, self._by_row = model, size, by_row
         self._whole = [np.asarray(array) for array in whole]
-        self._arrays = self._mapped(
+        self.arrays = self._mapped(
             lambda a: np.concatenate([a, np.repeat(a[:1], room - size, 0)]), self._whole
         )
-        self.structure = self._at(self._some(self._whole, slice(1))).structure
-        self._look, self._move = Program(self._looked), Program(self._moved)
-        self._constrain = Program(self._constrained)
+        self.structure = self._first(self._whole).structure
+        self.look, self.move = Program(self._look), Program(self._move)
+        self.constrain = Program(
+            lambda z, arrays: _over_draws(lambda one: self._first(arrays).constrain(one, True), z)
+        )
 
     def _mapped(self, function: Callable, arrays: list[Any]) -> list[Any]:
         """A function of the arrays that have rows; the others as they are."""
         return [function(a) if own else a for a, own in zip(arrays, self._by_row)]
 
-    def _some(self, arrays: list[Any], rows: slice) -> list[Any]:
-        return self._mapped(lambda array: array[rows], arrays)
-
     def _at(self, arrays: list[Any]) -> Potential:
         return Potential(self.model, *Arguments.join(arrays, self._static))
 
+    def _first(self, arrays: list[Any]) -> Potential:
+        """The potential at the first row, whose prior is that of all rows."""
+        return self._at(self._mapped(lambda array: array[:1], arrays))
+
     def weighted(self, weights: np.ndarray) -> Weighted:
-        """Weights of rows, (row,), as a program takes them."""
+        """Weights of rows, (row,), as programs take them."""
         (used,) = np.nonzero(weights)
-        padded = np.pad(weights.astype(np.float32), (0, self._room - self.size))
+        padded = np.zeros(next(len(a) for a, own in zip(self.arrays, self._by_row) if own))
+        padded[: self.size] = weights
         ends = (used[0] // _CHUNK, used[-1] // _CHUNK + 1) if used.size else (0, 0)
-        return Weighted(padded, *(np.asarray(end, np.int32) for end in ends))
+        return Weighted(padded.astype(np.float32), *np.array(ends, np.int32))
 
     def _by_one(self, arrays: list[Any], z: Values) -> jax.Array:
         """-log p(y_i | x_i, θ) of each row of arrays, (row,)."""
-        axes = self._mapped(lambda _: 0, [None] * len(arrays))
 
         def one(*row: jax.Array) -> jax.Array:
             return self._at(self._mapped(lambda array: array[None], list(row))).energies(z)[1]
 
-        return jax.vmap(one, axes)(*arrays)
+        return jax.vmap(one, [0 if own else None for own in self._by_row])(*arrays)
 
     def _likelihood(self, arrays: list[Any], rows: Weighted) -> Callable[[Values], jax.Array]:
         """The energy of the likelihood, with a derivative that is computed together with the value."""
@@ -136,9 +130,8 @@ class RowEnergies:
 
         return total
 
-    def _looked(self, values: Values, arrays: list[Any], rows: Weighted) -> Any:
-        first = self._at(self._some(arrays, slice(1)))
-        likelihood = self._likelihood(arrays, rows)
+    def _look(self, values: Values, arrays: list[Any], rows: Weighted) -> Any:
+        first, likelihood = self._first(arrays), self._likelihood(arrays, rows)
 
         def one(values: Values) -> tuple[Values, jax.Array]:
             z = first.unconstrain(values)
@@ -146,25 +139,22 @@ class RowEnergies:
 
         return _over_draws(one, values)
 
-    def look(self, values: Values, rows: Weighted) -> tuple[Values, np.ndarray]:
-        """Unconstrained values of draws by site, (draw, …), and their log likelihood of some rows, (draw,)."""
-        z, likelihood = self._look(values, self._arrays, rows)
-        return jax.tree.map(np.asarray, z), np.asarray(likelihood, np.float64)
-
-    def _moved(
+    def _move(
         self,
         z: Values,
-        keys: jax.Array,
+        key: jax.Array,
         step_size: jax.Array,
-        inverse_mass_matrix: Values,
+        variances: Values,
         arrays: list[Any],
         target: Weighted,
         changing: Weighted,
-    ) -> Any:
-        first = self._at(self._some(arrays, slice(1)))
+    ) -> tuple[Values, jax.Array, jax.Array]:
+        """Ends of a trajectory of each draw, its acceptance, and log likelihoods of the rows that change."""
+        first = self._first(arrays)
         likelihood, of_changing = (self._likelihood(arrays, rows) for rows in (target, changing))
-        longest = jnp.minimum(_LENGTH, _STEPS * step_size)
-        kernel = RungKernel.of(HMC, self.model)._replace(trajectory_length=longest)
+        length: Any = jnp.minimum(_LENGTH, _STEPS * step_size)
+        kernel = RungKernel.of(HMC, self.model)._replace(trajectory_length=length)
+        metric = ravel_pytree(variances)[0]
 
         def one(own: tuple[Values, jax.Array]) -> Any:
             position, unravel = ravel_pytree(own[0])
@@ -173,41 +163,20 @@ class RowEnergies:
                 z = unravel(position)
                 return first.energies(z)[0] + likelihood(z)
 
-            metric = ravel_pytree(inverse_mass_matrix)[0]
             moved = kernel.move(energy, position, own[1], step_size, metric)
             end = unravel(moved.position)
             return end, moved.accept_prob, -of_changing(end)
 
-        return _over_draws(one, (z, keys))
+        keys = jax.random.split(key, len(jax.tree.leaves(z)[0]))
+        ends, accepted, likelihoods = _over_draws(one, (z, keys))
+        return ends, accepted.mean(), likelihoods
 
-    def move(
-        self, z: Values, key: jax.Array, step_size: float, variances: Values, *rows: Weighted
-    ) -> tuple[Values, float, np.ndarray]:
-        """A trajectory of HMC of each draw, given the first rows.
-
-        :return: its ends, the mean acceptance probability, and log likelihoods of the second rows.
-        """
-        keys = jax.random.split(key, len(next(iter(z.values()))))
-        found = self._move(z, keys, np.float32(step_size), variances, self._arrays, *rows)
-        z, accepted, likelihood = jax.tree.map(np.asarray, found)
-        return z, float(accepted.mean()), likelihood.astype(np.float64)
-
-    def _constrained(self, z: Values, arrays: list[Any]) -> Values:
-        first = self._at(self._some(arrays, slice(1)))
-        return _over_draws(lambda each: first.constrain(each, True), z)
-
-    def constrain(self, z: Values) -> Values:
-        """Values of all sites at unconstrained values, deterministic sites included."""
-        made: Values = self._constrain(z, self._arrays)
-        return made
-
-    def refuse_dependent_rows(self, owner: str, values: Values) -> Values:
-        """Compare the sum over rows with the model at two draws; return the values of all sites at them."""
+    def sites_at(self, owner: str, values: Mapping[str, Array]) -> Values:
+        """Values of all sites at a row, of two draws, at which the sum over rows is that of the model."""
         count = min(self.size, _COMPARED)
-        arrays = self._some(self._whole, slice(self.size - count, self.size))
 
         def both(values: Values, arrays: list[Any]) -> Any:
-            together, first = self._at(arrays), self._at(self._some(arrays, slice(1)))
+            together, first = self._at(arrays), self._first(arrays)
 
             def one(values: Values) -> Any:
                 z = first.unconstrain(values)
@@ -217,6 +186,7 @@ class RowEnergies:
             return jax.vmap(one)(values)
 
         few = {name: value[:2] for name, value in values.items()}
+        arrays = self._mapped(lambda array: array[-count:], self._whole)
         *energies, sites = Program(both, runs_once=True)(few, arrays)
         apart, together = np.asarray(energies, np.float64)
         if not (np.abs(apart - together) <= _ROUNDING * (count + np.abs(together))).all():
@@ -225,7 +195,8 @@ class RowEnergies:
                 f"{count} rows is {together[0].sum():.6g} nats together and {apart[0].sum():.6g} one by one. "
                 "Its posterior does not change by the likelihood of single rows: fit again on all rows."
             )
-        return jax.tree.map(np.asarray, sites)
+        made: Values = sites
+        return made
 
 
 def _over_draws(function: Callable, draws: PyTree) -> Any:

@@ -28,7 +28,7 @@ from numpyro_bnn.fit_check.record import FitCheck
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.posterior.fitted import targets_of
+from numpyro_bnn.posterior.fitted import arguments_of, targets_of
 from numpyro_bnn.posterior.predictions import predict, separate_at
 from numpyro_bnn.posterior.predictive_draws import Predictions, average
 from numpyro_bnn.priors.hierarchical import Hierarchical
@@ -108,14 +108,16 @@ class BNNEstimator(BaseEstimator):
         """The posterior given new rows too, from the draws that are there."""
         if self.calibration is not None:
             raise ValueError(
-                f"{type(self).__name__}: calibration={self.calibration!r} holds rows of a fit out, and none of "
-                "those that come later. Leave it out, and calibrate by `bnn.calibrate` on rows of your own."
+                f"{type(self).__name__}: calibration={self.calibration!r} holds rows of a fit out, and none "
+                "of those that come later. Leave it out, and calibrate by `bnn.calibrate` on other rows."
             )
+        if weights is None and "weights" in arguments_of(self)[1]:
+            weights = np.ones(len(y))
         by_row = {} if weights is None else {"weights": weights}
         run = getattr(self, "mcmc_", self.draws_)
         self.draws_ = update(run, table_like(self, X), y, key=key_from(self.random_state), **by_row)
         # The run knows nothing of the new rows.
-        vars(self).pop("mcmc_", None)
+        self.__dict__.pop("mcmc_", None)
         self.report_ = diagnose(self.draws_, table_like(self, X[:_JUDGED]), y[:_JUDGED])
         warn_of_verdict(type(self).__name__, self.report_)
         return self
@@ -489,8 +491,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         """
         if self.class_weight is not None:
             raise ValueError(
-                f"BNNClassifier: class_weight={self.class_weight!r} depends on all rows, and partial_fit knows "
-                "those of a batch. Give their weights as `sample_weight`."
+                f"BNNClassifier: class_weight={self.class_weight!r} depends on all rows, and partial_fit "
+                "knows those of a batch. Give their weights as `sample_weight`."
             )
         first = not hasattr(self, "draws_")
         if first and classes is None:

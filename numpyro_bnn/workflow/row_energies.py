@@ -84,6 +84,12 @@ class RowEnergies:
         """The potential at the first row, whose prior is that of all rows."""
         return self._at(self._mapped(lambda array: array[:1], arrays))
 
+    def checked_at(self, rows: np.ndarray) -> tuple[tuple, dict[str, Any]]:
+        """The arguments at some rows, (row,), after the checks of a fit."""
+        arrays = self._mapped(lambda array: array[rows], self._whole)
+        self._at(arrays)
+        return Arguments.join(arrays, self._static)
+
     def weighted(self, weights: np.ndarray) -> Weighted:
         """Weights of rows, (row,), as programs take them."""
         (used,) = np.nonzero(weights)

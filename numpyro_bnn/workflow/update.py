@@ -34,6 +34,7 @@ from numpyro_bnn.data.arguments import (
 )
 from numpyro_bnn.data.columns import about_inputs
 from numpyro_bnn.data.row_hashes import KNOWN_ROWS
+from numpyro_bnn.data.units import taken
 from numpyro_bnn.diagnostics.convergence.rhat import ess, mcse_mean
 from numpyro_bnn.fit_check.loo import LEAST_DRAWS
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
@@ -48,7 +49,6 @@ from numpyro_bnn.posterior.training_data import (
 )
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
-from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.workflow.row_energies import RowEnergies, room_for
 
 # A posterior is reached where half as many draws are effective as in the run; a step towards it leaves half
@@ -144,9 +144,10 @@ def update(
     x_new = checked_inputs("update", draws, x_new)
     names = {name: i for i, name in enumerate(names_of(draws.model)) if i in given}
     named = {names.get(name, name): value for name, value in by_row.items()}
-    places = (target_places(draws.model, given) if given and draws.model else frozenset()) - {
-        *named
-    }
+    size = _count("update", {0: given[0]}) if given else 0
+    # The first row tells which argument the target is.
+    first = {place: taken(value, slice(1), size) for place, value in given.items()}
+    places = target_places(draws.model, first) - {*named} if first else ()
     target = next(iter(places)) if len(places) == 1 else place_by_name(draws.model)
     args, kwargs = call_with({0: x_new, target: y_new, **named})
     new = by_place(draws.model, *as_arrays(draws.model, args, kwargs))
@@ -156,11 +157,10 @@ def update(
         return _after(
             "update", run, draws, _Rows(new, frozenset(new), np.ones(more, bool), False, False), key
         )
-    size = _count("update", {0: given[0]})
     if other := {place for place, value in given.items() if is_by_row(value, size)} ^ set(new):
         raise ValueError(
-            "update: the run and the new rows must have a value for each row in the same arguments of the model, "
-            f"got {sorted(map(str, other))} in one of them only. Give those of the run, by their names."
+            "update: the run and the new rows must have values for each row in the same arguments of the "
+            f"model, got {sorted(map(str, other))} in one of them. Give those of the run, by their names."
         )
     try:
         whole = {
@@ -211,7 +211,7 @@ def without(run: Run, rows: ArrayLike, *, key: jax.Array | None = None) -> Updat
     return _after("without", run, draws, _Rows(given, by_row, mask, True, True), key)
 
 
-def _known(owner: str, run: Any, key: jax.Array | None) -> tuple[Draws, dict[Place, PyTree]]:
+def _known(owner: str, run: Any, key: jax.Array | None) -> tuple[Any, dict[Place, PyTree]]:
     """The draws of a run that can be updated, and its arguments as arrays; none where they are not known."""
     if key is not None:
         check_key(owner, key)
@@ -257,12 +257,6 @@ def _after(owner: str, run: Any, draws: Draws, rows: _Rows, key: jax.Array | Non
     """The run after a change of its rows."""
     model: Any = draws.model
     args, kwargs = prepared(model, *call_with(rows.given))
-    if Potential(model, args, kwargs).structure.takes_keys:
-        raise ValueError(
-            f"{owner}: the model draws random numbers that are no sites, as dropout does, so that a row has "
-            "no one likelihood. Leave dropout out, and fit again."
-        )
-    refuse_unknown_indices(owner, model, args, kwargs)
     size, more = rows.changing.size, 0 if rows.removed else int(rows.changing.sum())
     by_row = [
         place in rows.by_row and leaf.shape[:1] == (size,)
@@ -273,6 +267,12 @@ def _after(owner: str, run: Any, draws: Draws, rows: _Rows, key: jax.Array | Non
     kept = run.room if isinstance(run, Updated) else 0
     room = kept if kept >= size else room_for(size, more)
     energies = RowEnergies(model, (args, kwargs), by_row, size, room)
+    if energies.structure.takes_keys:
+        raise ValueError(
+            f"{owner}: the model draws random numbers that are no sites, as dropout does, so that a row has "
+            "no one likelihood. Leave dropout out, and fit again."
+        )
+    refuse_unknown_indices(owner, model, *energies.checked_at(rows.changing))
     latent = _latent(owner, draws, energies)
     sites = {name: np.asarray(value) for name, value in draws.items()}
     if not isinstance(run, Updated):
@@ -288,9 +288,7 @@ def _after(owner: str, run: Any, draws: Draws, rows: _Rows, key: jax.Array | Non
     left = rows.given
     if rows.removed:
         left = {
-            place: jax.tree.map(lambda a: np.asarray(a)[~rows.changing], value)
-            if place in rows.by_row
-            else value
+            place: taken(value, ~rows.changing, size) if place in rows.by_row else value
             for place, value in left.items()
         }
     info |= about_inputs(left[0], draws.info.get("columns", ()), made)
@@ -348,12 +346,12 @@ def _reached(
     weights, k_hat = np.exp(found.log_weights.ravel()), float(found.pareto_k[0])
     copies = np.unique(log_weights, return_inverse=True)[1]
     effective = 1 / np.sum(np.bincount(copies, weights) ** 2)
-    taken, had = _systematic(weights, key), _size(likelihood.reshape(shape))
+    chosen, had = _systematic(weights, key), _size(likelihood.reshape(shape))
     # Errors must not grow from update to update.
     needed = needed or _HALF * min(had, weights.size)
-    log_evidence, size, moves = _log_mean(log_weights), _size(likelihood[taken].reshape(shape)), 0
+    log_evidence, size, moves = _log_mean(log_weights), _size(likelihood[chosen].reshape(shape)), 0
     if k_hat <= found.good_k and effective >= _TENTH * weights.size and size >= needed:
-        made = {name: value.reshape(-1, *value.shape[2:])[taken] for name, value in sites.items()}
+        made = {name: value.reshape(-1, *value.shape[2:])[chosen] for name, value in sites.items()}
     elif rows.known:
         of_chain = np.clip(2 * had, _OF_CHAIN * shape[0], _MOVED) / shape[0]
         chosen = np.arange(weights.size).reshape(shape)[:, :: max(1, int(shape[1] / of_chain))]
@@ -365,8 +363,9 @@ def _reached(
         made = {name: np.asarray(all_sites[name]) for name in sites}
     else:
         raise RuntimeError(
-            f"{owner}: these draws cannot be resampled (Pareto k̂ {k_hat:.2f}, {effective:.0f} effective draws "
-            f"of {weights.size}), and do not keep the rows of their fit, which moves need. Fit again on all rows."
+            f"{owner}: these draws cannot be resampled (Pareto k̂ {k_hat:.2f}, {effective:.0f} of "
+            f"{weights.size} effective), and do not keep the rows of their fit, which moves need. Fit again "
+            "on all rows."
         )
     return {
         "log_evidence": log_evidence,
@@ -403,8 +402,8 @@ def _moved(
         weights = softmax(weighted)
         share = count * np.bincount(first, weights, count)
         key, key_taken = jax.random.split(key)
-        taken = _systematic(weights, key_taken)
-        z, first = {name: value[taken] for name, value in z.items()}, first[taken]
+        chosen = _systematic(weights, key_taken)
+        z, first = {name: value[chosen] for name, value in z.items()}, first[chosen]
         power = 1 - done if rows.removed else done
         target = energies.weighted(np.where(rows.changing, power, 1.0))
         for _ in range(_ROUNDS):

@@ -1,0 +1,297 @@
+"""The posterior given more rows, or fewer: exact for linear models, honest where it cannot be reached."""
+
+import functools
+
+import jax
+import linear_gaussian
+import nets
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from linear_gaussian import BIAS, KERNEL, NOISE, SCALE
+from numpyro.infer import HMC
+from sklearn.exceptions import ConvergenceWarning
+
+import numpyro_bnn as bnn
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
+
+X, Y = linear_gaussian.data(260)
+ROWS = 100
+
+
+def exact(x, y, model=linear_gaussian.model, shape=(4, 500), arguments=None, seed=0):
+    """Independent draws of the posterior, which keep their rows as a run does."""
+    mean, precision = linear_gaussian.posterior(x, y)
+    noise = np.random.default_rng(seed).normal(size=(*shape, len(mean)))
+    drawn = np.float32(mean + noise @ np.linalg.inv(np.linalg.cholesky(precision)))
+    draws = bnn.Draws({KERNEL: drawn[..., :-1, None], BIAS: drawn[..., -1:]}, model)
+    draws._args, draws._kwargs = ((x, y), {}) if arguments is None else arguments
+    return draws
+
+
+def log_evidence(x, y):
+    rows = np.c_[x, np.ones(len(x))]
+    covariance = NOISE**2 * np.eye(len(x)) + SCALE**2 * rows @ rows.T
+    fit = y @ np.linalg.solve(covariance, y)
+    return -0.5 * (np.linalg.slogdet(2 * np.pi * covariance)[1] + fit)
+
+
+def assert_exact(run, x, y, before, unit=1.0):
+    """Means, covariances and log evidence within five Monte Carlo errors of what they are."""
+    mean, precision = linear_gaussian.posterior(x, y)
+    off = linear_gaussian.weights(run) - mean
+    products = off[..., :, None] * off[..., None, :] - np.linalg.inv(precision)
+    errors = mean_errors(np.concatenate([off, products.reshape(*off.shape[:2], -1)], -1))
+    assert errors.known.all()
+    assert (np.abs(errors.mean) < 5 * errors.error).all()
+    # Errors are those of so many draws, and no more than a few times those of independent ones.
+    assert errors.ess.min() > 200
+    gained = log_evidence(x, y) - log_evidence(*before) - (len(y) - len(before[1])) * np.log(unit)
+    assert abs(run.log_evidence - gained) < 5 * run.log_evidence_error
+    assert run.log_evidence_error < 0.1
+    assert run.k_hat < 0.7
+    assert run.effective_size > 500
+
+
+@functools.cache
+def first():
+    return exact(X[:ROWS], Y[:ROWS])
+
+
+@functools.cache
+def updated(more):
+    return bnn.update(first(), X[ROWS : ROWS + more], Y[ROWS : ROWS + more])
+
+
+@pytest.mark.parametrize("more", [1, 10, 100])
+def test_new_rows_give_the_posterior_of_all_rows(more):
+    run, every = updated(more), slice(ROWS + more)
+    assert_exact(run, X[every], Y[every], (X[:ROWS], Y[:ROWS]))
+    assert (run.moves > 0) == (more == 100)
+    assert run[KERNEL].shape == (4, 500, 3, 1)
+
+
+@pytest.mark.parametrize("less", [1, 10, 50])
+def test_rows_that_are_taken_away_are_forgotten(less):
+    rows = np.arange(less) if less == 1 else np.arange(ROWS) < less
+    run, left = bnn.without(first(), rows), slice(less, ROWS)
+    assert_exact(run, X[left], Y[left], (X[:ROWS], Y[:ROWS]))
+    np.testing.assert_array_equal(run._args[0], X[left])
+
+
+def test_moves_reach_what_no_weights_reach():
+    """The posterior of few rows is wide: that of many is far in its tail."""
+    run = bnn.update(exact(X[:4], Y[:4]), X[4:], Y[4:])
+    assert run.moves > 2
+    assert_exact(bnn.Draws(run), X, Y, (X, Y)) if False else None
+    mean, precision = linear_gaussian.posterior(X, Y)
+    errors = mean_errors(linear_gaussian.weights(run))
+    assert (np.abs(errors.mean - mean) < 5 * errors.error).all()
+    np.testing.assert_allclose(errors.sd, np.sqrt(np.diag(np.linalg.inv(precision))), rtol=0.15)
+    gained = log_evidence(X, Y) - log_evidence(X[:4], Y[:4])
+    assert abs(run.log_evidence - gained) < 5 * run.log_evidence_error
+
+
+def test_a_second_batch_compiles_nothing_and_scores_add_up():
+    run, gained, squares = (
+        updated(10),
+        updated(10).log_evidence,
+        updated(10).log_evidence_error ** 2,
+    )
+    bnn.update(run, X[110:120], Y[110:120])
+    with nets.compilations() as compiled:
+        for begin in range(110, 160, 10):
+            run = bnn.update(run, X[begin : begin + 10], Y[begin : begin + 10])
+            gained, squares = gained + run.log_evidence, squares + run.log_evidence_error**2
+    assert not compiled
+    total = log_evidence(X[:160], Y[:160]) - log_evidence(X[:ROWS], Y[:ROWS])
+    assert abs(gained - total) < 5 * np.sqrt(squares)
+    back = bnn.without(run, np.arange(ROWS, 160))
+    assert_exact(back, X[:ROWS], Y[:ROWS], (X[:160], Y[:160]))
+
+
+def test_errors_of_dependent_draws_stay_those_of_dependent_draws():
+    """A run that repeats each draw ten times has a tenth of them, before and after."""
+    few = exact(X[:ROWS], Y[:ROWS], shape=(4, 50))
+    repeated = {name: np.repeat(value, 10, 1) for name, value in few.items()}
+    draws = bnn.Draws(repeated, few.model)
+    draws._args = few._args
+    for more in (1, 100):
+        run = bnn.update(draws, X[ROWS : ROWS + more], Y[ROWS : ROWS + more])
+        if more == 1:
+            assert mean_errors(linear_gaussian.weights(run)).ess.max() < 250
+            assert run.effective_size < 250
+
+
+def with_offset(x, y=None, offset=0.0):
+    """The model, with a known part of the mean for each row."""
+    linear_gaussian.nets.linear_regression(
+        x, None if y is None else y - offset, scale=SCALE, noise=NOISE
+    )
+
+
+def test_further_arguments_by_row_are_given_by_name():
+    offset = np.linspace(0.0, 5.0, 110)
+    arguments = (X[:ROWS], Y[:ROWS] + offset[:ROWS]), {"offset": offset[:ROWS]}
+    draws = exact(X[:ROWS], Y[:ROWS], with_offset, arguments=arguments)
+    new = slice(ROWS, 110)
+    run = bnn.update(draws, X[new], Y[new] + offset[new], offset=offset[new])
+    assert_exact(run, X[:110], Y[:110], (X[:ROWS], Y[:ROWS]))
+    with pytest.raises(ValueError, match="same arguments of the model, got .*offset"):
+        bnn.update(draws, X[new], Y[new])
+
+
+@functools.cache
+def ready():
+    """A ready model with draws of its exact posterior, in units of the first rows."""
+    x, y = 3 * X[:ROWS] + 5, 10 * Y[:ROWS] - 40
+    model = bnn.regression(nets.Wide(), bnn.priors.Normal(SCALE), x, y, noise=NOISE)
+    return model, x, y
+
+
+def test_a_ready_model_keeps_the_units_of_its_first_fit():
+    x, y = 3 * X + 5, 10 * Y - 40
+    x[ROWS:] += 1.0
+    model = bnn.regression(
+        bnn.MLP((), 1), bnn.priors.Normal(SCALE), x[:ROWS], y[:ROWS], noise=NOISE
+    )
+    units = model.standardization
+    rows, targets = (x - units.x_mean) / units.x_scale, (y - units.y_mean) / units.y_scale
+    draws = exact(rows[:ROWS], targets[:ROWS], model, arguments=((x[:ROWS], y[:ROWS]), {}))
+    run = bnn.update(draws, x[ROWS:110], y[ROWS:110])
+    before = rows[:ROWS], targets[:ROWS]
+    assert_exact(run, rows[:110], targets[:110], before, float(units.y_scale))
+    assert model.standardization is units
+    assert run.model is model
+    np.testing.assert_array_equal(run._args[1], y[:110])
+
+
+def test_a_run_is_a_run_afterwards(tmp_path):
+    mcmc = bnn.MCMC(HMC(linear_gaussian.model), num_warmup=200, num_samples=400, num_chains=2,
+                    progress_bar=False)  # fmt: skip
+    mcmc.run(jax.random.key(0), X[:ROWS], y=Y[:ROWS])
+    run = bnn.update(mcmc, X[ROWS:105], Y[ROWS:105])
+    exactly, _ = linear_gaussian.posterior(X[:105], Y[:105])
+    mean = np.asarray(bnn.predict(None, run, X[:20]).mean)
+    errors = mean_errors(mean)
+    assert (np.abs(errors.mean - np.c_[X[:20], np.ones(20)] @ exactly) < 5 * errors.error).all()
+    assert bnn.diagnose(run, X[:20], Y[:20]).verdict == "within_tolerance"
+    assert bnn.check_fit(run).loo.by_row.size == 105
+    idata = bnn.to_inference_data(run)
+    assert idata["observed_data"]["y"].size == 105
+    loaded = bnn.load(bnn.save(run, tmp_path / "run"), linear_gaussian.model)
+    assert loaded.info["updated"]["log_evidence"] == run.log_evidence
+    again = bnn.update(loaded, X[105:110], Y[105:110])
+    kept = bnn.update(run, X[105:110], Y[105:110])
+    assert again.log_evidence == pytest.approx(kept.log_evidence, abs=1e-4)
+    with pytest.raises(ValueError, match="105 calibration rows are training rows"):
+        bnn.calibrate(run, X[:105], Y[:105])
+    with pytest.raises(RuntimeError, match=r"update: these draws cannot be resampled .* Fit again"):
+        bnn.update(loaded, X[105:205], Y[105:205] + 9)
+    with pytest.raises(ValueError, match="without: these draws do not keep the rows"):
+        bnn.without(loaded, [0])
+
+
+def centred(x, y=None):
+    """Rows depend on the others by their mean."""
+    linear_gaussian.model(x - x.mean(0), y)
+
+
+def latent_rows(x, y=None):
+    linear_gaussian.model(x, None)
+    with numpyro.plate("rows", len(x)):
+        u = numpyro.sample("u", dist.Normal())
+        numpyro.sample("z", dist.Normal(u), obs=y)
+
+
+def on_rows(x, y=None):
+    """The prior knows the number of rows."""
+    nets.linear_regression(x, y, scale=SCALE * len(x) ** 0.5, noise=NOISE)
+
+
+def changed(draws, model=None, **info):
+    made = bnn.Draws(draws, model or draws.model, info=info)
+    made._args = draws._args
+    return made
+
+
+def hot(draws):
+    made = changed(draws)
+    made.stats["temperature"] = np.full((4, 500), 0.5)
+    return made
+
+
+REFUSED = {
+    "rows that depend on one another": (lambda d: changed(d, centred), "depend on one another"),
+    "a prior that depends on rows": (lambda d: changed(d, on_rows), "its prior on the rows"),
+    "a mixture": (lambda d: changed(d, weights=[1.0]), "stacked mixture"),
+    "a choice of draws": (lambda d: changed(d, thinned={}), "chosen by `thin`"),
+    "an approximation": (lambda d: changed(d, approximation=True), "of an approximation"),
+    "another temperature": (hot, "temperature 0.5"),
+    "no model": (lambda d: bnn.Draws(d), "no model"),
+    "few draws": (lambda d: bnn.Draws({n: v[:, :20] for n, v in d.items()}, d.model), "too few"),
+    "a site without draws": (
+        lambda d: changed({KERNEL: d[KERNEL]} | {}, d.model) if False else _without_bias(d),
+        "no draws of the latent site",
+    ),
+}
+
+
+def _without_bias(draws):
+    made = bnn.Draws({KERNEL: draws[KERNEL]}, draws.model)
+    made._args = draws._args
+    return made
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_has_no_new_posterior_is_refused(case):
+    make, said = REFUSED[case]
+    with pytest.raises(ValueError, match=f"^update: .*{said}"):
+        bnn.update(make(first()), X[:3], Y[:3])
+
+
+def test_latent_values_of_rows_are_refused():
+    draws = bnn.Draws({**first(), "u": np.zeros((4, 500, ROWS))}, latent_rows)
+    draws._args = first()._args
+    with pytest.raises(ValueError, match="'u' has shape .* it has values for each row"):
+        bnn.update(draws, X[:3], Y[:3])
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "said"),
+    [
+        (X[:3], Y[:2], r"the same positive number of rows, got \[\(2,\), \(3,\)\]"),
+        (X[:0], Y[:0], "the same positive number of rows"),
+        (X[:3, :2], Y[:3], r"expected"),
+        (X[:3], np.full(3, np.nan), "not finite|NaN"),
+        (X[:3], np.ones((3, 2)), "another form"),
+    ],
+)
+def test_rows_of_another_form_are_refused(x, y, said):
+    with pytest.raises(ValueError, match=said):
+        bnn.update(first(), x, y)
+
+
+@pytest.mark.parametrize("rows", [[], [ROWS], [0.5], np.ones(3, bool), np.arange(ROWS)])
+def test_rows_that_are_not_there_are_refused(rows):
+    with pytest.raises(ValueError, match="^without: rows "):
+        bnn.without(first(), np.asarray(rows))
+
+
+def test_a_posterior_that_is_not_reached_is_not_given():
+    """Chains stay in two modes, and the new rows are of neither."""
+
+    def model(x, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", len(x)):
+            # Moves past |slope| = 1 are rejected.
+            wall = numpyro.deterministic("wall", 1e6 * (abs(slope) > 1))
+            numpyro.sample("y", dist.Normal(x[:, 0] * slope + wall, 0.001), obs=y)
+
+    narrow = np.random.default_rng(0).uniform(-1e-9, 1e-9, (4, 100)) + 1.0
+    draws = bnn.Draws({"slope": np.float32(narrow)}, model)
+    x = np.ones((5, 1), np.float32)
+    draws._args = (x, np.ones(5, np.float32))
+    with pytest.raises(RuntimeError, match="was not reached from these draws: .* Fit again"):
+        bnn.update(draws, x, np.full(5, -5.0, np.float32))

@@ -52,7 +52,7 @@ from numpyro_bnn.potential.known_indices import refuse_unknown_indices
 from numpyro_bnn.workflow.row_energies import RowEnergies, room_for
 
 # A posterior is reached where half as many draws are effective as in the run; a step towards it leaves half
-# of all, and importance weights alone a tenth, copies counted as one.
+# of all, and importance weights alone a tenth of those that are no copies.
 _HALF, _TENTH = 0.5, 0.1
 # Draws of each chain and in all that are moved, at least and at most: twice as many as are effective.
 _OF_CHAIN, _MOVED = 100, 2000
@@ -345,12 +345,13 @@ def _reached(
     found = smoothed(-log_weights.reshape(*shape, 1), _size(share) / share.size)
     weights, k_hat = np.exp(found.log_weights.ravel()), float(found.pareto_k[0])
     copies = np.unique(log_weights, return_inverse=True)[1]
-    effective = 1 / np.sum(np.bincount(copies, weights) ** 2)
+    of_each = np.bincount(copies, weights)
+    effective = 1 / np.sum(of_each**2)
     chosen, had = _systematic(weights, key), _size(likelihood.reshape(shape))
     # Errors must not grow from update to update.
     needed = needed or _HALF * min(had, weights.size)
     log_evidence, size, moves = _log_mean(log_weights), _size(likelihood[chosen].reshape(shape)), 0
-    if k_hat <= found.good_k and effective >= _TENTH * weights.size and size >= needed:
+    if k_hat <= found.good_k and effective >= _TENTH * of_each.size and size >= needed:
         made = {name: value.reshape(-1, *value.shape[2:])[chosen] for name, value in sites.items()}
     elif rows.known:
         of_chain = np.clip(2 * had, _OF_CHAIN * shape[0], _MOVED) / shape[0]
@@ -364,7 +365,7 @@ def _reached(
     else:
         raise RuntimeError(
             f"{owner}: these draws cannot be resampled (Pareto k̂ {k_hat:.2f}, {effective:.0f} of "
-            f"{weights.size} effective), and do not keep the rows of their fit, which moves need. Fit again "
+            f"{of_each.size} effective), and do not keep the rows of their fit, which moves need. Fit again "
             "on all rows."
         )
     return {

@@ -161,7 +161,7 @@ FUNCTIONS = """
     gradients laplace likelihoods load map_estimate mean_field moves optimize plots potential_of
     preconditioners predict prior_predictive priors random_module randomized_map references save schedules
     scores
-    second_opinion stack stacking_weights swag to_inference_data to_params
+    second_opinion stack stacking_weights swag to_inference_data to_params update without
 """
 
 

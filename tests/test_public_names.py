@@ -14,7 +14,7 @@ NAMES = {
         from_params gradients laplace likelihoods load map_estimate mean_field moves neal
         optimize parameterize plots potential_of preconditioners predict prior_predictive
         priors random_module randomized_map references regression save schedules scores second_opinion
-        stack stacking_weights swag thin to_inference_data to_params
+        stack stacking_weights swag thin to_inference_data to_params update without
     """,
     "diagnostics": """
         ChainAgreement Disagreement DistinctFunctions HiddenLayer QuantileDifference Relabelling

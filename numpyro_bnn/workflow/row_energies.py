@@ -195,7 +195,7 @@ class RowEnergies:
         arrays = self._mapped(lambda array: array[-count:], self._whole)
         *energies, sites = Program(both, runs_once=True)(few, arrays)
         apart, together = np.asarray(energies, np.float64)
-        if not (np.abs(apart - together) <= _ROUNDING * (count + np.abs(together))).all():
+        if not np.isclose(apart, together, _ROUNDING, _ROUNDING * count, equal_nan=True).all():
             raise ValueError(
                 f"{owner}: rows of this model depend on one another, or its prior on the rows: the energy of "
                 f"{count} rows is {together[0].sum():.6g} nats together and {apart[0].sum():.6g} one by one. "

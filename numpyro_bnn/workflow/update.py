@@ -54,6 +54,8 @@ from numpyro_bnn.workflow.row_energies import RowEnergies, room_for
 # A posterior is reached where half as many draws are effective as in the run; a step towards it leaves half
 # of all, and importance weights alone a tenth of those that are no copies.
 _HALF, _TENTH = 0.5, 0.1
+# The largest error of the log evidence, in nats: that of two chains out of four that rows hold impossible.
+_UNKNOWN = 0.5
 # Draws of each chain and in all that are moved, at least and at most: twice as many as are effective.
 _OF_CHAIN, _MOVED = 100, 2000
 # Most powers, and trajectories at one power.
@@ -154,9 +156,8 @@ def update(
     new = {place: value for place, value in new.items() if value is not None}
     more = _count("update", new)
     if not given:
-        return _after(
-            "update", run, draws, _Rows(new, frozenset(new), np.ones(more, bool), False, False), key
-        )
+        rows = _Rows(new, frozenset(new), np.ones(more, bool), False, False)
+        return _after("update", draws, rows, key)
     if other := {place for place, value in given.items() if is_by_row(value, size)} ^ set(new):
         raise ValueError(
             "update: the run and the new rows must have values for each row in the same arguments of the "
@@ -172,7 +173,7 @@ def update(
             f"update: new rows have another form than those of the run: {error}"
         ) from error
     rows = _Rows(given | whole, frozenset(new), np.arange(size + more) >= size, False, True)
-    return _after("update", run, draws, rows, key)
+    return _after("update", draws, rows, key)
 
 
 def without(run: Run, rows: ArrayLike, *, key: jax.Array | None = None) -> Updated:
@@ -208,7 +209,7 @@ def without(run: Run, rows: ArrayLike, *, key: jax.Array | None = None) -> Updat
             f"without: rows are {mask.sum()} of {size} rows. Take one away or more, and leave one."
         )
     by_row = frozenset(place for place, value in given.items() if is_by_row(value, size))
-    return _after("without", run, draws, _Rows(given, by_row, mask, True, True), key)
+    return _after("without", draws, _Rows(given, by_row, mask, True, True), key)
 
 
 def _known(owner: str, run: Any, key: jax.Array | None) -> tuple[Any, dict[Place, PyTree]]:
@@ -253,7 +254,7 @@ def _count(owner: str, arguments: Mapping[Place, PyTree]) -> int:
     return int(sizes.pop()[0])
 
 
-def _after(owner: str, run: Any, draws: Draws, rows: _Rows, key: jax.Array | None) -> Updated:
+def _after(owner: str, draws: Draws, rows: _Rows, key: jax.Array | None) -> Updated:
     """The run after a change of its rows."""
     model: Any = draws.model
     args, kwargs = prepared(model, *call_with(rows.given))
@@ -264,7 +265,9 @@ def _after(owner: str, run: Any, draws: Draws, rows: _Rows, key: jax.Array | Non
         for leaf in jax.tree.leaves(value)
         if isinstance(leaf, (np.ndarray, jax.Array))
     ]
-    kept = run.room if isinstance(run, Updated) else 0
+    # An estimator holds such draws too.
+    before = draws if isinstance(draws, Updated) else None
+    kept = before.room if before else 0
     room = kept if kept >= size else room_for(size, more)
     energies = RowEnergies(model, (args, kwargs), by_row, size, room)
     if energies.structure.takes_keys:
@@ -275,7 +278,7 @@ def _after(owner: str, run: Any, draws: Draws, rows: _Rows, key: jax.Array | Non
     refuse_unknown_indices(owner, model, *energies.checked_at(rows.changing))
     latent = _latent(owner, draws, energies)
     sites = {name: np.asarray(value) for name, value in draws.items()}
-    if not isinstance(run, Updated):
+    if before is None:
         again = energies.sites_at(owner, latent)
         sites = {n: v for n, v in sites.items() if n in latent or _is_same(v, again.get(n))}
     key = jax.random.fold_in(jax.random.key(0) if key is None else key, size)
@@ -368,9 +371,15 @@ def _reached(
             f"{of_each.size} effective), and do not keep the rows of their fit, which moves need. Fit again "
             "on all rows."
         )
+    error = float(mcse_mean(share)) if np.ptp(share) > 0 else 0.0
+    if error > _UNKNOWN:
+        raise RuntimeError(
+            f"{owner}: the rows decide between chains, or between few draws, whose weights are not known: "
+            f"the error of their log evidence is {error:.2f} nats, {_UNKNOWN} at most. Fit again on all rows."
+        )
     return {
         "log_evidence": log_evidence,
-        "log_evidence_error": float(mcse_mean(share)) if np.ptp(share) > 0 else 0.0,
+        "log_evidence_error": error,
         "k_hat": k_hat,
         "effective_size": size,
         "needed": needed,

@@ -276,6 +276,16 @@ def test_a_posterior_that_is_not_reached_is_not_given(limit, monkeypatch):
         bnn.update(exact(X[:4], Y[:4]), X[4:], Y[4:])
 
 
+def test_rows_that_decide_between_chains_are_not_weighed():
+    """Two chains in each of two modes: nobody knows their masses, and the rows are of one."""
+    draws, modes = first(), np.array([0.0, 0.0, 3.0, 3.0], np.float32)
+    apart = {KERNEL: draws[KERNEL], BIAS: draws[BIAS] + modes[:, None, None]}
+    apart = bnn.Draws(apart, draws.model)
+    apart._args = draws._args
+    with pytest.raises(RuntimeError, match=r"the rows decide between chains, .* Fit again"):
+        bnn.update(apart, X[ROWS:110], Y[ROWS:110])
+
+
 @pytest.fixture(scope="module")
 def settings():
     longer = {"num_samples": 100, "thinning": 1, "num_chains": 2}

@@ -21,8 +21,8 @@ def why_not_the_posterior(draws: Draws) -> str | None:
     """Why draws are none of the posterior, and what to do; None where nothing is known against them."""
     if "weights" in draws.info:
         return (
-            "these draws are of a stacked mixture of chains, which is no posterior: leaving a row "
-            "out would change the chains and their weights. Take the run itself, such as `fitted.mcmc`."
+            "these draws are of a stacked mixture of chains, which is no posterior: other rows would "
+            "change the chains and their weights. Take the run itself, such as `fitted.mcmc`."
         )
     if "thinned" in draws.info:
         return (
@@ -32,9 +32,9 @@ def why_not_the_posterior(draws: Draws) -> str | None:
     temperature = np.asarray(draws.stats.get("temperature", 1.0), np.float64)
     if not np.allclose(temperature, 1.0, rtol=0, atol=1e-6):
         return (
-            f"these draws have temperature {np.ravel(temperature)[-1]:.3g}, and leave-one-out "
-            "needs draws of the posterior, temperature 1. Run with `temperature=1`, or score rows that were "
-            "held out (`bnn.scores.lppd`)."
+            f"these draws have temperature {np.ravel(temperature)[-1]:.3g}, and weights by densities of "
+            "rows are for draws of the posterior, temperature 1. Run with `temperature=1`, or score rows that "
+            "were held out (`bnn.scores.lppd`)."
         )
     return None
 

@@ -16,7 +16,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import (
+    _check_partial_fit_first_call,
+    check_classification_targets,
+)
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from numpyro_bnn._calls import all_or_nothing
@@ -440,17 +443,14 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         :raises TypeError: for columns of texts, categories or dates.
         :raises ValueError: for missing values, a setting out of range, or if all labels are of one class.
         """
-        return self._fit_classes(X, y, sample_weight, None)
-
-    def _fit_classes(
-        self, X: Any, y: Any, sample_weight: ArrayLike | None, classes: ArrayLike | None
-    ) -> "BNNClassifier":
-        """Fit labels of given classes; without any, of those among them."""
         X, y = validated(self, X, y, reset=True)
         check_classification_targets(y)
-        y = column_or_1d(y, warn=True)
-        self.classes_ = np.unique(y if classes is None else np.asarray(classes))
-        labels = targets_of(self, y, type(self).__name__)
+        self.classes_ = np.unique(y)
+        return self._fit_labels(X, y, sample_weight)
+
+    def _fit_labels(self, X: Any, y: Any, sample_weight: ArrayLike | None) -> "BNNClassifier":
+        """Sample the posterior given labels, whose classes are known."""
+        labels = targets_of(self, column_or_1d(y, warn=True), type(self).__name__)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"BNNClassifier: y holds one class alone, {self.classes_[0]}, expected at least 2 "
@@ -494,20 +494,9 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
                 f"BNNClassifier: class_weight={self.class_weight!r} depends on all rows, and partial_fit "
                 "knows those of a batch. Give their weights as `sample_weight`."
             )
-        first = not hasattr(self, "draws_")
-        if first and classes is None:
-            raise ValueError(
-                "BNNClassifier: the first call of partial_fit fixes the classes. Give them: `classes=`."
-            )
-        if first:
-            return self._fit_classes(X, y, sample_weight, classes)
-        if classes is not None and not np.array_equal(
-            np.unique(np.asarray(classes)), self.classes_
-        ):
-            raise ValueError(
-                f"BNNClassifier: classes={classes!r} are others than in the first call, "
-                f"{self.classes_.tolist()}. Leave them out, or fit again."
-            )
+        if _check_partial_fit_first_call(self, classes):
+            X, y = validated(self, X, y, reset=True)
+            return self._fit_labels(X, y, sample_weight)
         X, y = added(self, X, y)
         labels = targets_of(self, y, "BNNClassifier")
         updated: BNNClassifier = self._update(*weights_of(X, labels, sample_weight))

@@ -99,14 +99,17 @@ class Updated(Draws):
         self.moves: int = found["moves"]
 
 
-class _Rows(NamedTuple):
-    """Arguments of a model that hold the rows before and after a change."""
+class _Change(NamedTuple):
+    """A change of the rows of a run, and arguments of its model that hold those before and after."""
 
+    owner: str
+    draws: Draws
     given: dict[Place, PyTree]
     by_row: frozenset[Place]
     changing: np.ndarray  # which rows come or go, (row,)
-    removed: bool
-    known: bool  # whether the rows before are among them
+    key: jax.Array | None
+    removed: bool = False
+    known: bool = True  # whether the rows before are among them
 
 
 def update(
@@ -156,24 +159,22 @@ def update(
     new = {place: value for place, value in new.items() if value is not None}
     more = _count("update", new)
     if not given:
-        rows = _Rows(new, frozenset(new), np.ones(more, bool), False, False)
-        return _after("update", draws, rows, key)
+        every = np.ones(more, bool)
+        return _after(_Change("update", draws, new, frozenset(new), every, key, known=False))
     if other := {place for place, value in given.items() if is_by_row(value, size)} ^ set(new):
         raise ValueError(
             "update: the run and the new rows must have values for each row in the same arguments of the "
             f"model, got {sorted(map(str, other))} in one of them. Give those of the run, by their names."
         )
     try:
-        whole = {
-            place: jax.tree.map(lambda a, b: np.concatenate([a, b]), given[place], value)
-            for place, value in new.items()
-        }
+        for place, value in new.items():
+            given[place] = jax.tree.map(lambda a, b: np.concatenate([a, b]), given[place], value)
     except ValueError as error:
         raise ValueError(
             f"update: new rows have another form than those of the run: {error}"
         ) from error
-    rows = _Rows(given | whole, frozenset(new), np.arange(size + more) >= size, False, True)
-    return _after("update", draws, rows, key)
+    changing = np.arange(size + more) >= size
+    return _after(_Change("update", draws, given, frozenset(new), changing, key))
 
 
 def without(run: Run, rows: ArrayLike, *, key: jax.Array | None = None) -> Updated:
@@ -209,7 +210,7 @@ def without(run: Run, rows: ArrayLike, *, key: jax.Array | None = None) -> Updat
             f"without: rows are {mask.sum()} of {size} rows. Take one away or more, and leave one."
         )
     by_row = frozenset(place for place, value in given.items() if is_by_row(value, size))
-    return _after("without", draws, _Rows(given, by_row, mask, True, True), key)
+    return _after(_Change("without", draws, given, by_row, mask, key, removed=True))
 
 
 def _known(owner: str, run: Any, key: jax.Array | None) -> tuple[Any, dict[Place, PyTree]]:
@@ -254,67 +255,54 @@ def _count(owner: str, arguments: Mapping[Place, PyTree]) -> int:
     return int(sizes.pop()[0])
 
 
-def _after(owner: str, draws: Draws, rows: _Rows, key: jax.Array | None) -> Updated:
+def _after(change: _Change) -> Updated:
     """The run after a change of its rows."""
+    owner, draws, changing, size = change.owner, change.draws, change.changing, change.changing.size
     model: Any = draws.model
-    args, kwargs = prepared(model, *call_with(rows.given))
-    size, more = rows.changing.size, 0 if rows.removed else int(rows.changing.sum())
+    args, kwargs = prepared(model, *call_with(change.given))
     by_row = [
-        place in rows.by_row and leaf.shape[:1] == (size,)
+        place in change.by_row and leaf.shape[:1] == (size,)
         for place, value in (*enumerate(args), *sorted(kwargs.items()))
         for leaf in jax.tree.leaves(value)
         if isinstance(leaf, (np.ndarray, jax.Array))
     ]
-    # An estimator holds such draws too.
-    before = draws if isinstance(draws, Updated) else None
-    kept = before.room if before else 0
-    room = kept if kept >= size else room_for(size, more)
+    room = draws.room if isinstance(draws, Updated) else 0
+    room = room if room >= size else room_for(size, 0 if change.removed else int(changing.sum()))
     energies = RowEnergies(model, (args, kwargs), by_row, size, room)
     if energies.structure.takes_keys:
         raise ValueError(
             f"{owner}: the model draws random numbers that are no sites, as dropout does, so that a row has "
             "no one likelihood. Leave dropout out, and fit again."
         )
-    refuse_unknown_indices(owner, model, *energies.checked_at(rows.changing))
+    refuse_unknown_indices(owner, model, *energies.checked_at(changing))
     latent = _latent(owner, draws, energies)
     sites = {name: np.asarray(value) for name, value in draws.items()}
-    if before is None:
+    if not isinstance(draws, Updated):
         again = energies.sites_at(owner, latent)
         sites = {n: v for n, v in sites.items() if n in latent or _is_same(v, again.get(n))}
-    key = jax.random.fold_in(jax.random.key(0) if key is None else key, size)
-    needed = draws.info.get("updated", {}).get("needed", 0.0)
-    found, made = _reached(owner, energies, latent, sites, rows, needed, key)
+    found, made = _reached(change, energies, latent, sites)
     info = draws.info | {"updated": found}
-    if not rows.known:
+    if not change.known:
         return Updated(made, model, info, room=room)
     info.pop(KNOWN_ROWS, None)
-    left = rows.given
-    if rows.removed:
-        left = {
-            place: taken(value, ~rows.changing, size) if place in rows.by_row else value
-            for place, value in left.items()
-        }
+    left = change.given
+    if change.removed:
+        left |= {place: taken(left[place], ~changing, size) for place in change.by_row}
     info |= about_inputs(left[0], draws.info.get("columns", ()), made)
     return Updated(made, model, info, call_with(left), room)
 
 
 def _latent(owner: str, draws: Draws, energies: RowEnergies) -> Sites:
     """Draws of all latent sites, (draw, …), none of which has a value for each row."""
-    found = {}
-    for name in energies.structure.latent:
-        shape = energies.structure.sites[name].shape
-        if name not in draws:
+    shapes = {name: energies.structure.sites[name].shape for name in energies.structure.latent}
+    for name, shape in shapes.items():
+        if name not in draws or np.shape(draws[name])[2:] != shape:
+            there = f"shape {np.shape(draws[name])[2:]}" if name in draws else "no draws"
             raise ValueError(
-                f"{owner}: there are no draws of the latent site '{name}', so that rows have no likelihood. "
-                "Run without `record=`, or fit again on all rows."
+                f"{owner}: the latent site '{name}' has {there} in this run, and shape {shape} at one row. "
+                "Draws of all latent sites are needed, and a value for each row is not known of new rows."
             )
-        if np.shape(draws[name])[2:] != shape:
-            raise ValueError(
-                f"{owner}: the latent site '{name}' has shape {np.shape(draws[name])[2:]} in the draws, and "
-                f"{shape} at one row: it has values for each row. New rows have none; fit again on all rows."
-            )
-        found[name] = np.asarray(draws[name]).reshape(-1, *shape)
-    return found
+    return {name: np.asarray(draws[name]).reshape(-1, *shape) for name, shape in shapes.items()}
 
 
 def _is_same(stored: np.ndarray, again: Any) -> bool:
@@ -324,23 +312,18 @@ def _is_same(stored: np.ndarray, again: Any) -> bool:
 
 
 def _reached(
-    owner: str,
-    energies: RowEnergies,
-    latent: Sites,
-    sites: Sites,
-    rows: _Rows,
-    needed: float,
-    key: jax.Array,
+    change: _Change, energies: RowEnergies, latent: Sites, sites: Sites
 ) -> tuple[dict[str, float], Sites]:
     """What was found on the way to the new posterior, and its draws."""
-    shape = next(iter(sites.values())).shape[:2]
-    changing = energies.weighted(rows.changing)
-    look = energies.look(latent, energies.arrays, changing)
+    owner, shape = change.owner, next(iter(sites.values())).shape[:2]
+    key = jax.random.key(0) if change.key is None else change.key
+    key = jax.random.fold_in(key, energies.size)
+    look = energies.look(latent, energies.arrays, energies.weighted(change.changing))
     z, likelihood = jax.tree.map(np.asarray, look)
-    log_weights = (-1.0 if rows.removed else 1.0) * likelihood.astype(np.float64)
+    log_weights = (-1.0 if change.removed else 1.0) * likelihood.astype(np.float64)
     if not np.isfinite(log_weights.max()) or np.isnan(log_weights).any():
         raise ValueError(
-            f"{owner}: the log density of these {rows.changing.sum()} rows is not finite under some draws. "
+            f"{owner}: the log density of these {change.changing.sum()} rows is not finite under some draws. "
             "Check them for missing values, and for targets that the model holds impossible."
         )
     log_weights = np.maximum(log_weights, log_weights.max() - _NO_WEIGHT)
@@ -352,15 +335,15 @@ def _reached(
     effective = 1 / np.sum(of_each**2)
     chosen, had = _systematic(weights, key), _size(likelihood.reshape(shape))
     # Errors must not grow from update to update.
-    needed = needed or _HALF * min(had, weights.size)
+    needed = change.draws.info.get("updated", {}).get("needed", _HALF * min(had, weights.size))
     log_evidence, size, moves = _log_mean(log_weights), _size(likelihood[chosen].reshape(shape)), 0
     if k_hat <= found.good_k and effective >= _TENTH * of_each.size and size >= needed:
         made = {name: value.reshape(-1, *value.shape[2:])[chosen] for name, value in sites.items()}
-    elif rows.known:
+    elif change.known:
         of_chain = np.clip(2 * had, _OF_CHAIN * shape[0], _MOVED) / shape[0]
         chosen = np.arange(weights.size).reshape(shape)[:, :: max(1, int(shape[1] / of_chain))]
         z = {name: value[chosen] for name, value in z.items()}
-        way = _moved(owner, energies, z, log_weights[chosen], rows, needed, key)
+        way = _moved(change, energies, z, log_weights[chosen], needed, key)
         z, share, log_evidence, size, moves = way
         shape = share.shape
         all_sites = energies.constrain(z, energies.arrays)
@@ -388,13 +371,12 @@ def _reached(
 
 
 def _moved(
-    owner: str,
+    change: _Change,
     energies: RowEnergies,
     z: Sites,
     log_weights: np.ndarray,
-    rows: _Rows,
     needed: float,
-    key: jax.Array,
+    key: Any,
 ) -> tuple[Sites, np.ndarray, float, float, int]:
     """Sequential Monte Carlo: draws, weight of each first draw, log evidence, effective size, moves."""
     shape, count = log_weights.shape, log_weights.size
@@ -402,7 +384,7 @@ def _moved(
     z = {name: value.reshape(count, *value.shape[2:]) for name, value in z.items()}
     log_weights, first, share = log_weights.ravel(), np.arange(count), np.ones(count)
     step_size = sum(value[0].size for value in z.values()) ** -0.25
-    changing, sign = energies.weighted(rows.changing), -1.0 if rows.removed else 1.0
+    changing, sign = energies.weighted(change.changing), -1.0 if change.removed else 1.0
     log_evidence, done, moves, accepted, size = 0.0, 0.0, 0, 0.0, 0.0
     for _ in range(_POWERS):
         part = _part((1 - done) * log_weights)
@@ -414,8 +396,8 @@ def _moved(
         key, key_taken = jax.random.split(key)
         chosen = _systematic(weights, key_taken)
         z, first = {name: value[chosen] for name, value in z.items()}, first[chosen]
-        power = 1 - done if rows.removed else done
-        target = energies.weighted(np.where(rows.changing, power, 1.0))
+        power = 1 - done if change.removed else done
+        target = energies.weighted(np.where(change.changing, power, 1.0))
         for _ in range(_ROUNDS):
             key, key_move = jax.random.split(key)
             within = {n: v.reshape(*shape, *v.shape[1:]).var(1).mean(0) for n, v in z.items()}
@@ -432,9 +414,9 @@ def _moved(
         if done == 1:
             return z, share.reshape(shape), log_evidence, size, moves
     raise RuntimeError(
-        f"{owner}: the posterior after this change of {rows.changing.sum()} rows was not reached from these "
-        f"draws: {moves} trajectories of each went {done:.0%} of the way, {accepted:.0%} of the last are "
-        f"accepted, and {size:.0f} draws are effective where {needed:.0f} are needed. Fit again on all rows."
+        f"{change.owner}: the posterior after this change of {change.changing.sum()} rows was not reached "
+        f"from these draws: {moves} trajectories of each went {done:.0%} of the way, {accepted:.0%} of the "
+        f"last are accepted, and {size:.0f} draws are effective, {needed:.0f} needed. Fit again on all rows."
     )
 
 

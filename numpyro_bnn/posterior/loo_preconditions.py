@@ -32,8 +32,8 @@ def why_not_the_posterior(draws: Draws) -> str | None:
     temperature = np.asarray(draws.stats.get("temperature", 1.0), np.float64)
     if not np.allclose(temperature, 1.0, rtol=0, atol=1e-6):
         return (
-            f"these draws have temperature {np.ravel(temperature)[-1]:.3g}, and weights by densities of "
-            "rows are for draws of the posterior, temperature 1. Run with `temperature=1`, or score rows that "
+            f"these draws have temperature {np.ravel(temperature)[-1]:.3g}, and weights by densities of rows "
+            "are for draws of the posterior, temperature 1. Run with `temperature=1`, or score rows that "
             "were held out (`bnn.scores.lppd`)."
         )
     return None

@@ -296,7 +296,7 @@ def settings():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_estimators_take_rows_as_they_come(settings):
-    network = bnn.BNNRegressor(likelihood="gaussian", **settings)
+    network = bnn.BNNRegressor(**settings)
     assert network.partial_fit(X[:40], Y[:40]) is network
     units = network.model_.standardization
     whole = network.draws_

@@ -354,7 +354,10 @@ def _reached(
             f"{of_each.size} effective), and do not keep the rows of their fit, which moves need. Fit again "
             "on all rows."
         )
-    error = float(mcse_mean(share)) if np.ptp(share) > 0 else 0.0
+    # Between chains that disagree, each has one weight.
+    chains = share.mean(1)
+    between = chains.std(ddof=1) / np.sqrt(chains.size) if chains.size > 1 else 0.0
+    error = max(float(mcse_mean(share)), float(between)) if np.ptp(share) > 0 else 0.0
     if error > _UNKNOWN:
         raise RuntimeError(
             f"{owner}: the rows decide between chains, or between few draws, whose weights are not known: "

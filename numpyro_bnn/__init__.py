@@ -33,6 +33,7 @@ _HOME = {
     "data.host_rows": ["OnHost"],
     "diagnostics.diagnose": ["diagnose"],
     "diagnostics.monte_carlo.tolerance": ["Tolerance"],
+    "likelihoods.noisy_inputs": ["noisy_inputs"],
     "models.integrated_output": ["integrate_output"],
     "models.parameters": ["from_params", "to_params"],
     "models.random_module": ["MLP", "random_module"],
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.data.host_rows import OnHost
     from numpyro_bnn.diagnostics.diagnose import diagnose
     from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+    from numpyro_bnn.likelihoods.noisy_inputs import noisy_inputs
     from numpyro_bnn.models.integrated_output import integrate_output
     from numpyro_bnn.models.parameters import from_params, to_params
     from numpyro_bnn.models.random_module import MLP, random_module

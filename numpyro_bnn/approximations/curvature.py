@@ -25,7 +25,7 @@ from jax.scipy.special import polygamma
 from numpyro.handlers import seed, substitute, trace
 from numpyro.ops.provenance import eval_provenance
 
-from numpyro_bnn.approximations.marginal_energy import Marginal, marginal_of
+from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.distributions.unwrap import family_of
 from numpyro_bnn.potential.data_dependencies import is_factor
@@ -87,7 +87,7 @@ def _compute(
     programs = member_optimizer.programs
 
     def program(z: Values, arrays: list[Any]) -> jax.Array:
-        marginal = marginal_of(programs.model, programs.static, arrays)
+        marginal = programs.marginal(arrays)
         at, multiply = products(marginal, z, sites, kind)
         return collect(multiply, at.size)
 

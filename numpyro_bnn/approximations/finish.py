@@ -17,7 +17,6 @@ from numpyro.handlers import seed, substitute, trace
 from tqdm.auto import tqdm
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.approximations.marginal_energy import marginal_of
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.approximations.members import where_members
 from numpyro_bnn.approximations.newton import MOST_DENSE, Newton, Slopes, decrement
@@ -195,7 +194,7 @@ def refuse_without_mode(
     programs = member_optimizer.programs
 
     def densities(z: Values, arrays: list[Any]) -> dict[str, tuple]:
-        marginal = marginal_of(programs.model, programs.static, arrays)
+        marginal = programs.marginal(arrays)
         values = marginal.centered.constrain(marginal.with_precisions(z))
         model = seed(substitute(marginal.centered.bound, data=values), jax.random.key(0))
         sites = trace(model).get_trace(*marginal.centered.args, **marginal.centered.kwargs)

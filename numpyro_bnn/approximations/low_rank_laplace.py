@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from numpyro_bnn.approximations.curvature import UnknownInformation, gauss_newton_parts
-from numpyro_bnn.approximations.marginal_energy import marginal_of
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.potential.potential import Values
 
@@ -62,7 +61,7 @@ def low_rank(
     programs = member_optimizer.programs
 
     def program(z: Values, arrays: list[Any]) -> tuple[jax.Array, ...]:
-        marginal = marginal_of(programs.model, programs.static, arrays)
+        marginal = programs.marginal(arrays)
         at, of_data, of_prior = gauss_newton_parts(marginal, z, sites)
         ones = jnp.ones_like(at)
         diagonal = of_prior(ones)

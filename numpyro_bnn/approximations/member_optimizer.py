@@ -147,7 +147,7 @@ class MemberOptimizer:
         sites = frozenset(self.whole.centered.structure.data)
         perturb = partial(held_out, sites=sites)
         self.programs = MemberPrograms(
-            model, arguments.static, self.plate, self.size, self.estimator, perturb
+            self.whole, arguments.static, self.plate, self.size, self.estimator, perturb
         )
         self.arrays = [jnp.asarray(a) for a in arguments.arrays]
         self.gradients = 0.0

@@ -70,6 +70,8 @@ class Program:
         self._compiler_options = _ONCE if runs_once else None
         self._options = (runs_once, *sorted(options.items()))
         self._executables: dict[Hashable, Callable] = {}
+        # Lowered by `is_compiled`, for the call that follows it.
+        self._lowered: dict[Hashable, tuple[jax.stages.Lowered, Hashable]] = {}
 
     def __call__(self, *args: Any) -> Any:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
@@ -82,11 +84,15 @@ class Program:
             return self._executables[signature](*args)
 
     def _executable(self, signature: Hashable, args: tuple) -> Callable:
-        lowered = self._jitted.lower(*args)
-        key = self._key(lowered, signature)
+        waiting = signature in self._lowered
+        lowered, key = self._lowered.pop(signature) if waiting else self._lower(signature, args)
         if key is None:
             return lowered.compile(self._compiler_options)
         return _programs.made(key, partial(lowered.compile, self._compiler_options))
+
+    def _lower(self, signature: Hashable, args: tuple) -> tuple[jax.stages.Lowered, Hashable]:
+        lowered = self._jitted.lower(*args)
+        return lowered, self._key(lowered, signature)
 
     def _key(self, lowered: jax.stages.Lowered, signature: Hashable) -> Hashable:
         """What is equal for programs that share an executable; None for a program that shares none."""
@@ -106,7 +112,8 @@ class Program:
         signature = _signature(args)
         if signature in self._executables:
             return True
-        return self._key(self._jitted.lower(*args), signature) in _programs
+        self._lowered[signature] = self._lower(signature, args)
+        return self._lowered[signature][1] in _programs
 
     def text(self, *args: Any) -> str:
         """The text that the function lowers to, with hashes in place of large constants.

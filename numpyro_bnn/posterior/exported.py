@@ -22,7 +22,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.prediction_programs import VECTOR, flat_draws, parameters_of
-from numpyro_bnn.posterior.prediction_sites import draws_for
+from numpyro_bnn.posterior.prediction_sites import draws_for, measured_sites
 from numpyro_bnn.posterior.predictions import Predictor, keys_of_draws
 from numpyro_bnn.samplers.suspects import warn_of_use
 from numpyro_bnn.storage.folders import require_writable
@@ -130,7 +130,7 @@ def _predictive(
         )
     plates = set(structure.sites[target].plates) if target in structure.sites else set()
     local = [n for n in structure.latent if n != target and plates & set(structure.sites[n].plates)]
-    if local:
+    if local := local + measured_sites(structure):
         raise ValueError(
             f"export: the latent sites {local} have a value for every row, which is known for the rows of "
             "the fit alone. A model whose latent sites belong to no single row can be exported."

@@ -14,6 +14,7 @@ import numpy as np
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.data.fingerprints import fingerprint, is_same
+from numpyro_bnn.likelihoods.noisy_inputs import Measured
 from numpyro_bnn.posterior.draws import group_by_chain
 from numpyro_bnn.potential.data_dependencies import sites_taken
 from numpyro_bnn.potential.sites import Structure
@@ -69,11 +70,25 @@ def structure_at(model: Callable, *args: PyTree, **kwargs: PyTree) -> Structure:
         ) from error
 
 
-def without_imputed(samples: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Draws without the missing targets of a fit (``obs_mask=``), which belong to its rows alone."""
+def of_all_rows(
+    samples: Mapping[str, Array], structure: Structure, x: PyTree, fitted: PyTree | str | None
+) -> Mapping[str, Array]:
+    """Draws without what belongs to the rows of the fit alone: missing targets, and inputs measured there."""
     ends = "_unobserved"
-    imputed = {part for n in samples if n.endswith(ends) for part in (n, n.removesuffix(ends))}
-    return {n: v for n, v in samples.items() if n not in imputed} if imputed else samples
+    own = {part for n in samples if n.endswith(ends) for part in (n, n.removesuffix(ends))}
+    measured = {n for n in measured_sites(structure) if n in samples}
+    if measured and not (fitted is not None and _is_of_rows(x, fitted)):
+        own |= measured
+    return {n: v for n, v in samples.items() if n not in own} if own else samples
+
+
+def measured_sites(structure: Structure) -> list[str]:
+    """Inputs with an error, which are drawn given their measurements where they have no draws."""
+    return [name for name, site in structure.sites.items() if site.distribution is Measured]
+
+
+def _is_of_rows(x: PyTree, fitted: PyTree | str) -> bool:
+    return is_same(fingerprint(x), fitted if isinstance(fitted, str) else fingerprint(fitted))
 
 
 def site_in(structure: Structure, site: str | None) -> str | None:
@@ -93,7 +108,12 @@ def targets_without_draws(structure: Structure, samples: Collection[str]) -> lis
     # itself is given.
     weights = tuple(f"{name}." for name in samples)
     without = [
-        n for n in sites if n not in samples and not n.startswith(weights) and not sites[n].factor
+        n
+        for n in sites
+        if n not in samples
+        and not n.startswith(weights)
+        and not sites[n].factor
+        and sites[n].distribution is not Measured
     ]
     # A site that `condition` gives a value keeps it, while the target of `model(x)` has none.
     return [n for n in without if not sites[n].observed] or without
@@ -127,10 +147,11 @@ def target_of(
                 raise ValueError(
                     f"predict: '{target}' is computed from the latent sites {told}, which have no draws at "
                     f"these rows, while '{name}' is observed at them and tells of {told}, as measured "
-                    "inputs do. Values from the prior would ignore it, and their posterior given x is not "
-                    "computed. Predict at the rows of the fit, with the draws of the run."
+                    "inputs do. Values from the prior would ignore it. For inputs with a known error use "
+                    "`bnn.noisy_inputs`; else predict at the rows of the fit, with the draws of the run."
                 )
-        missing = [name for name in missing if not sites[name].plates]
+        drawn = measured_sites(structure)
+        missing = [name for name in missing if not sites[name].plates and name not in drawn]
         if needed := _needed(model, structure, arguments, samples, target, missing):
             raise ValueError(
                 f"predict: no draws for the latent sites {needed}, from which '{target}' is computed. Give "
@@ -236,7 +257,7 @@ def check_same_rows(
     ]
     if not local:
         return
-    if not is_same(fingerprint(x), fitted if isinstance(fitted, str) else fingerprint(fitted)):
+    if not _is_of_rows(x, fitted):
         raise ValueError(
             f"predict: the latent sites {local} have a value for every row of the fit, and x holds "
             f"other rows. {_KNOWN} Without draws of them, `site={target!r}`, they are drawn from their "

@@ -21,11 +21,12 @@ from numpyro_bnn.posterior.prediction_programs import DRAWN, VECTOR, programs_of
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
     draws_for,
+    measured_sites,
+    of_all_rows,
     site_in,
     sites_without_draws,
     structure_at,
     target_of,
-    without_imputed,
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
 from numpyro_bnn.posterior.separate_predictions import dependent_rows_message, rows_depend
@@ -318,7 +319,7 @@ class Predictor:
     def __call__(self, samples: Mapping[str, Array], first: int = 0) -> Predictions:
         """Predictions of draws (draw, …) or (chain, draw, …) that begin at draw `first` of a run."""
         suspect = samples.suspect if isinstance(samples, Draws) else {}
-        samples = without_imputed(samples)
+        samples = self._known(samples)
         self.rows_at_a_time(samples)
         target = self.target_of(samples)
         check_same_rows(self.structure, samples, target, self._given, self._fitted)
@@ -332,10 +333,14 @@ class Predictor:
         predictions.warn_of_suspects("predict")
         return predictions
 
+    def _known(self, samples: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The draws that serve at these rows."""
+        return of_all_rows(samples, self.structure, self._given, self._fitted)
+
     def target_of(self, samples: Mapping[str, Any]) -> str:
         """The site to predict from draws of some sites; its first axis is that of the rows."""
         first = self._first_rows(self.batch_size)
-        known, site = without_imputed(samples), site_in(self.structure, self._site)
+        known, site = self._known(samples), site_in(self.structure, self._site)
         target = target_of(self.model, self.structure, first, known, site)
         if target not in self._with_rows:
             count = min(self.size, self.batch_size)
@@ -345,9 +350,10 @@ class Predictor:
 
     def sites_from_priors(self, samples: Mapping[str, Any]) -> list[str]:
         """Latent sites that the target is computed from without draws: priors give a value a draw."""
-        samples = without_imputed(samples)
-        known = self.model, self.structure, self._first_rows(self.batch_size)
-        return sites_without_draws(*known, samples, self.target_of(samples))
+        known = self._known(samples)
+        given = self.model, self.structure, self._first_rows(self.batch_size)
+        found = sites_without_draws(*given, known, self.target_of(samples))
+        return [name for name in found if name not in samples]
 
     def rows_at_a_time(self, samples: Mapping[str, Array]) -> int:
         """How many rows are predicted together: all of them where they depend on one another."""
@@ -363,7 +369,7 @@ class Predictor:
     def are_separate(self, samples: Mapping[str, Array], part: int = _ROWS) -> bool:
         """Whether a row has the same predictions among any others, as far as can be seen."""
         if not self._dependent:
-            samples = without_imputed(samples)
+            samples = self._known(samples)
             target = self.target_of(samples)
             call = self.model, self.structure, target, samples, self.arguments, part
             self._dependent = rows_depend(*call)
@@ -421,9 +427,8 @@ class Predictor:
         lead = np.shape(next(iter(grouped.values())))[:2]
         latent = [n for n in self.structure.latent if n != target and n not in grouped]
         # Each draw has its own dropout masks and prior values of single rows.
-        random = self.structure.takes_keys or any(
-            self.structure.sites[name].plates for name in latent
-        )
+        by_row = [n for n in latent if self.structure.sites[n].plates]
+        random = self.structure.takes_keys or by_row or measured_sites(self.structure)
         arrays, static = Arguments.split(*self.arguments)
         for drawn in blocks_of_draws(grouped):
             # Put on the device once for all blocks of rows.

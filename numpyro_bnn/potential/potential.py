@@ -11,6 +11,7 @@ energies in nats. A minibatch is made from outside the model, by substituting th
 its data plate.
 """
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -135,7 +136,8 @@ class Potential:
 
     def __init__(self, model: Callable, args: tuple = (), kwargs: dict | None = None) -> None:
         self.args, self.kwargs = as_jax(prepared(model, args, kwargs or {}))
-        model, self.structure = with_structure(model, self.args, self.kwargs)
+        model, self._given_structure = with_structure(model, self.args, self.kwargs)
+        self.structure = self._given_structure
         self.model = without_subsampling(model, self.structure)
         if self.model is not model:
             self.structure = structure_of(self.model, self.args, self.kwargs)
@@ -149,6 +151,23 @@ class Potential:
             )
         self._sources = sources_in((self.args, self.kwargs))
         self.bound = with_stand_ins(_DefaultKey(self.model))
+
+    def at(
+        self, args: tuple, kwargs: dict | None = None, model: Callable | None = None
+    ) -> "Potential":
+        """The potential for other arguments of the same shapes, which may be traced; not checked again.
+
+        :param args: positional arguments.
+        :param kwargs: keyword arguments.
+        :param model: another model of the same sites; None for the same one.
+        """
+        other = copy.copy(self)
+        if model is not None:
+            other.model = without_subsampling(model, self._given_structure)
+            other.bound = with_stand_ins(_DefaultKey(other.model))
+        other.args, other.kwargs = as_jax(prepared(other.model, args, kwargs or {}))
+        other._sources = sources_in((other.args, other.kwargs))
+        return other
 
     @property
     def is_on_host(self) -> bool:

@@ -219,6 +219,7 @@ def draws_for(
     target: str,
     arguments: tuple[tuple, dict[str, PyTree]],
     batch_size: int,
+    extended: Collection[str] = (),
 ) -> dict[str, Array]:
     """The draws whose values the sites of the model take, with axes (chain, draw)."""
     shapes = {n: shape for n, shape in structure.shapes.items() if n in samples and n != target}
@@ -227,6 +228,8 @@ def draws_for(
     whole = structure if size <= batch_size else structure_of(model, *arguments)
     for name, value in grouped.items():
         own, expected = tuple(np.shape(value)[2:]), whole.shapes.get(name)
+        if name in extended:
+            continue
         if own != expected:
             raise ValueError(
                 f"predict: draws of '{name}' have values of shape {own}, but for {size} rows the "

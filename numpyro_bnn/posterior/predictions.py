@@ -1,9 +1,9 @@
 """Predictions of every draw, computed in blocks of draws and rows to need little memory."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -17,6 +17,7 @@ from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost, is_by
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished, run_of
+from numpyro_bnn.posterior.new_groups import with_new_groups
 from numpyro_bnn.posterior.prediction_programs import DRAWN, VECTOR, programs_of
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
@@ -66,6 +67,7 @@ def predict(
     batch_size: int | None = None,
     site: str | None = None,
     reduce: Callable[[Predictions], PyTree] | None = None,
+    new_groups: Literal["sample"] | None = None,
     **by_row: PyTree,
 ) -> Any:
     """The distribution of the target at new inputs under every draw.
@@ -87,6 +89,9 @@ def predict(
         site with a value for every row, of which there is only the mean.
     :param reduce: a function of predictions, called with those of some rows at a time, that returns arrays
         with rows first, such as :func:`numpyro_bnn.average`. Their parts are put together.
+    :param new_groups: ``"sample"`` for rows of groups that the fit never saw, whose numbers go on after those
+        of the fit. Their effects are drawn from the distribution that the model gives to all groups of a
+        plate, one value for each draw. By default such rows are refused.
     :param by_row: further arguments of the model by name, such as an offset of each row of x; those that
         ``functools.partial`` binds to the model are taken too.
     :return: what `reduce` returns; without it :class:`Predictions` with leading axes (chain, draw, row).
@@ -120,7 +125,11 @@ def predict(
             "predict: got values of a function that JAX transforms (jit, vmap, grad), where results cannot "
             "be kept on the host. Call it outside; `bnn.export` makes a function that can be transformed."
         )
+    if new_groups not in (None, "sample"):
+        raise ValueError(f"predict: new_groups must be 'sample' or None, got {new_groups!r}.")
     options: dict[str, Any] = {"batch_size": batch_size, "site": site}
+    if new_groups is not None:
+        options["drawn_anew"] = frozenset(samples)
     of: Callable = partial(Predictor, model)
     if isinstance(samples, Draws):
         of = partial(_predictor_of, samples)
@@ -279,6 +288,7 @@ class Predictor:
         site: str | None = None,
         fitted: PyTree | str | None = None,
         others: Mapping[Place, PyTree] | None = None,
+        drawn_anew: Collection[str] = (),
     ) -> None:
         self._in_given_blocks = batch_size is not None
         self.batch_size = check_whole(
@@ -309,7 +319,17 @@ class Predictor:
         if self.structure.unfixed:
             self.model, self._frozen = with_first_values(self.model, *self.arguments), None
             self.structure = self._structure_at(self.batch_size)
-        refuse_unknown_indices("predict", self.model, *self.arguments)
+        # Sites with draws for fewer groups than the data have.
+        self._extended: set[str] = set()
+        if drawn_anew:
+            given = self.structure, *self.arguments
+            self.model, self._extended = with_new_groups(self.model, *given, drawn_anew)
+        if self._extended:
+            # A new group has one effect in all rows.
+            self.batch_size, self._frozen = self.size, None
+            self.structure = self._structure_at(self.size)
+        advice = " `predict(…, new_groups='sample')` draws the effects of new groups of a plate."
+        refuse_unknown_indices("predict", self.model, *self.arguments, advice)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()
         # Whether rows were seen to depend on one another, which few draws may not show.
@@ -324,7 +344,13 @@ class Predictor:
         target = self.target_of(samples)
         check_same_rows(self.structure, samples, target, self._given, self._fitted)
         grouped = draws_for(
-            self.model, self.structure, samples, target, self.arguments, self.batch_size
+            self.model,
+            self.structure,
+            samples,
+            target,
+            self.arguments,
+            self.batch_size,
+            self._extended,
         )
         evaluate = partial(self._evaluate, target, grouped, first)
         values = evaluate("parameters", None)
@@ -426,9 +452,9 @@ class Predictor:
         """Results of the compiled program, for blocks of draws and of rows, with their positions."""
         lead = np.shape(next(iter(grouped.values())))[:2]
         latent = [n for n in self.structure.latent if n != target and n not in grouped]
-        # Each draw has its own dropout masks and prior values of single rows.
-        by_row = [n for n in latent if self.structure.sites[n].plates]
-        random = self.structure.takes_keys or by_row or measured_sites(self.structure)
+        # Each draw has its own dropout masks, prior values of single rows, and effects of new groups.
+        drawn_here = [n for n in latent if self.structure.sites[n].plates] or self._extended
+        random = self.structure.takes_keys or drawn_here or measured_sites(self.structure)
         arrays, static = Arguments.split(*self.arguments)
         for drawn in blocks_of_draws(grouped):
             # Put on the device once for all blocks of rows.

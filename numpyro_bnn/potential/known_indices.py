@@ -25,12 +25,21 @@ _FOUND = re.compile(r"index (-?\d+) is out of bounds for axis \d+ with size (\d+
 
 
 def refuse_unknown_indices(
-    owner: str, model: Callable, args: tuple, kwargs: Mapping[str, Any]
+    owner: str, model: Callable, args: tuple, kwargs: Mapping[str, Any], advice: str = ""
 ) -> None:
     """Refuse concrete arguments of a model, prepared for the device, that index beyond a table of it."""
-    named = [(n, v) for n, v in named_leaves(model, args, kwargs) if _is_array(v)]
+    found = unknown_index(model, args, kwargs)
+    if found is not None:
+        raise ValueError(_message(owner, _arrays(model, args, kwargs), *found) + advice)
+
+
+def unknown_index(
+    model: Callable, args: tuple, kwargs: Mapping[str, Any]
+) -> tuple[int, int] | None:
+    """An index of the data that is beyond a table of the model, and the size of the table."""
+    named = _arrays(model, args, kwargs)
     if sources_in((args, kwargs)) or not any(_whole(v).any() for _, v in named):
-        return
+        return None
     arrays, static = Arguments.split(args, dict(kwargs))
 
     def program(arrays: list[Any]) -> Any:
@@ -42,21 +51,37 @@ def refuse_unknown_indices(
 
     try:
         if "gather" not in str(jax.make_jaxpr(program)(arrays)):
-            return
+            return None
         check = jax.jit(lambda arrays: checkify.checkify(program, checkify.index_checks)(arrays)[0])
         beyond, far = _index(check, arrays), None
         if beyond is not None and beyond == _index(check, [_without_indices(v) for v in arrays]):
-            return  # no index of the data: JAX 0.7 has one in the transform of a Cholesky factor
+            return (
+                None  # no index of the data: JAX 0.7 has one in the transform of a Cholesky factor
+            )
         if beyond is None and any((v[_negative(v)] < 0).any() for v in arrays):
             far = _index(check, [np.where(_negative(v), _FAR, v) for v in arrays])
     except Exception:  # the model may raise; its own checks report why
-        return
-    if beyond is not None:
-        raise ValueError(_message(owner, named, *beyond))
+        return None
     # An index may have an offset, such as an hour that begins at -12.
     least = min((v[_negative(v)].min() for v in arrays if _negative(v).any()), default=0)
-    if far is not None and least + far[0] - _FAR < 0:
-        raise ValueError(_message(owner, named, int(least), far[1]))
+    if beyond is None and far is not None and least + far[0] - _FAR < 0:
+        return int(least), far[1]
+    return beyond
+
+
+def largest_beside(index: int, model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> int:
+    """The largest whole number of the columns that hold an index, or the index itself."""
+    found = [index]
+    for _, values in _arrays(model, args, kwargs):
+        columns = np.reshape(values, (len(values), -1))
+        holding = (columns == index).any(0) & _whole(values).ravel()
+        found += [int(columns[:, holding].max())] if holding.any() else []
+    return max(found)
+
+
+def _arrays(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The concrete arrays of a call with their names."""
+    return [(n, v) for n, v in named_leaves(model, args, kwargs) if _is_array(v)]
 
 
 def _is_array(value: Any) -> bool:

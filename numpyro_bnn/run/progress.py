@@ -68,19 +68,9 @@ class ProgressBars:
             self._text = tqdm(bar_format="{desc}", position=len(self._bars))
         self._text.set_description_str(text)
 
-    def close(self) -> None:
-        """Remove the bars, and the line of text below them."""
+    def __enter__(self) -> "ProgressBars":
+        return self
+
+    def __exit__(self, *error: object) -> None:
         for bar in (*self._bars, *([] if self._text is None else [self._text])):
             bar.close()
-
-
-@contextmanager
-def progress_bars(
-    kernel: MCMCKernel, num_chains: int, total: int, done: int, compiling: bool = False
-) -> Iterator[ProgressBars]:
-    """Progress bars that are closed at the end, see :class:`ProgressBars`."""
-    bars = ProgressBars(kernel, num_chains if total else 0, total, done, compiling)
-    try:
-        yield bars
-    finally:
-        bars.close()

@@ -288,11 +288,6 @@ class Recorder:
             self.checkpoint.save(states, progress)
         self._safe = progress
 
-    def leave_out(self, states: PyTree) -> None:
-        """Record chains that exploded, in a store that an earlier release of this package wrote."""
-        if self.processes.is_first:
-            self.store.leave_out(exploded_chains(states))
-
     def wait(self) -> None:
         """Wait until everything that was handed over is on disk.
 

@@ -23,8 +23,8 @@ from numpyro.infer import HMC, NUTS
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.run.chain_states import ChainStates
-from numpyro_bnn.run.course import Course
 from numpyro_bnn.run.plan import Plan
+from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.storage.draw_store import DrawStore
 from numpyro_bnn.workflow.until import StopReason, UntilKnown
 
@@ -224,7 +224,7 @@ class Dies(Exception):
 
 def dies_at_the_second_look(folder):
     """A run that does nothing more after its second look, as after a kill, in this process."""
-    look, calls = Course._evaluate, []
+    look, calls = Sampling._evaluate, []
 
     def last(self, judge, count, seconds):
         look(self, judge, count, seconds)
@@ -233,7 +233,7 @@ def dies_at_the_second_look(folder):
             raise Dies("at the second look")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Course, "_evaluate", last)
+        patch.setattr(Sampling, "_evaluate", last)
         with pytest.raises(Dies, match="at the second look"):
             until(sampler(folder))
 
@@ -244,9 +244,9 @@ sys.path[:0] = {paths!r}
 import jax
 jax.config.update("jax_disable_most_optimizations", True)
 import test_until
-from numpyro_bnn.run import course
+from numpyro_bnn.run import sampling
 
-look, calls = course.Course._evaluate, []
+look, calls = sampling.Sampling._evaluate, []
 
 def last(self, judge, count, seconds):
     look(self, judge, count, seconds)
@@ -254,7 +254,7 @@ def last(self, judge, count, seconds):
     if len(calls) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
-course.Course._evaluate = last
+sampling.Sampling._evaluate = last
 test_until.until(test_until.sampler({folder!r}))
 """
 

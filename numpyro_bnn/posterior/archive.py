@@ -19,7 +19,7 @@ from numpyro_bnn.samplers.failed_chains import warn_of_failed
 from numpyro_bnn.samplers.suspects import suspect_chains
 from numpyro_bnn.storage.draw_store import DrawStore
 from numpyro_bnn.storage.draw_variables import POSTERIOR
-from numpyro_bnn.storage.folders import require_storage, require_writable
+from numpyro_bnn.storage.folders import UNREADABLE, require_storage, require_writable
 
 _FORMAT = "numpyro_bnn draws 1"
 
@@ -110,7 +110,7 @@ def load(path: str | Path, model: Callable) -> Draws:
                 raise ValueError("it is no NumPy archive, or was cut off")
             opened.seek(0)
             header, sites, stats, units, fixed = _read(opened)
-        except Exception as error:  # Readers may raise anything on a damaged archive.
+        except UNREADABLE as error:
             raise ValueError(
                 f"load: {path} does not hold draws written by `bnn.save`: {error}."
             ) from error

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from numpyro import primitives
 
-from numpyro_bnn._calls import shows_call
+from numpyro_bnn._calls import result_or_error, shows_call
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import LastUsed, Program
@@ -512,13 +512,10 @@ def check_rows_first(
         raise ValueError(_message(target, count, structure))
     if count == 1 or count not in shape[1:]:
         return
-    try:
-        fewer = _shape(at_rows(count - 1), target)
-    except Exception:  # The model may raise at these rows; treat as unknown.
-        return
     # The axis of the rows is the one that changes with them. A target whose size does not depend on the
     # inputs has no rows.
-    if fewer[:1] == (count,) and fewer != shape:
+    fewer = result_or_error(lambda: _shape(at_rows(count - 1), target))
+    if isinstance(fewer, tuple) and fewer[:1] == (count,) and fewer != shape:
         raise ValueError(_message(target, count, structure))
 
 

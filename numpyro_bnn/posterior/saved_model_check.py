@@ -6,10 +6,12 @@ the draws.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from numpyro_bnn._calls import result_or_error
 from numpyro_bnn.data.probe_inputs import probe_inputs
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.prediction_sites import targets_without_draws
@@ -27,9 +29,8 @@ def known_predictions(draws: Draws) -> Known | None:
     if draws.model is None or noted is None:
         return None
     first = _first(draws)
-    try:
-        found = _predicted(draws.model, first, probe_inputs(noted))
-    except Exception:  # The model may raise; treat as unknown.
+    found = result_or_error(partial(_predicted, draws.model, first, probe_inputs(noted)))
+    if isinstance(found, Exception):
         return None
     if not all(np.isfinite(v).all() for values in found.values() for v in values.values()):
         return None
@@ -68,12 +69,10 @@ def refuse_other_model(owner: str, draws: Draws, known: Known | None) -> None:
     if not np.isclose(_sum(first), known["of"], rtol=1e-5):
         return
     expected = {n: {k: np.asarray(v) for k, v in of.items()} for n, of in known["targets"].items()}
-    try:
-        found = _predicted(draws.model, first, probe_inputs(noted))
-    except Exception as error:  # Another model may raise anything.
-        raise ValueError(
-            _message(owner, f"with these draws it fails: {str(error).rstrip('.')}")
-        ) from error
+    found = result_or_error(partial(_predicted, draws.model, first, probe_inputs(noted)))
+    if isinstance(found, Exception):
+        text = _message(owner, f"with these draws it fails: {str(found).rstrip('.')}")
+        raise ValueError(text) from found
     if set(found) != set(expected):
         named = f"its targets are {sorted(found)}, and were {sorted(expected)}"
         raise ValueError(_message(owner, named))

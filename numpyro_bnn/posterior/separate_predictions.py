@@ -48,10 +48,7 @@ def rows_depend(
     def given(rows: np.ndarray) -> tuple[dict[str, Any], Any]:
         return one_draw(grouped, 0, 0), taken(arrays, rows, size)
 
-    try:
-        return not same_in_parts(Program(parameters), given, size, part, _BLOCKS * part, drawn)
-    except Exception:  # The model may raise; treat as independent.
-        return False
+    return not same_in_parts(Program(parameters), given, size, part, _BLOCKS * part, drawn)
 
 
 def _parameters(site: dict[str, Any]) -> list[jax.Array]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from numpyro.handlers import seed, substitute, trace
 
+from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import (
@@ -165,14 +166,10 @@ def rows_of_call(
     """What draws keep of the rows in a call of a model, by which these are known later."""
 
     def targets() -> frozenset[Place]:
-        try:
-            return (
-                frozenset()
-                if model is None
-                else target_places(model, by_place(model, args, kwargs))
-            )
-        except Exception:  # The model may raise; treat as unknown.
+        if model is None:
             return frozenset()
+        found = result_or_error(lambda: target_places(model, by_place(model, args, kwargs)))
+        return frozenset() if isinstance(found, Exception) else found
 
     return noted_rows(model, args, kwargs, targets)
 
@@ -295,13 +292,15 @@ def _at_rows(
     """Where the target is in the call, and what the model observes at some rows."""
     own = model_of(fitted)
     given = by_place(own, *arguments_of(fitted))
-    try:
+
+    def found() -> tuple[Place, TrainingData]:
         places = target_places(own, given) if given and own is not None else frozenset()
         place = next(iter(places)) if len(places) == 1 else place_by_name(model)
-        arguments = _not_by_row(given, places) | {0: x, place: y}
-        return place, data_of(model, arguments)
-    except Exception:  # The model may need more arguments, or raise; treat as unknown.
-        return None, TrainingData()
+        return place, data_of(model, _not_by_row(given, places) | {0: x, place: y})
+
+    # The model may need more arguments.
+    made = result_or_error(found)
+    return (None, TrainingData()) if isinstance(made, Exception) else made
 
 
 def _not_by_row(given: Mapping[Place, PyTree], places: frozenset[Place]) -> dict[Place, PyTree]:

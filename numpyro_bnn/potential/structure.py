@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -259,16 +259,15 @@ def trace_and_check(
     check_arguments(args, kwargs)
     ready = innermost(model)
     learned = hasattr(ready, "learn") and ready.learn(*args, **kwargs)
-    try:
+    with ExitStack() as refused:
+        if learned:
+            refused.callback(ready.forget)
         args, kwargs = prepared(model, args, kwargs)
         model, structure = with_structure(model, args, kwargs)
         check_targets(structure)
         check_observed(structure, ready, args, kwargs)
         refuse_unknown_indices("The data of a fit", model, args, kwargs)
-    except Exception:
-        if learned:
-            ready.forget()
-        raise
+        refused.pop_all()
     if structure.takes_keys:
         warnings.warn(
             "The model draws random numbers that are no sites, as dropout does (`apply_rng=`, "

@@ -316,7 +316,7 @@ class Recorder:
         except OSError as error:
             message = f"{error.strerror or error}. {self._what_is_safe()}"
             raise OSError(error.errno, message) from error
-        except Exception as error:
+        except (RuntimeError, ValueError) as error:
             # Orbax wraps errors of the file system in its own.
             error.add_note(self._what_is_safe())
             raise

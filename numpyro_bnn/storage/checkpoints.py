@@ -14,30 +14,23 @@ disk leaves the state before it intact. Nothing here is ever unpickled.
 """
 
 import json
+import logging
 import lzma
 import os
 import uuid
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from numpyro_bnn._types import PyTree
-from numpyro_bnn.storage.folders import damaged, entries, read_json
-from numpyro_bnn.storage.orbax_arrays import (
-    alone,
-    from_plain,
-    in_order,
-    named,
-    quiet_orbax,
-    shapes_of,
-    to_plain,
-    zeros_like,
-)
+from numpyro_bnn._checks import is_typed_key
+from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn.storage.folders import UNREADABLE, damaged, entries, read_json
 from numpyro_bnn.storage.same_run import EARLIER, Facts, refuse_other_facts, refuse_other_program
 
 _FORMAT = "numpyro_bnn checkpoint 3"
@@ -176,7 +169,7 @@ class Checkpoint:
                 "checkpoint=: the names of sites must be valid Unicode, and those of the starts are "
                 f"not: one cannot be stored ({list(start.init_params)!a}). Rename it in the model."
             ) from error
-        plain, kinds = to_plain(leaves)
+        plain, kinds = _to_plain(leaves)
         content = {
             "format": _FORMAT,
             "run": uuid.uuid4().hex,
@@ -185,12 +178,12 @@ class Checkpoint:
             "program": b64encode(lzma.compress(program["program"].encode())).decode(),
             "extra_fields": start.extra_fields,
             "until": start.until,
-            "start": {"form": form, "kinds": kinds, "shapes": shapes_of(plain)},
+            "start": {"form": form, "kinds": kinds, "shapes": _shapes_of(plain)},
         }
         self.directory.mkdir(parents=True, exist_ok=True)
         self._draft.write_text(json.dumps(content, indent=1))
-        with quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=alone()) as writer:
-            writer.save(self.directory / "start", named(plain), force=True)
+        with _quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=_alone()) as writer:
+            writer.save(self.directory / "start", _named(plain), force=True)
         os.replace(self._draft, self._header)
 
     def read_start(self, facts: Facts, accept: Collection[str] | None = None) -> Start:
@@ -206,7 +199,7 @@ class Checkpoint:
         refuse_other_facts(self.directory, content, facts, accept)
         try:
             keys, init_params, at = self._read_leaves(content["start"])
-        except Exception as error:  # damaged files may raise anything
+        except UNREADABLE as error:
             raise ValueError(
                 f"The start of the run in {self.directory} cannot be read; {self._header} or a file in "
                 f"{self.directory / 'start'} is damaged ({type(error).__name__}: {error}). {self._safe}"
@@ -236,13 +229,13 @@ class Checkpoint:
         import orbax.checkpoint as ocp
 
         target = [np.zeros(shape, kind) for shape, kind in start["shapes"]]
-        with quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=alone()) as reader:
-            found = reader.restore(self.directory / "start", named(target))
+        with _quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=_alone()) as reader:
+            found = reader.restore(self.directory / "start", _named(target))
         form = jax.tree_util.PyTreeDef.deserialize_using_proto(
             jax.tree_util.default_registry, bytes.fromhex(start["form"])
         )
-        plain = in_order(found, target)
-        keys, init_params, *more = jax.tree.unflatten(form, from_plain(plain, start["kinds"]))
+        plain = _in_order(found, target)
+        keys, init_params, *more = jax.tree.unflatten(form, _from_plain(plain, start["kinds"]))
         if not more:  # stored before there was a stopping rule
             return keys, init_params, None
         # The inputs of the stopping rule stay on the host in their own precision: a device would round them.
@@ -279,12 +272,12 @@ class Checkpoint:
         """Store the complete states of all chains; until that is done the last checkpoint is kept."""
         import orbax.checkpoint as ocp
 
-        plain, kinds = to_plain(jax.tree.leaves(states))
+        plain, kinds = _to_plain(jax.tree.leaves(states))
         args = ocp.args.Composite(
-            state=ocp.args.StandardSave(named(plain)),
+            state=ocp.args.StandardSave(_named(plain)),
             progress=ocp.args.JsonSave({**progress._asdict(), "kinds": kinds}),
         )
-        with quiet_orbax():
+        with _quiet_orbax():
             self._open().save(progress.steps, args=args, force=True)
 
     def last_step(self) -> int | None:
@@ -294,7 +287,7 @@ class Checkpoint:
         """
         try:
             return self._open().latest_step()
-        except Exception as error:  # damaged files may raise anything
+        except UNREADABLE as error:
             steps = [int(p.name) for p in self._steps.iterdir() if p.name.isdigit()]
             raise self._unreadable(max(steps, default=0), error) from error
 
@@ -316,14 +309,14 @@ class Checkpoint:
                 "are untouched: read them with `bnn.load`. Finish this run with the version that began it, "
                 "or begin another one in another folder."
             )
-        plain = zeros_like(leaves)
-        args = ocp.args.Composite(state=ocp.args.StandardRestore(named(plain)))
+        plain = _zeros_like(leaves)
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(_named(plain)))
         try:
-            with quiet_orbax():
+            with _quiet_orbax():
                 found = self._open().restore(step, args=args).state
-            restored = from_plain(in_order(found, plain), kinds)
+            restored = _from_plain(_in_order(found, plain), kinds)
             return jax.tree.unflatten(structure, restored), progress
-        except Exception as error:  # damaged files may raise anything
+        except UNREADABLE as error:
             raise self._unreadable(step, error) from error
 
     def _load_progress(self, step: int) -> tuple[Progress, list[str | None]]:
@@ -332,13 +325,13 @@ class Checkpoint:
 
         args = ocp.args.Composite(progress=ocp.args.JsonRestore())
         try:
-            with quiet_orbax():
+            with _quiet_orbax():
                 found = self._open().restore(step, args=args).progress
             progress = Progress(*(int(found[name]) for name in Progress._fields))
             if progress.steps != step or not 0 <= progress.draws <= step:
                 raise ValueError(f"it tells {progress}")
             return progress, list(found["kinds"])
-        except Exception as error:  # damaged files may raise anything
+        except UNREADABLE as error:
             raise self._unreadable(step, error) from error
 
     def _unreadable(self, step: int, error: Exception) -> ValueError:
@@ -364,10 +357,68 @@ class Checkpoint:
                 max_to_keep=2,
                 enable_async_checkpointing=False,
                 create=False,
-                multiprocessing_options=alone(),
+                multiprocessing_options=_alone(),
             )
-            with quiet_orbax():
+            with _quiet_orbax():
                 self._manager = ocp.CheckpointManager(
                     self._steps, options=options, item_names=("state", "progress")
                 )
         return self._manager
+
+
+def _alone() -> Any:
+    """Options of orbax for one process that writes, or reads, without waiting for the others."""
+    import orbax.checkpoint as ocp
+
+    here = jax.process_index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"process_{here}"
+    )
+
+
+def _named(leaves: Sequence[Array]) -> dict[str, Array]:
+    """Leaves by their position as text: orbax stores mappings with text keys, and no empty arrays."""
+    return {str(i): leaf for i, leaf in enumerate(leaves) if leaf.size}
+
+
+def _in_order(found: Mapping[str, Array], like: Sequence[Array]) -> list[Array]:
+    """The leaves that `named` was given, from what orbax restored; empty ones as in `like`."""
+    return [found[str(i)] if leaf.size else leaf for i, leaf in enumerate(like)]
+
+
+def _shapes_of(leaves: list[np.ndarray]) -> list[tuple[list[int], str]]:
+    """Shape and dtype of each leaf, in a form that JSON keeps."""
+    return [(list(leaf.shape), str(leaf.dtype)) for leaf in leaves]
+
+
+def _to_plain(leaves: Sequence[Array]) -> tuple[list[np.ndarray], list[str | None]]:
+    """Leaves as NumPy arrays, and for each that was a typed random key the kind of the key."""
+    kinds = [str(jax.random.key_impl(x)) if is_typed_key(x) else None for x in leaves]
+    plain = [jax.random.key_data(x) if kind else x for x, kind in zip(leaves, kinds)]
+    return [np.asarray(x) for x in plain], kinds
+
+
+def _zeros_like(leaves: Sequence[Array]) -> list[np.ndarray]:
+    """Zeros of the shapes and dtypes that `to_plain` gives, from abstract leaves."""
+    shapes = [jax.eval_shape(jax.random.key_data, x) if is_typed_key(x) else x for x in leaves]
+    return [np.zeros(x.shape, x.dtype) for x in shapes]
+
+
+def _from_plain(leaves: Sequence[Array], kinds: list[str | None]) -> list[jax.Array]:
+    """The leaves that `to_plain` was given: arrays of JAX, and keys of their own kinds."""
+    return [
+        jnp.asarray(x) if kind is None else jax.random.wrap_key_data(jnp.asarray(x), impl=kind)
+        for x, kind in zip(leaves, kinds)
+    ]
+
+
+@contextmanager
+def _quiet_orbax() -> Iterator[None]:
+    """Silence the warnings that orbax logs about its own waiting."""
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -20,7 +20,7 @@ import numpy as np
 from numpyro_bnn.data.not_finite import first_bad_draws, not_finite
 from numpyro_bnn.storage.chunk_files import DrawFiles, layout
 from numpyro_bnn.storage.draw_variables import POSTERIOR, STATS, Variable, axes_of
-from numpyro_bnn.storage.folders import damaged, entries, read_json
+from numpyro_bnn.storage.folders import UNREADABLE, damaged, entries, read_json
 from numpyro_bnn.storage.stored_array import StoredArray
 
 FORMAT = "numpyro_bnn draws on disk 1"
@@ -278,7 +278,7 @@ class DrawStore:
                 found[group, array.attrs["source"]] = StoredArray(
                     array, self, files, about.get("run"), first=about["dropped"]
                 )
-        except Exception as error:  # zarr does not document what it raises for senseless metadata
+        except UNREADABLE as error:
             raise damaged(self.path / "zarr.json", error, _SAFE) from error
         return found
 

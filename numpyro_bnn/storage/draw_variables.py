@@ -1,6 +1,10 @@
-"""The arrays of a store of draws: their names, axes and types."""
+"""The arrays of a store of draws: their names, axes and types; names that files cannot hold are refused.
 
-from collections.abc import Mapping
+A site becomes a folder of a zarr store, a variable of an xarray dataset, whose axes have names too, and a
+variable of a netCDF file. Each of these accepts most names, and fails at some of them late.
+"""
+
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -8,10 +12,11 @@ import numpy as np
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.priors.axis_names import dims_of, variable_name
-from numpyro_bnn.storage.stored_names import refuse_names
 
 # The two groups of a store, named as ArviZ names them.
 POSTERIOR, STATS = "posterior", "sample_stats"
+# Bytes of the name of a folder, on the file systems in use.
+_LONGEST = 255
 
 
 class Variable(NamedTuple):
@@ -66,3 +71,49 @@ def axes_of(variables: list[Variable]) -> list[list[str]]:
 def named_part(part: object) -> str:
     """One part of a pytree path, as text."""
     return str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part))))
+
+
+def refuse_names(
+    owner: str, names: Mapping[str, str], axes: Iterable[str], on_disk: bool = False
+) -> None:
+    """Refuse names under which a site cannot be written, or not be read again; by site."""
+    sites: dict[str, str] = {}
+    axes = {"chain", "draw", *axes}
+    for site, name in names.items():
+        why = _fault(name, axes) or (_fault_on_disk(name) if on_disk else "")
+        if why:
+            raise ValueError(
+                f"{owner}: the site {site!r} cannot be stored under {name!r}, {why}. Rename it in the "
+                "model."
+            )
+        if name in sites:
+            raise ValueError(
+                f"{owner}: the sites {sites[name]!r} and {site!r} would be stored under one name, "
+                f"{name!r}. Rename one in the model."
+            )
+        sites[name] = site
+
+
+def _fault(name: str, axes: set[str]) -> str:
+    """The reason why ArviZ or netCDF cannot hold a name; empty where they can."""
+    if name in ("", ".", ".."):
+        return "which is no name to a file system"
+    if name in axes:
+        return "which is the name of an axis of the draws"
+    if "\0" in name:
+        return "because names in files end at a null character"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "which is no valid Unicode"
+    return ""
+
+
+def _fault_on_disk(name: str) -> str:
+    if name == "zarr.json":
+        return "which is the name of a file of zarr"
+    if "\\" in name:
+        return "because a backslash means a subfolder"
+    if len(name.encode()) > _LONGEST:
+        return f"because it has {len(name.encode())} bytes, and the limit is {_LONGEST}"
+    return ""

@@ -3,9 +3,11 @@
 import json
 import os
 import tempfile
+import zlib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 from numpyro_bnn.storage.locks import OWN_PREFIX
 
@@ -102,6 +104,23 @@ def path_of(name: str, value: object) -> Path | None:
             f"MCMC: {name} must name a folder, got ''. Give a name such as 'run', or leave {name} out."
         )
     return Path(value).absolute()
+
+
+# What readers of damaged files raise: JSON, NumPy, zip, zarr, orbax and tensorstore.
+UNREADABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    BadZipFile,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    zlib.error,
+)
 
 
 def read_json(path: Path, safe: str) -> dict[str, Any]:

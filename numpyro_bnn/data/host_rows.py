@@ -19,10 +19,11 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro import primitives
+from numpyro.handlers import scope
 from numpyro.primitives import Messenger
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.entered_plates import axis_of_plate
 from numpyro_bnn.data.units import check_offset, check_range, native_type
 
 # Most minibatches that are read ahead: one for each chain, up to this number of chains.
@@ -284,3 +285,16 @@ def with_stand_ins(
 ) -> Callable:
     """Wrap a model so that it gets rows `indices` of host data, or placeholders; `ahead` are read next."""
     return _HostRows(model, indices, ahead, plate)
+
+
+def axis_of_plate(plate: str, handler: Messenger) -> int | None:
+    """The axis of a plate around the running code, counted from the right; None where it is not inside."""
+    # `handler` is the one that asks while it processes a message; plates around it do not count.
+    message: dict[str, Any] = {"type": "deterministic", "name": "", "cond_indep_stack": []}
+    for inner in reversed(primitives._PYRO_STACK):
+        if inner is handler:
+            break
+        # A `scope` renames the plates inside it.
+        if isinstance(inner, (primitives.plate, scope)):
+            inner.process_message(message)
+    return {frame.name: frame.dim for frame in message["cond_indep_stack"]}.get(plate)

@@ -21,16 +21,16 @@ from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost
+from numpyro_bnn.posterior.archive import refuse_other_model
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import targets_of
-from numpyro_bnn.posterior.loo_preconditions import (
+from numpyro_bnn.posterior.leave_one_out import (
     why_densities_are_of_priors,
     why_not_the_posterior,
     why_rows_count_otherwise,
 )
 from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.posterior.saved_model_check import refuse_other_model
 from numpyro_bnn.posterior.training_data import (
     TrainingData,
     known_rows,

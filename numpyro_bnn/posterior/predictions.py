@@ -17,7 +17,13 @@ from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost, is_by
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished, run_of
-from numpyro_bnn.posterior.prediction_programs import DRAWN, VECTOR, programs_of
+from numpyro_bnn.posterior.prediction_programs import (
+    DRAWN,
+    VECTOR,
+    dependent_rows_message,
+    programs_of,
+    rows_depend,
+)
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
     draws_for,
@@ -28,15 +34,12 @@ from numpyro_bnn.posterior.prediction_sites import (
     without_imputed,
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
-from numpyro_bnn.posterior.separate_predictions import dependent_rows_message, rows_depend
 from numpyro_bnn.posterior.training_data import call_with
-from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.compiled_arguments import Arguments, with_first_values
 from numpyro_bnn.potential.data_dependencies import Place
-from numpyro_bnn.potential.fixed_parameters import with_first_values
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
 from numpyro_bnn.potential.potential import transforms_of
-from numpyro_bnn.potential.sites import Structure
-from numpyro_bnn.potential.without_subsampling import all_rows
+from numpyro_bnn.potential.sites import Structure, all_rows
 from numpyro_bnn.storage.stored_array import StoredArray
 
 # Numbers that are read from draws on disk at a time.

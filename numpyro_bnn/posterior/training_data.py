@@ -35,9 +35,8 @@ from numpyro_bnn.posterior.draws import Run
 from numpyro_bnn.posterior.fitted import arguments_of, model_of, targets_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place, SiteSources, sources_of
-from numpyro_bnn.potential.sites import counted
+from numpyro_bnn.potential.sites import all_rows, counted
 from numpyro_bnn.potential.structure import blanks, structure_of
-from numpyro_bnn.potential.without_subsampling import all_rows
 
 
 class TrainingData(NamedTuple):

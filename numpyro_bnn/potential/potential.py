@@ -31,16 +31,14 @@ from numpyro.infer.util import (
 from numpyro.primitives import Messenger
 
 from numpyro_bnn.data.arguments import prepared
-from numpyro_bnn.data.entered_plates import axis_of_plate
-from numpyro_bnn.data.host_rows import sources_in, with_stand_ins
+from numpyro_bnn.data.host_rows import axis_of_plate, sources_in, with_stand_ins
 from numpyro_bnn.distributions.gamma import scaled
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.potential.rows import Rows, summed
+from numpyro_bnn.potential.rows import Rows, rows_are_shared, summed, taken_by_all
 from numpyro_bnn.potential.rows_in_parts import refuse_dependent_rows
-from numpyro_bnn.potential.shared_rows import rows_are_shared, taken_by_all
+from numpyro_bnn.potential.sites import without_subsampling
 from numpyro_bnn.potential.structure import as_jax, structure_of, with_structure
 from numpyro_bnn.potential.targets import check_targets
-from numpyro_bnn.potential.without_subsampling import without_subsampling
 
 
 class TemperedLikelihood(NamedTuple):

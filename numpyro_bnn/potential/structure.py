@@ -24,13 +24,13 @@ from numpyro_bnn.data.units import check_range
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.likelihoods.observe import check_classes, check_dtype
+from numpyro_bnn.potential.compiled_arguments import KINDS, fixed_in, with_first_values
 from numpyro_bnn.potential.data_dependencies import (
     given_sites,
     informative_sites,
     is_factor,
     sources_of,
 )
-from numpyro_bnn.potential.fixed_parameters import KINDS, fixed_in, with_first_values
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
 from numpyro_bnn.potential.sites import Plate, Site, Structure, altered
 from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets

@@ -23,8 +23,7 @@ from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import inputs_of_call
 from numpyro_bnn.data.columns import Columns, column_names
 from numpyro_bnn.data.not_finite import advice_on_data
-from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.potential.fixed_parameters import Fixed, fixed_in
+from numpyro_bnn.potential.compiled_arguments import Arguments, Fixed, fixed_in
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.chain_states import ChainStates

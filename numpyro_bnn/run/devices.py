@@ -25,7 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import Program
-from numpyro_bnn.potential.shared_rows import CHAIN, DATA, _shared_by
+from numpyro_bnn.potential.rows import CHAIN, DATA, _shared_by
 
 
 @jax.tree_util.register_dataclass

@@ -22,7 +22,7 @@ from numpyro_bnn.fit_check.quantities import of_labels, of_residuals
 from numpyro_bnn.fit_check.record import FitCheck, HeldOut, on_weights
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, targets_of
-from numpyro_bnn.posterior.loo_preconditions import (
+from numpyro_bnn.posterior.leave_one_out import (
     why_densities_are_of_priors,
     why_not_the_posterior,
     why_rows_count_otherwise,

@@ -15,9 +15,9 @@ from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.data.columns import Columns, about_inputs
+from numpyro_bnn.posterior.archive import known_predictions
 from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.posterior.fitted import inputs_of
-from numpyro_bnn.posterior.saved_model_check import known_predictions
 from numpyro_bnn.posterior.training_data import known_rows
 from numpyro_bnn.potential.chunked_likelihood import chunked_kernel
 from numpyro_bnn.potential.structure import explain_tracing

@@ -59,13 +59,7 @@ _programs = LastUsed()
 
 
 class Program:
-    """``jax.jit(function)``, whose executables are shared with all programs of the same text.
-
-    :param function: the function, which may refer to a model and to settings. This object traces it once for
-        arguments of the same shapes and types.
-    :param runs_once: whether it is to compile fast, and not to run fast.
-    :param options: options of ``jax.jit``, without static arguments.
-    """
+    """``jax.jit(function)``, whose executables are shared with all programs of the same text."""
 
     def __init__(self, function: Callable, runs_once: bool = False, **options: Any) -> None:
         self._jitted = jax.jit(function, **options)
@@ -111,10 +105,7 @@ class Program:
         return self._key(self._jitted.lower(*args), signature) in _programs
 
     def text(self, *args: Any) -> str:
-        """The text that the function lowers to, with hashes in place of large constants.
-
-        :param args: arguments, or their shapes and types.
-        """
+        """The text that the function lowers to, with hashes in place of large constants."""
         traced = self._jitted.trace(*args)
         text = _LARGE.sub(lambda found: f"dense<#{_hashed(found[1])}>", traced.lower().as_text())
         if _HOST_CALL in text:

@@ -344,13 +344,6 @@ def class_layer(
     The bias b of that layer, and of no other, moves the log probabilities as in a softmax:
     ∂ log p_c / ∂ b_k = δ_ck - p_k. Names and sizes alone could point to a hidden layer with as many units
     as there are classes.
-
-    :param model: the model.
-    :param x: inputs; the first row is used.
-    :param target: name of the target site.
-    :param draw: one value of every site.
-    :param others: further positional and keyword arguments of the model; of rows the first is used.
-    :return: the layer, or None if the target has no classes or no layer is known to give them.
     """
     more, named = others
     args, kwargs = taken(((x, *more), named), slice(1), len(jax.tree.leaves(x)[0]))

@@ -1,4 +1,4 @@
-"""The compiled program that predicts a block of rows, and whether predictions of rows depend on one another."""
+"""The compiled program that predicts a block of rows; whether predictions of rows depend on one another."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial

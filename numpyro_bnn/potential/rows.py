@@ -32,16 +32,12 @@ class SummedOverRows(Protocol):
 
 
 class Rows(NamedTuple):
-    """A potential and the rows that minibatches come from.
+    """A potential and the rows that minibatches come from."""
 
-    - **potential** - energy on all rows: a :class:`~numpyro_bnn.potential.potential.Potential` or a function
-    - **plate** - name of the data plate; empty where rows are not taken by number
-    - **size** - number of rows N; 0 where it is not known
-    """
-
+    # Energy on all rows: a :class:`~numpyro_bnn.potential.potential.Potential` or a function
     potential: Any
-    plate: str = ""
-    size: int = 0
+    plate: str = ""  # Name of the data plate; empty where rows are not taken by number
+    size: int = 0  # Number of rows N; 0 where it is not known
 
     def energy(self, position: PyTree) -> jax.Array:
         """U on all rows, in nats, at values by name or at a flat position."""

@@ -23,16 +23,11 @@ from numpyro_bnn.storage.same_run import Facts, facts_of
 
 
 class DataFingerprint(NamedTuple):
-    """The posterior that a state belongs to.
+    """The posterior that a state belongs to."""
 
-    - **target** - the model, or the kernel where it has none
-    - **facts** - structure of the arguments, and a hash of each array
-    - **others** - all other arguments, data on the host among them: the objects themselves
-    """
-
-    target: object
-    facts: Facts
-    others: tuple
+    target: object  # The model, or the kernel where it has none
+    facts: Facts  # Structure of the arguments, and a hash of each array
+    others: tuple  # All other arguments, data on the host among them: the objects themselves
 
     def is_that_of(self, other: "DataFingerprint | None") -> bool:
         """Whether both are certainly the same."""
@@ -97,10 +92,7 @@ def remembered(state: PyTree) -> DataFingerprint | None:
 
 
 def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: DataFingerprint) -> bool:
-    """Whether a run has to compute again what a given state holds of data.
-
-    :raises ValueError: for other data, if the kernel cannot compute its state again.
-    """
+    """Whether a run has to compute again what a given state holds of data."""
     before = None if state is None else remembered(state)
     if state is None or origin.is_that_of(before):
         return False
@@ -122,10 +114,7 @@ def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: DataFingerprint) 
 
 
 def check_chains(state: PyTree | None, num_chains: int) -> None:
-    """Refuse a state of another number of chains than the run has.
-
-    :raises ValueError: naming both numbers.
-    """
+    """Refuse a state of another number of chains than the run has."""
     key = getattr(state, "rng_key", None)
     if key is None:
         return

@@ -5,20 +5,13 @@ from typing import NamedTuple
 
 
 class Segment(NamedTuple):
-    """Steps that the compiled program takes in one call.
+    """Steps that the compiled program takes in one call."""
 
-    - **slot** - index in the draw buffer where its first draw goes
-    - **draws** - number of draws; in warm-up 1, which the next segment overwrites
-    - **steps** - steps a draw
-    - **warmup** - whether its draws are discarded
-    - **whole** - whether it is the last segment of a chunk, which goes to disk
-    """
-
-    slot: int
-    draws: int
-    steps: int
-    warmup: bool
-    whole: bool
+    slot: int  # Index in the draw buffer where its first draw goes
+    draws: int  # Number of draws; in warm-up 1, which the next segment overwrites
+    steps: int  # Steps a draw
+    warmup: bool  # Whether its draws are discarded
+    whole: bool  # Whether it is the last segment of a chunk, which goes to disk
 
     @property
     def total(self) -> int:
@@ -27,32 +20,19 @@ class Segment(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The length of a run, and the lengths of its segments and chunks.
+    """The length of a run, and the lengths of its segments and chunks."""
 
-    - **warmup** - steps of warm-up
-    - **draws** - draws to collect of each chain
-    - **thinning** - steps a draw
-    - **rate** - steps of a segment: after each, progress is shown and Ctrl-C takes effect
-    - **every** - steps a chunk; None for a run in memory, which is one chunk
-    """
-
-    warmup: int
-    draws: int
-    thinning: int
-    rate: int
-    every: int | None = None
+    warmup: int  # Steps of warm-up
+    draws: int  # Draws to collect of each chain
+    thinning: int  # Steps a draw
+    rate: int  # Steps of a segment: after each, progress is shown and Ctrl-C takes effect
+    every: int | None = None  # Steps a chunk; None for a run in memory, which is one chunk
 
     @classmethod
     def of_phase(
         cls, bounds: tuple[int, int], thinning: int, rate: int | None, every: int | None
     ) -> "Plan":
-        """The plan of warm-up, of sampling, or of both.
-
-        :param bounds: first step whose draws are collected, and the last one.
-        :param thinning: steps a draw; steps that fill no draw go before the first one.
-        :param rate: steps of a segment; by default a twentieth of the run.
-        :param every: steps a chunk; None for a run in memory.
-        """
+        """The plan of warm-up, of sampling, or of both."""
         lower, upper = bounds
         draws, more = divmod(upper - lower, thinning)
         warmup = lower + more

@@ -190,11 +190,7 @@ def _draws_that_fit(draw: PyTree) -> int:
 
 
 def split_fields(fields: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Fields to collect, each once, and sites to leave out of the draws.
-
-    :param fields: dotted names of state fields, the field of the draws first; ``"~z.site"`` leaves a
-        site out.
-    """
+    """Fields to collect, each once, and sites to leave out of the draws."""
     prefix = f"~{fields[0]}."
     removed = tuple(name.removeprefix(prefix) for name in fields if name.startswith(prefix))
     return tuple(dict.fromkeys(f for f in fields if not f.startswith(prefix))), removed

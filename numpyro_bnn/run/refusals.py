@@ -64,19 +64,13 @@ def check_call(
 
 
 def check_extra_fields(extra_fields: object) -> None:
-    """Check the argument `extra_fields` of `run`.
-
-    :raises TypeError: for anything but a list of names.
-    """
+    """Check the argument `extra_fields` of `run`."""
     if not isinstance(extra_fields, (tuple, list)):
         raise TypeError(f"extra_fields must be a tuple of names, got {extra_fields!r}.")
 
 
 def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
-    """Refuse a model that subsamples under a kernel that would use one fixed minibatch for the whole run.
-
-    :raises ValueError: naming the plate.
-    """
+    """Refuse a model that subsamples under a kernel that would use one fixed minibatch for the whole run."""
     on_all_rows = getattr(sampler, "looks_at_all_rows", isinstance(sampler, _ON_ALL_ROWS))
     if isinstance(sampler, HMCECS) or not on_all_rows:
         return
@@ -92,10 +86,7 @@ def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
 
 
 def refuse_discrete(sampler: MCMCKernel, structure: Structure) -> None:
-    """Refuse discrete latent sites under HMC where NumPyro cannot sum them out.
-
-    :raises ValueError: naming them.
-    """
+    """Refuse discrete latent sites under HMC where NumPyro cannot sum them out."""
     discrete = [name for name in structure.latent if structure.sites[name].discrete]
     if discrete and isinstance(sampler, HMC) and find_spec("funsor") is None:
         raise ValueError(
@@ -106,10 +97,7 @@ def refuse_discrete(sampler: MCMCKernel, structure: Structure) -> None:
 
 
 def refuse_blocks_of_several_temperatures(sampler: MCMCKernel) -> None:
-    """Refuse Gibbs of which some blocks are at another temperature than others.
-
-    :raises ValueError: naming a block.
-    """
+    """Refuse Gibbs of which some blocks are at another temperature than others."""
     for kernel in with_inner_kernels(sampler):
         if isinstance(kernel, Gibbs):
             refuse_unequal([part for part, _ in kernel.blocks])
@@ -171,10 +159,7 @@ def refuse_sites_of_host_rows(fit: BoundModel) -> None:
 
 
 def check_energy(fit: BoundModel, energy: Array, position: Callable[[], PyTree]) -> None:
-    """Refuse starts without a finite potential energy.
-
-    :raises ValueError: naming the chain and the sites.
-    """
+    """Refuse starts without a finite potential energy."""
     bad = np.flatnonzero(~np.isfinite(np.atleast_1d(np.asarray(energy))))
     if not bad.size:
         return

@@ -35,23 +35,15 @@ from numpyro_bnn.storage.processes import Processes
 
 
 class DrawsSoFar(NamedTuple):
-    """The draws and chain states of a run so far, as a stopping rule gets them.
+    """The draws and chain states of a run so far, as a stopping rule gets them."""
 
-    - **between** - ``between(begin, end)`` gives draws `begin` to `end` by field: leaves (chain, draw, …)
-      on the host
-    - **num_draws** - draws of each chain so far
-    - **seconds_a_draw** - time that sampling takes; NaN before this process has sampled any
-    - **chunk** - draws of a chunk: predictions of blocks of this size need no new compilation
-    - **states** - gives the complete states of all chains
-    - **step** - number of steps taken, warm-up included
-    """
-
+    # ``between(begin, end)`` gives draws `begin` to `end` by field: leaves (chain, draw, …) on the host
     between: Callable[[int, int], dict[str, PyTree]]
-    num_draws: int
-    seconds_a_draw: float
-    chunk: int
-    states: PyTree
-    step: int
+    num_draws: int  # Draws of each chain so far
+    seconds_a_draw: float  # Time that sampling takes; NaN before this process has sampled any
+    chunk: int  # Draws of a chunk: predictions of blocks of this size need no new compilation
+    states: PyTree  # The complete states of all chains
+    step: int  # Number of steps taken, warm-up included
 
 
 class Judge(Protocol):
@@ -156,10 +148,7 @@ class Sampling:
     kept: Recorder | InMemory = field(default_factory=InMemory)
 
     def run(self, resumed: bool) -> tuple[dict[str, PyTree], dict[int, int], int]:
-        """Draws by field, the first draw that is not finite by chain, and how many were sampled of each.
-
-        :raises KeyboardInterrupt: if it was interrupted before the first draw.
-        """
+        """Draws by field, the first draw that is not finite by chain, and how many were sampled of each."""
         if self.disk is not None:
             return self._on_disk(self.disk, resumed)
         done = self._place(resumed)

@@ -28,15 +28,7 @@ from numpyro_bnn.priors.coordinates import parameterize
 def starts_for(
     kernel: MCMCKernel, fit: BoundModel | None, init_params: PyTree | None, num_chains: int
 ) -> PyTree | None:
-    """Initial positions of every chain, in the form that the kernel expects.
-
-    :param kernel: any kernel.
-    :param fit: its model with the data; None for a kernel over a potential function.
-    :param init_params: unconstrained values, of all latent sites or of the weights alone, with a
-        leading axis of chains; or None.
-    :param num_chains: number of chains.
-    :raises ValueError: for sites or shapes that do not fit.
-    """
+    """Initial positions of every chain, in the form that the kernel expects."""
     if init_params is None:
         return None
     check_kinds("MCMC.run", init_params)

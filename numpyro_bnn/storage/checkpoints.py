@@ -37,39 +37,27 @@ _FORMAT = "numpyro_bnn checkpoint 3"
 
 
 class Start(NamedTuple):
-    """How a run began.
+    """How a run began."""
 
-    - **keys** - random key of each chain
-    - **init_params** - initial positions of the chains, or None
-    - **extra_fields** - names of the state fields to collect
-    - **until** - settings of the stopping rule by name, for a run until predictions are known; None for
-      a run of fixed length
-    - **at** - the inputs (and targets) at which the stopping rule judges predictions, or None
-    """
-
-    keys: jax.Array
-    init_params: PyTree
-    extra_fields: tuple[str, ...]
+    keys: jax.Array  # Random key of each chain
+    init_params: PyTree  # Initial positions of the chains, or None
+    extra_fields: tuple[str, ...]  # Names of the state fields to collect
+    # Settings of the stopping rule by name, for a run until predictions are known; None for a run of fixed
+    # length
     until: dict[str, Any] | None = None
+    # The inputs (and targets) at which the stopping rule judges predictions, or None
     at: PyTree = None
 
 
 class Progress(NamedTuple):
-    """The number of steps and draws that a run has taken.
+    """The number of steps and draws that a run has taken."""
 
-    - **steps** - steps taken so far, warm-up included
-    - **draws** - draws of each chain in the store
-    """
-
-    steps: int
-    draws: int
+    steps: int  # Steps taken so far, warm-up included
+    draws: int  # Draws of each chain in the store
 
 
 class Checkpoint:
-    """The folder of checkpoints of one run; its files are described at the head of this module.
-
-    :param directory: the folder; made when the run begins.
-    """
+    """The folder of checkpoints of one run; its files are described at the head of this module."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory).absolute()
@@ -104,10 +92,7 @@ class Checkpoint:
         return self._read_header().get("run")
 
     def refuse_foreign(self) -> None:
-        """Refuse a folder with files that are not of a checkpoint.
-
-        :raises FileExistsError: naming some of the files.
-        """
+        """Refuse a folder with files that are not of a checkpoint."""
         files = entries(self.directory)
         if files and not files & {self._header.name, self._draft.name}:
             raise FileExistsError(
@@ -117,10 +102,7 @@ class Checkpoint:
             )
 
     def refuse_occupied(self) -> None:
-        """Refuse a folder that holds a run already.
-
-        :raises FileExistsError: if it does.
-        """
+        """Refuse a folder that holds a run already."""
         if self.holds_run:
             raise FileExistsError(
                 f"checkpoint={str(self.directory)!r} holds a run already. Continue it with "
@@ -128,10 +110,7 @@ class Checkpoint:
             )
 
     def require_run(self) -> None:
-        """Refuse a folder that holds no run.
-
-        :raises FileNotFoundError: if it holds none.
-        """
+        """Refuse a folder that holds no run."""
         if not self.holds_run:
             raise FileNotFoundError(
                 f"checkpoint={str(self.directory)!r} holds no run: it was ended before it stored "
@@ -144,14 +123,7 @@ class Checkpoint:
             os.replace(self._header, self._draft)
 
     def begin(self, start: Start, facts: Facts, program: Mapping[str, str]) -> None:
-        """Store what a run is and its start, before its first step.
-
-        :param start: keys, initial positions and settings.
-        :param facts: facts about settings, data and libraries.
-        :param program: ``"kernel"`` in words, and ``"program"``: the text that it lowers to.
-        :raises FileExistsError: if the folder holds a run already.
-        :raises TypeError: if the initial positions have a structure that only pickle could store.
-        """
+        """Store what a run is and its start, before its first step."""
         import orbax.checkpoint as ocp
 
         self.refuse_occupied()
@@ -187,13 +159,7 @@ class Checkpoint:
         os.replace(self._draft, self._header)
 
     def read_start(self, facts: Facts, accept: Collection[str] | None = None) -> Start:
-        """How the stored run began.
-
-        :param facts: facts about the run that would continue it.
-        :param accept: names in which the two runs may differ; None for callers without such an argument.
-        :raises FileNotFoundError: if nothing was stored.
-        :raises ValueError: if the stored run is another one, naming what differs, or files are damaged.
-        """
+        """How the stored run began."""
         self.require_run()
         content = self._read_header()
         refuse_other_facts(self.directory, content, facts, accept)
@@ -210,10 +176,7 @@ class Checkpoint:
     def refuse_other_program(
         self, program: Mapping[str, str], accept: Collection[str] | None = None
     ) -> None:
-        """Refuse to continue the stored run with another program than it began with.
-
-        :raises ValueError: showing where the two differ, or if the file is damaged.
-        """
+        """Refuse to continue the stored run with another program than it began with."""
         content = self._read_header()
         if content["format"] in EARLIER:
             return
@@ -281,10 +244,7 @@ class Checkpoint:
             self._open().save(progress.steps, args=args, force=True)
 
     def last_step(self) -> int | None:
-        """The step at which complete states were last stored; None where there are none yet.
-
-        :raises ValueError: if the files that list the stored steps are damaged.
-        """
+        """The step at which complete states were last stored; None where there are none yet."""
         try:
             return self._open().latest_step()
         except UNREADABLE as error:
@@ -292,12 +252,7 @@ class Checkpoint:
             raise self._unreadable(max(steps, default=0), error) from error
 
     def load(self, like: PyTree, step: int) -> tuple[PyTree, Progress]:
-        """The complete states of all chains, and the numbers of steps and draws taken before them.
-
-        :param like: abstract states of the same run, for structure, shapes and dtypes.
-        :param step: the step at which they were stored.
-        :raises ValueError: if the stored states are those of another version, or damaged.
-        """
+        """The complete states of all chains, and the numbers of steps and draws taken before them."""
         import orbax.checkpoint as ocp
 
         leaves, structure = jax.tree.flatten(like)

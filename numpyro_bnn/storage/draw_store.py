@@ -28,11 +28,7 @@ _SAFE = "The draws in its subfolders are untouched; restore the file from a copy
 
 
 class DrawStore:
-    """The draws of one run on disk; the head of this module describes the folder.
-
-    :param path: the folder.
-    :param guard: called before any metadata are written; raises if this process may not write.
-    """
+    """The draws of one run on disk; the head of this module describes the folder."""
 
     def __init__(self, path: str | Path, guard: Callable[[], None] = lambda: None) -> None:
         self.path = Path(path)
@@ -45,18 +41,12 @@ class DrawStore:
         return (self.path / "zarr.json").exists() and not self._read_about().get("unfinished")
 
     def refuse_foreign(self) -> None:
-        """Refuse a folder with files that are not of a store of draws.
-
-        :raises FileExistsError: if it has any.
-        """
+        """Refuse a folder with files that are not of a store of draws."""
         if not (self.path / "zarr.json").exists():
             self.refuse_occupied()
 
     def refuse_occupied(self) -> None:
-        """Refuse a folder that is not empty.
-
-        :raises FileExistsError: if it is not.
-        """
+        """Refuse a folder that is not empty."""
         if entries(self.path):
             raise FileExistsError(
                 f"draws={str(self.path)!r} exists and is not empty. Choose another folder, continue "
@@ -64,11 +54,7 @@ class DrawStore:
             )
 
     def refuse_other(self, run: str | None) -> None:
-        """Refuse a folder that holds anything but the draws of one run.
-
-        :param run: identifier of that run; None for runs of older versions, which had none.
-        :raises FileExistsError: if there are other draws, or other files.
-        """
+        """Refuse a folder that holds anything but the draws of one run."""
         found = entries(self.path)
         if not found:
             return
@@ -93,16 +79,7 @@ class DrawStore:
         dtype: str | None,
         run: str | None = None,
     ) -> None:
-        """Create an empty store and open it for writing.
-
-        :param variables: the arrays to store.
-        :param chains: number of chains.
-        :param num_draws: number of draws of each chain that the arrays can hold.
-        :param chunk: draws of each chain in one chunk.
-        :param dtype: dtype in which floating-point draws are stored; None keeps their dtype.
-        :param run: identifier of the run. A store that the same run did not complete is made anew.
-        :raises FileExistsError: if the folder holds anything else.
-        """
+        """Create an empty store and open it for writing."""
         import zarr
 
         self.refuse_other(run)
@@ -151,10 +128,7 @@ class DrawStore:
         self._commit(about)
 
     def append(self, variables: list[Variable], leaves: list[np.ndarray]) -> None:
-        """Add a chunk of draws of every chain; only the last one of a run may be short.
-
-        :param leaves: arrays (chain, draw, …), in the order of `variables`.
-        """
+        """Add a chunk of draws of every chain; only the last one of a run may be short."""
         self._guard()
         about = self.about
         begin = about["num_draws"]
@@ -197,10 +171,7 @@ class DrawStore:
         _replace(self.path / "zarr.json", _group(about, dict(sorted(known.items()))))
 
     def leave_out(self, failed: Mapping[int, str]) -> None:
-        """Record chains to leave out of averages although their draws are finite.
-
-        :param failed: the reason by chain; seen in draws that are about to be added.
-        """
+        """Record chains to leave out of averages although their draws are finite."""
         about = self.about
         new = {str(chain): why for chain, why in failed.items()}
         new = {chain: why for chain, why in new.items() if chain not in about["left_out"]}
@@ -224,10 +195,7 @@ class DrawStore:
 
     @property
     def about(self) -> dict[str, Any]:
-        """The attributes of the store: format, number of draws, chunk length, chains to leave out.
-
-        :raises ValueError: if the folder is no store of draws of this package, or damaged.
-        """
+        """The attributes of the store: format, number of draws, chunk length, chains to leave out."""
         about = self._read_about()
         if about.get("unfinished"):
             raise ValueError(
@@ -283,13 +251,7 @@ class DrawStore:
         return found
 
     def check(self, num_draws: int, to_continue: bool = False) -> None:
-        """Refuse a store with files missing or cut short: zarr would read a missing one as zeros.
-
-        :param num_draws: draws of each chain that should be whole.
-        :param to_continue: whether a run is to be continued in the store: then every file is read and
-            its checksum compared.
-        :raises ValueError: saying which draws are whole, and how to read them.
-        """
+        """Refuse a store with files missing or cut short: zarr would read a missing one as zeros."""
         if self._first_sound(to_continue) >= num_draws:
             return
         sound = min(num_draws, self.num_sound)

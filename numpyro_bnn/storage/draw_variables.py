@@ -20,29 +20,17 @@ _LONGEST = 255
 
 
 class Variable(NamedTuple):
-    """One array of the store.
+    """One array of the store."""
 
-    - **group** - ``"posterior"`` or ``"sample_stats"``
-    - **name** - its name in the file
-    - **source** - name of the site or state field; for a pytree, with the path of the leaf
-    - **shape** - shape of one draw
-    - **dtype** - dtype of the draws as they were sampled
-    """
-
-    group: str
-    name: str
-    source: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
+    group: str  # ``"posterior"`` or ``"sample_stats"``
+    name: str  # Its name in the file
+    source: str  # Name of the site or state field; for a pytree, with the path of the leaf
+    shape: tuple[int, ...]  # Shape of one draw
+    dtype: np.dtype  # Dtype of the draws as they were sampled
 
 
 def variables_of(draws: Mapping[str, PyTree], sample_field: str, lead: int) -> list[Variable]:
-    """The variables to store for the fields that a run collects, in the order of the leaves.
-
-    :param draws: abstract or real arrays by state field.
-    :param sample_field: the field that holds the sites.
-    :param lead: number of leading axes (chain, draw) of each array.
-    """
+    """The variables to store for the fields that a run collects, in the order of the leaves."""
     found = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(dict(draws))[0]:
         field, *rest = [named_part(part) for part in path]

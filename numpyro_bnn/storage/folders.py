@@ -13,11 +13,7 @@ from numpyro_bnn.storage.locks import OWN_PREFIX
 
 
 def require_storage(what: str) -> None:
-    """Refuse to write or read runs on disk without the packages that this takes.
-
-    :param what: what needs them, for the message.
-    :raises ModuleNotFoundError: naming those that are missing.
-    """
+    """Refuse to write or read runs on disk without the packages that this takes."""
     missing = [name for name in ("filelock", "orbax", "psutil", "zarr") if find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(
@@ -30,8 +26,6 @@ def refuse_nested(checkpoint: Path | None, draws: Path | None) -> None:
     """Refuse folders for checkpoint and draws that are one folder, or of which one is inside the other.
 
     Links and mounts are followed.
-
-    :raises ValueError: naming both.
     """
     if checkpoint is None or draws is None:
         return
@@ -64,14 +58,7 @@ def entries(folder: Path) -> set[str]:
 
 
 def leave_mark(folder: Path, what: str) -> str:
-    """Make a folder and leave an empty file in it, which proves that it can be written.
-
-    :param folder: made with its parents where it does not exist.
-    :param what: the error message, with places for the folder and the reason:
-        ``"…{folder}…({why})…"``.
-    :return: name of the empty file.
-    :raises OSError: if the folder cannot be made or written.
-    """
+    """Make a folder and leave an empty file in it, which proves that it can be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=OWN_PREFIX, delete=False) as file:
@@ -87,14 +74,7 @@ def require_writable(folder: Path, what: str) -> None:
 
 
 def path_of(name: str, value: object) -> Path | None:
-    """The absolute path of a folder that a user gave to ``MCMC``: the process may change its directory later.
-
-    :param name: the argument, for errors.
-    :param value: the value that was given.
-
-    :raises TypeError: for a value that is no path.
-    :raises ValueError: for an empty one, which would be the current folder.
-    """
+    """The absolute path of a folder given to ``MCMC``: the process may change its directory later."""
     if value is None:
         return None
     if not isinstance(value, (str, Path)):
@@ -124,13 +104,7 @@ UNREADABLE = (
 
 
 def read_json(path: Path, safe: str) -> dict[str, Any]:
-    """Read a JSON file of this package that holds an object.
-
-    :param path: the file.
-    :param safe: a sentence for the error, on what is not lost when the file is damaged.
-    :raises FileNotFoundError: if there is no such file.
-    :raises ValueError: naming the file, if it does not hold a JSON object.
-    """
+    """Read a JSON file of this package that holds an object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):

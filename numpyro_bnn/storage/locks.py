@@ -30,10 +30,7 @@ class FolderInUse(RuntimeError):
 
 
 class FolderLock:
-    """The lock of one folder; the head of this module says how it works.
-
-    :param folder: the folder of a run; it must exist when the lock is taken.
-    """
+    """The lock of one folder; the head of this module says how it works."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,10 +38,7 @@ class FolderLock:
         self._lease: Any = None
 
     def acquire(self) -> None:
-        """Take the folder for this process.
-
-        :raises FolderInUse: if another process, or another run of this one, writes there.
-        """
+        """Take the folder for this process."""
         import filelock
 
         lease = filelock.SoftFileLease(
@@ -80,10 +74,7 @@ class FolderLock:
         self._lease = lease
 
     def check(self) -> None:
-        """Check that this process still holds the lock; called before anything is written.
-
-        :raises FolderInUse: if the lock was taken over, or removed.
-        """
+        """Check that this process still holds the lock; called before anything is written."""
         if self._lease is None:
             return
         owner = self._lease.owner

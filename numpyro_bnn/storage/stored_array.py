@@ -154,9 +154,6 @@ def read_by_scalar(array: StoredArray) -> np.ndarray:
     Statistics over draws need all draws of a few scalars, and a store keeps all scalars of a few draws
     together. So the draws are copied, a block at a time, to a temporary file in which the draws of a
     scalar are contiguous; it is mapped into memory, and deleted with the result.
-
-    :param array: draws on disk.
-    :return: (chain, draw, …) in single or double precision; memory-mapped where it is large.
     """
     chains, num_draws, *shape = array.shape
     kind = np.float32 if array.dtype == np.float16 else array.dtype

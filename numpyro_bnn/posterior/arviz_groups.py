@@ -33,7 +33,7 @@ from numpyro_bnn.priors.axis_names import dims_of, layer_of, variable_name
 from numpyro_bnn.priors.coordinates import Standardized, parameterize
 from numpyro_bnn.priors.paths import is_auxiliary
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
-from numpyro_bnn.storage.draw_variables import refuse_names
+from numpyro_bnn.storage.draw_store import refuse_names
 from numpyro_bnn.storage.stored_array import StoredArray
 
 # ArviZ's names of sampler statistics; the log joint is the negative potential energy.

@@ -29,8 +29,8 @@ from numpyro_bnn.data.arguments import (
     names_of,
     prepared,
 )
+from numpyro_bnn.data.fingerprints import noted_rows
 from numpyro_bnn.data.host_rows import OnHost
-from numpyro_bnn.data.row_hashes import noted_rows
 from numpyro_bnn.posterior.draws import Run
 from numpyro_bnn.posterior.fitted import arguments_of, model_of, targets_of
 from numpyro_bnn.potential.compiled_arguments import Arguments

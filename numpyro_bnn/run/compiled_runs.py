@@ -24,9 +24,9 @@ from numpyro_bnn.data.arguments import inputs_of_call
 from numpyro_bnn.data.columns import Columns, column_names
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.compiled_arguments import Arguments, Fixed, fixed_in
-from numpyro_bnn.potential.starts import BoundModel
+from numpyro_bnn.potential.starts import BoundModel, starts_for
 from numpyro_bnn.potential.structure import explain_tracing
-from numpyro_bnn.run.chain_states import ChainStates
+from numpyro_bnn.run.chain_states import ChainStates, Plan
 from numpyro_bnn.run.continued import (
     check_chains,
     is_stale,
@@ -43,13 +43,10 @@ from numpyro_bnn.run.kernel_protocol import (
     over_model,
     takes_traced_warmup,
 )
-from numpyro_bnn.run.plan import Plan
 from numpyro_bnn.run.programs import Programs, split_fields
-from numpyro_bnn.run.progress import explain_memory
 from numpyro_bnn.run.recorder import Disk
 from numpyro_bnn.run.refusals import check_call
-from numpyro_bnn.run.sampling import Judge, Sampling
-from numpyro_bnn.run.starts import starts_for
+from numpyro_bnn.run.sampling import Judge, Sampling, explain_memory
 from numpyro_bnn.samplers.failed_chains import failed_chains, warn_of_failed
 from numpyro_bnn.samplers.fields import fields_of
 from numpyro_bnn.samplers.suspects import suspect_chains, warn_of_run

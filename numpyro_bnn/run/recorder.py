@@ -16,21 +16,20 @@ import jax
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.run.chain_states import ChainStates
-from numpyro_bnn.run.plan import Plan, Segment
+from numpyro_bnn.run.chain_states import ChainStates, Plan, Segment
 from numpyro_bnn.samplers.failed_chains import exploded_chains
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.storage.chunk_files import DTYPES
-from numpyro_bnn.storage.draw_store import DrawStore
-from numpyro_bnn.storage.draw_variables import Variable, variables_of
+from numpyro_bnn.storage.draw_store import DrawStore, Variable, variables_of
 from numpyro_bnn.storage.folders import (
+    FolderInUse,
+    FolderLock,
     leave_mark,
     path_of,
     refuse_nested,
     require_storage,
     require_writable,
 )
-from numpyro_bnn.storage.locks import FolderInUse, FolderLock
 from numpyro_bnn.storage.processes import Processes
 from numpyro_bnn.storage.same_run import Facts
 from numpyro_bnn.storage.stored_array import StoredArray

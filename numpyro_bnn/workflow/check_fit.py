@@ -12,8 +12,7 @@ from numpyro_bnn._checks import check_key
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost
-from numpyro_bnn.data.fingerprints import fingerprint, is_same
-from numpyro_bnn.data.row_hashes import KNOWN_ROWS
+from numpyro_bnn.data.fingerprints import KNOWN_ROWS, fingerprint, is_same
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.fit_check.calibration import Calibration, of_classes, of_distribution

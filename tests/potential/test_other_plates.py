@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from numpyro.handlers import scope
 
 import numpyro_bnn as bnn
-from numpyro_bnn.potential.chunked_likelihood import Chunked
+from numpyro_bnn.potential.potential import Chunked
 from numpyro_bnn.potential.rows import Rows, _shared_by, in_chunks
 
 pytestmark = pytest.mark.usefixtures("quick_compile")

@@ -22,8 +22,7 @@ from numpyro.infer import HMC, NUTS
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
-from numpyro_bnn.run.chain_states import ChainStates
-from numpyro_bnn.run.plan import Plan
+from numpyro_bnn.run.chain_states import ChainStates, Plan
 from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.storage.draw_store import DrawStore
 from numpyro_bnn.workflow.until import StopReason, UntilKnown

@@ -3,12 +3,12 @@
 import sys
 from pathlib import Path
 
-from numpyro_bnn.storage import folders
+from numpyro_bnn.storage import folders as locks
 
 if len(sys.argv) > 2:
-    folders.SILENCE = float(sys.argv[2])
-    folders.HEARTBEAT = folders.SILENCE / 10
-lock = folders.FolderLock(Path(sys.argv[1]))
+    locks.SILENCE = float(sys.argv[2])
+    locks.HEARTBEAT = locks.SILENCE / 10
+lock = locks.FolderLock(Path(sys.argv[1]))
 lock.acquire()
 print("held", flush=True)
 for _ in sys.stdin:

@@ -19,7 +19,7 @@ import pytest
 from walker import Walk
 
 import numpyro_bnn as bnn
-from numpyro_bnn.storage import folders
+from numpyro_bnn.storage import folders as locks
 from numpyro_bnn.storage.checkpoints import Checkpoint
 from numpyro_bnn.storage.draw_store import DrawStore
 from numpyro_bnn.storage.folders import FolderInUse, FolderLock
@@ -47,8 +47,8 @@ def lock_file(folder):
 @pytest.fixture
 def impatient(monkeypatch):
     """An owner counts as gone after a second without a sign of life, in place of a minute."""
-    monkeypatch.setattr(folders, "SILENCE", 1.0)
-    monkeypatch.setattr(folders, "HEARTBEAT", 0.1)
+    monkeypatch.setattr(locks, "SILENCE", 1.0)
+    monkeypatch.setattr(locks, "HEARTBEAT", 0.1)
     return 1.0
 
 
@@ -271,9 +271,9 @@ def test_an_owner_that_seemed_silent_and_lives_is_not_replaced(impatient, tmp_pa
         fall_silent(tmp_path, 3.0)
         with pytest.MonkeyPatch.context() as patch:
             # It goes on between the first look and the second.
-            told = folders._message
+            told = locks._message
             patch.setattr(
-                folders, "_message", lambda o: process.send_signal(signal.SIGCONT) or told(o)
+                locks, "_message", lambda o: process.send_signal(signal.SIGCONT) or told(o)
             )
             with pytest.raises(FolderInUse, match=f"in use by process {process.pid}"):
                 FolderLock(tmp_path).acquire()
@@ -288,8 +288,8 @@ def test_an_owner_in_another_container_counts_as_alive(tmp_path):
 
 @pytest.mark.parametrize("content", ["", "{", "filelock/2\npid=x\n"])
 def test_an_owner_that_cannot_be_read_is_judged_by_its_silence(content, tmp_path, monkeypatch):
-    monkeypatch.setattr(folders, "SILENCE", 2.5)
-    monkeypatch.setattr(folders, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(locks, "SILENCE", 2.5)
+    monkeypatch.setattr(locks, "HEARTBEAT", 0.2)
     lock = FolderLock(tmp_path)
     lock_file(tmp_path).write_text(content)
     with pytest.raises(FolderInUse, match="in use by another process"):

@@ -74,12 +74,6 @@ def _storable(value: Any) -> np.ndarray:
 
 def _archive(path: str | Path) -> Path:
     """The path of a new archive, checked to be writable before any draws are gathered."""
-    if not isinstance(path, (str, Path)):
-        raise TypeError(f"save: path must name a file, got {path!r}.")
-    if not Path(path).name:
-        raise ValueError(
-            f"save: path must name a file, got {str(path)!r}. Give one such as 'run.npz'."
-        )
     path = Path(path)
     path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
     require_writable(

@@ -1,6 +1,5 @@
 """Finds and checks sites, plates and hierarchical precisions of a model by an abstract trace."""
 
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -66,25 +65,7 @@ def explain_tracing() -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _explain_names() -> Iterator[None]:
-    """Explain NumPyro's error for two sites with one name, naming it."""
-    try:
-        yield
-    except AssertionError as error:
-        found = re.search("unique names but got `(.*)` duplicated", str(error))
-        if found is None:
-            raise
-        raise ValueError(
-            f"The model has two sites named '{found[1]}', and every site needs a name of its own. "
-            "Give two networks, `random_module(name, …)`, two names, and two likelihoods another "
-            "`name=`. Two priors of one network need patterns of different layers where both group "
-            "precisions by layer, `groups='layer'`."
-        ) from error
-
-
 @explain_tracing()
-@_explain_names()
 def structure_of(
     model: Callable, args: tuple, kwargs: dict, indices: Mapping[str, jax.Array] | None = None
 ) -> Structure:

@@ -38,7 +38,6 @@ from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.kernel_protocol import (
     after_pilot,
     check_num_warmup,
-    evidence_of,
     is_zero_temperature,
     over_model,
     takes_traced_warmup,
@@ -314,7 +313,8 @@ class CompiledRuns(NumPyroMCMC):
         :raises AttributeError: for another kernel, and before `run`.
         """
         has_run = self._states is not None
-        result = evidence_of(self.sampler, self.get_extra_fields(True)) if has_run else None
+        evidence_of = getattr(self.sampler, "evidence_of", lambda fields: None)
+        result = evidence_of(self.get_extra_fields(True)) if has_run else None
         if result is None:
             raise AttributeError(
                 f"MCMC: only a finished run of ParallelTempering knows the evidence, and this is "

@@ -30,19 +30,11 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.potential.sites import Structure
-from numpyro_bnn.samplers.tempering.evidence import Tempering
 
 # Folded into the key of the pilot run: a number that no chain uses.
 _PILOT = 2**31 - 1
 # Windows of the mass matrix: enough for a hundred million steps.
 _MOST = 22
-
-
-def take_batch_size(kernel: MCMCKernel, structure: Structure) -> None:
-    """Give a minibatch kernel the batch size that the model names (``subsample_size=``)."""
-    if hasattr(kernel, "take_batch_size"):
-        kernel.take_batch_size(structure)
 
 
 def keeps_all_in_state(kernel: MCMCKernel) -> bool:
@@ -121,11 +113,6 @@ def without_counts(state: PyTree) -> PyTree:
     return jax.tree.map(
         lambda s: s.without_counts() if has_counts(s) else s, state, is_leaf=has_counts
     )
-
-
-def evidence_of(kernel: MCMCKernel, fields: dict[str, PyTree]) -> Tempering | None:
-    """The estimate of the log evidence; None for kernels without one."""
-    return kernel.evidence_of(fields) if hasattr(kernel, "evidence_of") else None
 
 
 def windows(num_steps: jax.Array) -> jax.Array:

@@ -197,29 +197,18 @@ def split_fields(fields: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def _recorded(values: Any) -> dict[str, Any]:
-    """Check what `record` returned: a mapping of arrays by name."""
-    if not isinstance(values, Mapping):
+    """What `record` returned, if it is a mapping of arrays by name."""
+    numbers = (bool, int, float, complex, np.ndarray, np.generic, jax.Array)
+    leaves = jax.tree.leaves(dict(values)) if isinstance(values, Mapping) else []
+    wrong = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, numbers)]
+    if not leaves or wrong or not all(isinstance(name, str) for name in values):
+        keys = f" with the keys {list(values)}" if isinstance(values, Mapping) else ""
+        of = f" and values of {wrong}" if wrong else ""
         raise TypeError(
-            f"MCMC: record must return a dict of arrays, got {type(values).__name__}; nothing was "
-            "sampled. End the function with `return {'name': values}`."
+            f"MCMC: record must return a dict of arrays by name, got {type(values).__name__}{keys}{of}; "
+            "nothing was sampled. End the function with `return {'name': values}`."
         )
-    wrong = [name for name in values if not isinstance(name, str)]
-    if wrong or not jax.tree.leaves(dict(values)):
-        raise ValueError(
-            f"MCMC: record must return at least one array by name, got {_shown(values)}; nothing was "
-            "sampled. Return what to keep of each draw."
-        )
-    for path, leaf in jax.tree_util.tree_flatten_with_path(dict(values))[0]:
-        if not isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic, jax.Array)):
-            raise TypeError(
-                f"MCMC: record must return arrays, got {type(leaf).__name__} for "
-                f"{jax.tree_util.keystr(path)}; nothing was sampled. Return numbers alone."
-            )
     return dict(values)
-
-
-def _shown(values: Mapping) -> str:
-    return f"{type(values).__name__} with the keys {list(values)}"
 
 
 def _strong(leaf: Any) -> jax.Array:

@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +20,7 @@ from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import trace_and_check
-from numpyro_bnn.run.kernel_protocol import take_batch_size, with_inner_kernels
+from numpyro_bnn.run.kernel_protocol import with_inner_kernels
 from numpyro_bnn.samplers.temperature_of_kernels import refuse_unequal
 
 # Kernels of NumPyro that need all rows in every step; HMCECS is an HMCGibbs that does not.
@@ -53,20 +52,14 @@ def check_call(
     arguments = as_arrays(model, args, kwargs)
     refuse_host_rows(sampler, chunked, (args, kwargs))
     model, args, kwargs, structure = trace_and_check(model, args, kwargs)
-    take_batch_size(sampler, structure)
+    if hasattr(sampler, "take_batch_size"):
+        sampler.take_batch_size(structure)
     refuse_subsampling(sampler, structure)
-    refuse_discrete(sampler, structure)
     warn_of_unused_step_size(sampler)
     refuse_blocks_of_several_temperatures(sampler)
     fit = BoundModel(model, args, kwargs, structure)
     refuse_sites_of_host_rows(fit)
     return CheckedCall(*arguments, fit)
-
-
-def check_extra_fields(extra_fields: object) -> None:
-    """Check the argument `extra_fields` of `run`."""
-    if not isinstance(extra_fields, (tuple, list)):
-        raise TypeError(f"extra_fields must be a tuple of names, got {extra_fields!r}.")
 
 
 def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
@@ -83,17 +76,6 @@ def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
                 "`subsample_size=` to use all rows, or use a stochastic-gradient kernel with "
                 "`batch_size=`."
             )
-
-
-def refuse_discrete(sampler: MCMCKernel, structure: Structure) -> None:
-    """Refuse discrete latent sites under HMC where NumPyro cannot sum them out."""
-    discrete = [name for name in structure.latent if structure.sites[name].discrete]
-    if discrete and isinstance(sampler, HMC) and find_spec("funsor") is None:
-        raise ValueError(
-            f"{type(sampler).__name__}: the latent site(s) {discrete} are discrete, and summing them "
-            "out needs the package `funsor`, which is not installed. Install it (`pip install "
-            "funsor`), sum them out in the model, or sample them with NumPyro's DiscreteHMCGibbs."
-        )
 
 
 def refuse_blocks_of_several_temperatures(sampler: MCMCKernel) -> None:

@@ -61,30 +61,17 @@ class Checkpoint:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory).absolute()
+        self.store_path = self.directory / "draws.zarr"
+        self._header = self.directory / "run.json"
+        # The header before the run is accepted; it also marks the folder as one of this package.
+        self._draft = self.directory / "run.json.partial"
+        self._steps = self.directory / "steps"
         self._manager: Any = None
-
-    @property
-    def store_path(self) -> Path:
-        """The folder for draws inside the checkpoint."""
-        return self.directory / "draws.zarr"
 
     @property
     def holds_run(self) -> bool:
         """Whether the folder holds the description of a run, which is written before its first step."""
         return self._header.exists()
-
-    @property
-    def _header(self) -> Path:
-        return self.directory / "run.json"
-
-    @property
-    def _draft(self) -> Path:
-        """``run.json`` before the run is accepted; it also marks the folder as one of this package."""
-        return self.directory / "run.json.partial"
-
-    @property
-    def _steps(self) -> Path:
-        return self.directory / "steps"
 
     @property
     def run(self) -> str | None:

@@ -88,13 +88,11 @@ def path_of(name: str, value: object) -> Path | None:
     """The absolute path of a folder given to ``MCMC``: the process may change its directory later."""
     if value is None:
         return None
-    if not isinstance(value, (str, Path)):
-        raise TypeError(f"MCMC: {name} must be the path of a folder, got {value!r}.")
     if value == "":
         raise ValueError(
             f"MCMC: {name} must name a folder, got ''. Give a name such as 'run', or leave {name} out."
         )
-    return Path(value).absolute()
+    return Path(value).absolute()  # type: ignore[arg-type]
 
 
 # What readers of damaged files raise: JSON, NumPy, zip, zarr, orbax and tensorstore.

@@ -26,7 +26,6 @@ from numpyro_bnn.run.compiled_runs import CompiledRuns
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.programs import Programs
 from numpyro_bnn.run.recorder import Disk
-from numpyro_bnn.run.refusals import check_extra_fields
 from numpyro_bnn.run.sampling import explain_memory
 from numpyro_bnn.samplers.fields import has_exact_energy
 from numpyro_bnn.samplers.suspects import warn_of_run
@@ -213,7 +212,6 @@ class MCMC(CompiledRuns):
             number of chains, or of other data and of a kernel that cannot compute it again.
         :raises RuntimeError: if every chain becomes non-finite.
         """
-        check_extra_fields(extra_fields)
         if self._is_numpyros_own:
             if self._disk is not None or self.record is not None or self.chunk_size is not None:
                 raise ValueError(
@@ -274,7 +272,6 @@ class MCMC(CompiledRuns):
             positive, for `record`, and as :meth:`run` does.
         :raises TypeError: for another kind of `until`, `at` or `max_minutes`.
         """
-        check_extra_fields(extra_fields)
         check_key("MCMC.run_until", rng_key, self.num_chains)
         if self.model is None or self.record is not None or self._is_numpyros_own:
             raise ValueError(

@@ -345,7 +345,6 @@ def test_what_was_dropped_stays_out_of_a_store(tmp_path, monkeypatch):
         ({"at": (X, Y, Y)}, TypeError, "at must be a pair of inputs and targets, got tuple of 3"),
         ({"at": (X, Y[:-1])}, ValueError, r"the same positive number of rows, got \[5, 6\]"),
         ({"at": (X[:0], Y[:0])}, ValueError, r"the same positive number of rows, got \[0\]"),
-        ({"extra_fields": "z"}, TypeError, "extra_fields must be a tuple of names, got 'z'"),
         ({"extra_fields": ("~z.weights",)}, ValueError, "predict: the sites"),
     ],
 )

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,22 +47,6 @@ STATS = {
 _BLOCK = 2**26
 # The export as a whole has said which chains are suspect.
 predict_draws = named_elsewhere()(predict_with)
-
-
-class NumbersOfReport(Protocol):
-    """The numbers of a report that the export needs; see :mod:`numpyro_bnn.diagnostics.report`."""
-
-    @property
-    def attributes(self) -> Mapping[str, str | float | int]:
-        """Texts and numbers by name, the verdict among them."""
-
-    @property
-    def by_row(self) -> Mapping[str, np.ndarray]:
-        """Arrays over the rows that were judged."""
-
-    @property
-    def by_chain(self) -> Mapping[str, np.ndarray]:
-        """Arrays over chains."""
 
 
 class ArvizGroups:
@@ -246,7 +230,7 @@ class ArvizGroups:
             value = training.observed[name]
             self.add("observed_data", variable_name(name), _row_axes("", value.ndim, 0), value)
 
-    def add_report(self, numbers: NumbersOfReport) -> None:
+    def add_report(self, numbers: Any) -> None:
         """Add the numbers of a report on the run."""
         for name, rows in numbers.by_row.items():
             self.add("report", name, ["judged_row"], rows)

@@ -35,7 +35,7 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.data.arguments import prepared
-from numpyro_bnn.data.host_rows import axis_of_plate, sources_in, with_stand_ins
+from numpyro_bnn.data.host_rows import RowsTaken, sources_in, with_stand_ins
 from numpyro_bnn.distributions.gamma import scaled
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.rows import Rows, rows_are_shared, summed, taken_by_all
@@ -96,30 +96,6 @@ class _DefaultKey(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "prng_key" and msg["value"] is None:
             msg["value"] = jax.random.key(0)
-
-
-class _Taken(Messenger):
-    """Handler that selects rows by ``take(values, axis)`` in each ``numpyro.subsample`` of the data plate."""
-
-    def __init__(self, fn: Callable, take: Callable, plate: str, size: int) -> None:
-        self.take = take
-        self.plate = plate
-        self.size = size
-        super().__init__(fn)
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] != "subsample":
-            return
-        # Another plate of the same size needs all of its rows.
-        dim = axis_of_plate(self.plate, self)
-        if dim is None:
-            return
-        axis = dim - msg["kwargs"]["event_dim"]
-        shape = jnp.shape(msg["value"])
-        if len(shape) >= -axis and shape[axis] == self.size:
-            # With another type the plate does not subsample the rows again.
-            msg["type"] = "taken"
-            msg["value"] = self.take(jnp.asarray(msg["value"]), axis)
 
 
 class Potential:
@@ -215,8 +191,7 @@ class Potential:
         """The model that sees the rows `indices` of `plate` only; see :meth:`minibatch`."""
         if plate not in self._plates:
             raise ValueError(_no_plate(plate, self._plates))
-        bound = with_stand_ins(_DefaultKey(self.model), indices, ahead, plate)
-        model = substitute(bound, data={plate: indices})
+        take: Callable | None = None
         if rows_are_shared():
 
             def take(values: jax.Array, axis: int) -> jax.Array:
@@ -228,9 +203,8 @@ class Potential:
                 # A slice is faster than a gather of as many rows.
                 return lax.dynamic_slice_in_dim(values, indices[0], len(indices), axis)
 
-        else:
-            return model
-        return _Taken(model, take, plate, self.structure.plates[plate].size)
+        rows = RowsTaken(indices, plate, self.structure.plates[plate].size, ahead, take)
+        return substitute(with_stand_ins(_DefaultKey(self.model), rows), data={plate: indices})
 
     @property
     def _plates(self) -> list[str]:

@@ -137,7 +137,7 @@ def _predictive(
             f"export: the latent sites {local} have a value for every row, which is known for the rows of "
             "the fit alone. A model whose latent sites belong to no single row can be exported."
         )
-    given = draws_for(model, structure, draws, target, known.arguments, known.batch_size)
+    given = draws_for(known.call, draws, target, known.batch_size)
     values = {name: flat_draws(np.asarray(value)) for name, value in given.items()}
     size = sum(value.nbytes for value in values.values())
     if size > _MOST_BYTES:

@@ -21,10 +21,10 @@ from numpyro_bnn.distributions.distribution_functions import (
 )
 from numpyro_bnn.distributions.unwrap import family_of, unmasked
 from numpyro_bnn.posterior.draws import group_by_chain, one_draw
+from numpyro_bnn.posterior.prediction_sites import ModelCall
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.rows_in_parts import same_in_parts
-from numpyro_bnn.potential.sites import Structure
 
 # Draws in one vector.
 VECTOR = 32
@@ -127,15 +127,9 @@ def _scale_of(fn: dist.Distribution) -> jax.Array:
 _BLOCKS = 32
 
 
-def rows_depend(
-    model: Callable,
-    structure: Structure,
-    target: str,
-    samples: Mapping[str, Array],
-    arguments: tuple[tuple, dict[str, Any]],
-    part: int,
-) -> bool:
+def rows_depend(call: ModelCall, target: str, samples: Mapping[str, Array], part: int) -> bool:
     """Whether the distribution of a target at a row is another among other rows, under the first draw."""
+    model, structure, arguments = call
     size = len(jax.tree.leaves(arguments[0][0])[0])
     shapes = {n: s for n, s in structure.shapes.items() if n in samples and n != target}
     grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)

@@ -25,6 +25,7 @@ from numpyro_bnn.posterior.prediction_programs import (
     rows_depend,
 )
 from numpyro_bnn.posterior.prediction_sites import (
+    ModelCall,
     check_same_rows,
     draws_for,
     site_in,
@@ -325,9 +326,7 @@ class Predictor:
         self.rows_at_a_time(samples)
         target = self.target_of(samples)
         check_same_rows(self.structure, samples, target, self._given, self._fitted)
-        grouped = draws_for(
-            self.model, self.structure, samples, target, self.arguments, self.batch_size
-        )
+        grouped = draws_for(self.call, samples, target, self.batch_size)
         evaluate = partial(self._evaluate, target, grouped, first)
         values = evaluate("parameters", None)
         site = self.structure.sites.get(target)
@@ -337,9 +336,8 @@ class Predictor:
 
     def target_of(self, samples: Mapping[str, Any]) -> str:
         """The site to predict from draws of some sites; its first axis is that of the rows."""
-        first = self._first_rows(self.batch_size)
         known, site = without_imputed(samples), site_in(self.structure, self._site)
-        target = target_of(self.model, self.structure, first, known, site)
+        target = target_of(self._first_call, known, site)
         if target not in self._with_rows:
             count = min(self.size, self.batch_size)
             check_rows_first(target, count, self.structure, self._structure_at)
@@ -349,8 +347,7 @@ class Predictor:
     def sites_from_priors(self, samples: Mapping[str, Any]) -> list[str]:
         """Latent sites that the target is computed from without draws: priors give a value a draw."""
         samples = without_imputed(samples)
-        known = self.model, self.structure, self._first_rows(self.batch_size)
-        return sites_without_draws(*known, samples, self.target_of(samples))
+        return sites_without_draws(self._first_call, samples, self.target_of(samples))
 
     def rows_at_a_time(self, samples: Mapping[str, Array]) -> int:
         """How many rows are predicted together: all of them where they depend on one another."""
@@ -367,9 +364,7 @@ class Predictor:
         """Whether a row has the same predictions among any others, as far as can be seen."""
         if not self._dependent:
             samples = without_imputed(samples)
-            target = self.target_of(samples)
-            call = self.model, self.structure, target, samples, self.arguments, part
-            self._dependent = rows_depend(*call)
+            self._dependent = rows_depend(self.call, self.target_of(samples), samples, part)
         return not self._dependent
 
     def _structure_at(self, count: int) -> Structure:
@@ -388,6 +383,15 @@ class Predictor:
                 f"predict: x has {self.size} rows, and the arguments {other} other numbers of them. The "
                 f"model says: {error}. Give a value for each row of x."
             ) from error
+
+    @property
+    def call(self) -> ModelCall:
+        """The call of the model at all rows, with its structure at a block of them."""
+        return ModelCall(self.model, self.structure, self.arguments)
+
+    @property
+    def _first_call(self) -> ModelCall:
+        return self.call._replace(arguments=self._first_rows(self.batch_size))
 
     def _first_rows(self, count: int) -> PyTree:
         """The arguments of the model at the first rows."""

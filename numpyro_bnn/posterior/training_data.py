@@ -218,8 +218,10 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     # A ready model takes the mean off its target; what was given is in the user's units.
     is_ready = getattr(innermost(model), "shift", None) is not None
     found = {name: np.asarray(values[name][0]) for name in sites}
-    if is_ready:
-        found = {name: _as_given(given, targets[name], value) for name, value in found.items()}
+    for name, value in found.items() if is_ready else ():
+        (place,) = targets[name]
+        own = np.asarray(as_array("training_data", "y", given[place]), np.float64)
+        found[name] = own.reshape(value.shape)
     taken_out = frozenset[Place]().union(*targets.values())
     # NumPyro splits a target with missing values (`obs_mask=`) into two sites of one name.
     bare = {n: n.removesuffix("_observed") for n in sites}
@@ -234,14 +236,6 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
         frozenset(named[n] for n, s in weights.items() if (np.asarray(s) != 1).any()),
         frozenset(named[n] for n in sites if sources.values[n].latent),
     )
-
-
-def _as_given(
-    given: Mapping[Place, PyTree], places: frozenset[Place], value: np.ndarray
-) -> np.ndarray:
-    """The target of a ready model, in the user's units and in double precision."""
-    (place,) = places
-    return np.asarray(as_array("training_data", "y", given[place]), np.float64).reshape(value.shape)
 
 
 def observed_targets(

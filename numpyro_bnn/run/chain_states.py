@@ -189,7 +189,9 @@ class ChainStates:
     @property
     def stacked(self) -> PyTree:
         """Complete states of all chains, stacked, gathered on this process."""
-        return _stack(self.states) if self.one_by_one else self.placement.gathered(self.states[0])
+        if not self.one_by_one:
+            return self.placement.gathered(self.states[0])
+        return _on_host(lambda *leaves: library_of(leaves[0]).stack(leaves), *self.states)
 
     def fresh_buffers(self) -> None:
         """Switch to a draw buffer whose draws are no longer needed: two buffers are used in turn."""
@@ -234,8 +236,12 @@ class ChainStates:
 
     def copied(self, count: int) -> PyTree:
         """A copy of the first `count` draws on the host, (chain, draw, …)."""
-        # A host array may be the buffer itself.
-        buffers = jax.tree.map(_host_copy, self.placement.gathered(self._draws))
+
+        def copy(leaf: jax.Array) -> Array:
+            # A host array may be the buffer itself.
+            return leaf.copy() if is_typed_key(leaf) else np.array(leaf)
+
+        buffers = jax.tree.map(copy, self.placement.gathered(self._draws))
         return _joined(buffers, count, self.num_chains)
 
     def take(self, count: int) -> Callable[[], PyTree]:
@@ -257,10 +263,6 @@ def _joined(buffers: list[Any], count: int, num_chains: int) -> Any:
     return jax.tree.map(lambda x: x[:, :count], buffers[0])
 
 
-def _host_copy(leaf: jax.Array) -> Array:
-    return leaf.copy() if is_typed_key(leaf) else np.array(leaf)
-
-
 def library_of(leaf: Array) -> Any:
     """The library that joins such arrays: random keys are no numbers that NumPy could hold."""
     return jnp if isinstance(leaf, jax.Array) else np
@@ -280,7 +282,3 @@ def _on_host(function: Callable, *trees: Any) -> Any:
         return jax.device_put(function(*map(np.asarray, leaves)))
 
     return jax.tree.map(one, *trees)
-
-
-def _stack(chain_states: list[Any]) -> Any:
-    return _on_host(lambda *leaves: library_of(leaves[0]).stack(leaves), *chain_states)

@@ -37,10 +37,10 @@ from numpyro_bnn.run.continued import (
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.kernel_protocol import (
     after_pilot,
-    check_num_warmup,
     is_zero_temperature,
     over_model,
     takes_traced_warmup,
+    with_inner_kernels,
 )
 from numpyro_bnn.run.programs import Programs, split_fields
 from numpyro_bnn.run.recorder import Disk
@@ -139,20 +139,19 @@ class CompiledRuns(NumPyroMCMC):
 
     def _see(self, args: tuple, kwargs: dict[str, Any]) -> BoundModel | None:
         """Trace the model with its data, and refuse what the kernel cannot sample correctly."""
-        seen = check_call(self.sampler, self.model, self.chunk_size is not None, args, kwargs)
-        if (
-            seen.fit is not None
-            and (values := fixed_in(seen.fit.model))
-            and not fixed_in(self.model)
-        ):
+        given, is_chunked = (args, kwargs), self.chunk_size is not None
+        checked = check_call(self.sampler, self.model, is_chunked, *given)
+        self._args, self._kwargs, fit = checked
+        if fit is not None and (values := fixed_in(fit.model)) and not fixed_in(self.model):
             # From here on the run is one of a model with these values of its fixed parameters.
             fix = partial(Fixed, data=values)
             self.sampler, self._kernel = (over_model(k, fix) for k in (self.sampler, self._kernel))
         if self._warmup_state is None:
-            check_num_warmup(self.sampler, self.num_warmup)
-        self._args, self._kwargs = seen.args, seen.kwargs
-        self.columns = column_names(inputs_of_call(self.model, args, kwargs))
-        return seen.fit
+            for kernel in with_inner_kernels(self.sampler):
+                if hasattr(kernel, "check_num_warmup"):
+                    kernel.check_num_warmup(self.num_warmup)
+        self.columns = column_names(inputs_of_call(self.model, *given))
+        return fit
 
     def _facts(self, disk: Disk, fit: BoundModel | None) -> Facts:
         """Facts about settings, data and libraries; read before the run, which may change arrays in place."""

@@ -54,13 +54,6 @@ def with_inner_kernels(sampler: MCMCKernel) -> Iterator[Any]:
             yield from with_inner_kernels(kernel)
 
 
-def check_num_warmup(sampler: MCMCKernel, num_warmup: int) -> None:
-    """Refuse a length of warm-up with which a kernel, or one inside it, cannot do its work."""
-    for kernel in with_inner_kernels(sampler):
-        if hasattr(kernel, "check_num_warmup"):
-            kernel.check_num_warmup(num_warmup)
-
-
 def is_zero_temperature(kernel: MCMCKernel, num_steps: int) -> bool:
     """Whether the temperature is 0: chains only descend, and those of one start and key may be equal."""
     return hasattr(kernel, "is_zero_temperature") and kernel.is_zero_temperature(num_steps)
@@ -94,14 +87,6 @@ def can_recompute(kernel: MCMCKernel) -> bool:
     if hasattr(kernel, "state_for_data"):
         return not isinstance(inner, MCMCKernel) or can_recompute(inner)
     return type(kernel).refresh is not MCMCKernel.refresh
-
-
-def state_for_data(
-    kernel: MCMCKernel, state: PyTree, args: tuple, kwargs: dict[str, object]
-) -> PyTree:
-    """The state of one chain with all that it keeps of data computed anew, by a kernel that can."""
-    own = getattr(kernel, "state_for_data", kernel.refresh)
-    return own(state, args, kwargs)
 
 
 def without_counts(state: PyTree) -> PyTree:

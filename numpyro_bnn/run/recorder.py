@@ -167,7 +167,7 @@ class Disk(NamedTuple):
         self, like: PyTree, sample_field: str, plan: Plan, done: Progress, resumed: bool
     ) -> "Recorder":
         """The recorder that writes to these folders."""
-        variables = variables_of(like, sample_field, 2)
+        variables = variables_of(like, sample_field)
         chains = jax.tree.leaves(like)[0].shape[0]
         store = self.store
         checkpoint = None if self.checkpoint is None else self._checkpoint

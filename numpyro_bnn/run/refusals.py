@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,28 +27,16 @@ from numpyro_bnn.samplers.temperature_of_kernels import refuse_unequal
 _ON_ALL_ROWS = (HMC, HMCGibbs, MixedHMC, BarkerMH, SA, AIES, ESS)
 
 
-class CheckedCall(NamedTuple):
-    """The arguments of a run as arrays, and the model bound to them.
-
-    - **args**, **kwargs** - arguments of the model, as arrays
-    - **fit** - the model with these arguments; None for a kernel over a potential function
-    """
-
-    args: tuple
-    kwargs: dict[str, object]
-    fit: BoundModel | None
-
-
 def check_call(
     sampler: MCMCKernel,
     model: Callable | None,
     chunked: bool,
     args: tuple,
     kwargs: dict[str, object],
-) -> CheckedCall:
-    """Trace the model with its data, and refuse what the kernel cannot sample correctly."""
+) -> tuple[tuple, dict[str, object], BoundModel | None]:
+    """Arguments as arrays, and the model traced with them; refuses what the kernel samples wrongly."""
     if model is None:
-        return CheckedCall(args, kwargs, None)
+        return args, kwargs, None
     arguments = as_arrays(model, args, kwargs)
     refuse_host_rows(sampler, chunked, (args, kwargs))
     model, args, kwargs, structure = trace_and_check(model, args, kwargs)
@@ -59,7 +47,7 @@ def check_call(
     refuse_blocks_of_several_temperatures(sampler)
     fit = BoundModel(model, args, kwargs, structure)
     refuse_sites_of_host_rows(fit)
-    return CheckedCall(*arguments, fit)
+    return *arguments, fit
 
 
 def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:

@@ -110,21 +110,16 @@ class DrawsSoFar(NamedTuple):
 
 
 class Judge(Protocol):
-    """The stopping rule of a run in stages.
+    """The stopping rule of a run in stages."""
 
-    - **reason** - why the run should stop; None while it should continue
-    - **dropped** - number of draws at the beginning that do not count
-    - **line** - how far the run is, in words
-    - **settings**, **at** - what an equal rule is made from when the run is resumed
-    """
-
-    reason: str | None
-    dropped: int
-    line: str
+    reason: str | None  # Why the run should stop; None while it should continue
+    dropped: int  # Number of draws at the beginning that do not count
+    line: str  # How far the run is, in words
     at: tuple[PyTree, ArrayLike | None]
 
     @property
-    def settings(self) -> dict[str, object]: ...
+    def settings(self) -> dict[str, object]:
+        """What an equal rule is made from, with `at`, when the run is resumed."""
 
     def prepare(self, like: dict[str, PyTree], chunk: int) -> None:
         """Check and compile for draws of these shapes (chain, draw, …), before any step is taken."""

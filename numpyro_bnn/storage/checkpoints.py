@@ -137,7 +137,11 @@ class Checkpoint:
             "program": b64encode(lzma.compress(program["program"].encode())).decode(),
             "extra_fields": start.extra_fields,
             "until": start.until,
-            "start": {"form": form, "kinds": kinds, "shapes": _shapes_of(plain)},
+            "start": {
+                "form": form,
+                "kinds": kinds,
+                "shapes": [(list(x.shape), str(x.dtype)) for x in plain],
+            },
         }
         self.directory.mkdir(parents=True, exist_ok=True)
         self._draft.write_text(json.dumps(content, indent=1))
@@ -251,7 +255,8 @@ class Checkpoint:
                 "are untouched: read them with `bnn.load`. Finish this run with the version that began it, "
                 "or begin another one in another folder."
             )
-        plain = _zeros_like(leaves)
+        shapes = [jax.eval_shape(jax.random.key_data, x) if is_typed_key(x) else x for x in leaves]
+        plain = [np.zeros(x.shape, x.dtype) for x in shapes]
         args = ocp.args.Composite(state=ocp.args.StandardRestore(_named(plain)))
         try:
             with _quiet_orbax():
@@ -328,22 +333,11 @@ def _in_order(found: Mapping[str, Array], like: Sequence[Array]) -> list[Array]:
     return [found[str(i)] if leaf.size else leaf for i, leaf in enumerate(like)]
 
 
-def _shapes_of(leaves: list[np.ndarray]) -> list[tuple[list[int], str]]:
-    """Shape and dtype of each leaf, in a form that JSON keeps."""
-    return [(list(leaf.shape), str(leaf.dtype)) for leaf in leaves]
-
-
 def _to_plain(leaves: Sequence[Array]) -> tuple[list[np.ndarray], list[str | None]]:
     """Leaves as NumPy arrays, and for each that was a typed random key the kind of the key."""
     kinds = [str(jax.random.key_impl(x)) if is_typed_key(x) else None for x in leaves]
     plain = [jax.random.key_data(x) if kind else x for x, kind in zip(leaves, kinds)]
     return [np.asarray(x) for x in plain], kinds
-
-
-def _zeros_like(leaves: Sequence[Array]) -> list[np.ndarray]:
-    """Zeros of the shapes and dtypes that `to_plain` gives, from abstract leaves."""
-    shapes = [jax.eval_shape(jax.random.key_data, x) if is_typed_key(x) else x for x in leaves]
-    return [np.zeros(x.shape, x.dtype) for x in shapes]
 
 
 def _from_plain(leaves: Sequence[Array], kinds: list[str | None]) -> list[jax.Array]:

@@ -46,15 +46,15 @@ class Variable(NamedTuple):
     dtype: np.dtype  # Dtype of the draws as they were sampled
 
 
-def variables_of(draws: Mapping[str, PyTree], sample_field: str, lead: int) -> list[Variable]:
+def variables_of(draws: Mapping[str, PyTree], sample_field: str) -> list[Variable]:
     """The variables to store for the fields that a run collects, in the order of the leaves."""
     found = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(dict(draws))[0]:
-        field, *rest = [named_part(part) for part in path]
+        field, *rest = (jax.tree_util.keystr((part,), simple=True) for part in path)
         own = field == sample_field
         source = ".".join(rest or ["x"]) if own else ".".join([field, *rest])
         group = POSTERIOR if own else STATS
-        shape = tuple(leaf.shape[lead:])
+        shape = tuple(leaf.shape[2:])
         found.append(Variable(group, variable_name(source), source, shape, leaf.dtype))
     for group in (POSTERIOR, STATS):
         alike = [v for v in found if v.group == group]
@@ -71,11 +71,6 @@ def axes_of(variables: list[Variable]) -> list[list[str]]:
         or [f"{v.name}.axis_{i}" for i in range(len(v.shape))]
         for v in variables
     ]
-
-
-def named_part(part: object) -> str:
-    """One part of a pytree path, as text."""
-    return str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part))))
 
 
 def refuse_names(

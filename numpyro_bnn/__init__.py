@@ -43,7 +43,7 @@ _HOME = {
     "posterior.draws": ["Draws"],
     "posterior.exported": ["export"],
     "posterior.predictions": ["predict"],
-    "posterior.prior_predictions": ["prior_predictive"],
+    "posterior.prediction_sites": ["prior_predictive"],
     "posterior.predictive_draws": ["average"],
     "posterior.stacking": ["stack", "stacking_weights"],
     "posterior.thinning": ["thin"],
@@ -57,7 +57,7 @@ _HOME = {
     "samplers.sgmcmc.named.overdamped": ["MALA", "PSGLD", "SGLD", "RandomWalk"],
     "samplers.sgmcmc.named.windowed_hmc": ["WindowedHMC"],
     "samplers.tempering.kernel": ["ParallelTempering"],
-    "compilation.disk_cache": ["cache"],
+    "compilation.program_identity": ["cache"],
     "workflow.calibration": ["calibrate"],
     "workflow.check_fit": ["check_fit"],
     "workflow.compare": ["compare"],
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate, randomized_map
     from numpyro_bnn.approximations.optimize import optimize
     from numpyro_bnn.approximations.sgd_iterates import constant_sgd, swag
-    from numpyro_bnn.compilation.disk_cache import cache
+    from numpyro_bnn.compilation.program_identity import cache
     from numpyro_bnn.data.host_rows import OnHost
     from numpyro_bnn.diagnostics.diagnose import diagnose
     from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
@@ -97,9 +97,9 @@ if TYPE_CHECKING:
     from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
     from numpyro_bnn.posterior.draws import Draws
     from numpyro_bnn.posterior.exported import export
+    from numpyro_bnn.posterior.prediction_sites import prior_predictive
     from numpyro_bnn.posterior.predictions import predict
     from numpyro_bnn.posterior.predictive_draws import average
-    from numpyro_bnn.posterior.prior_predictions import prior_predictive
     from numpyro_bnn.posterior.stacking import stack, stacking_weights
     from numpyro_bnn.posterior.thinning import thin
     from numpyro_bnn.potential.potential import potential_of

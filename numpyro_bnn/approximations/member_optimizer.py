@@ -48,10 +48,10 @@ from numpyro_bnn.posterior.training_data import rows_of_call
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.potential.sites import own_batch_size
 from numpyro_bnn.potential.starts import check_mapping
 from numpyro_bnn.potential.structure import explain_tracing, trace_and_check
 from numpyro_bnn.potential.targets import check_arguments
-from numpyro_bnn.potential.without_subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
 
 # Members that end far above others start again so often.

@@ -18,8 +18,7 @@ from numpyro_bnn.cli.job import POSTERIOR, Outcome, Score
 from numpyro_bnn.posterior.arviz_export import to_inference_data
 from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.posterior.predictive_draws import Average, average
-from numpyro_bnn.storage.folders import require_writable
-from numpyro_bnn.storage.locks import OWN_PREFIX
+from numpyro_bnn.storage.folders import OWN_PREFIX, require_writable
 from numpyro_bnn.workflow.relevance import Relevance, relevance
 
 # All files of a report, and the file by which a folder is recognised as one of a report.

@@ -21,16 +21,16 @@ from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost
+from numpyro_bnn.posterior.archive import refuse_other_model
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import targets_of
-from numpyro_bnn.posterior.loo_preconditions import (
+from numpyro_bnn.posterior.leave_one_out import (
     why_densities_are_of_priors,
     why_not_the_posterior,
     why_rows_count_otherwise,
 )
 from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.posterior.saved_model_check import refuse_other_model
 from numpyro_bnn.posterior.training_data import (
     TrainingData,
     known_rows,
@@ -118,10 +118,6 @@ def to_inference_data(
         another temperature than 1, of a stacked mixture, and of draws that `thin` chose; and of one that is
         left out, since latent sites that the target is computed from have no draws.
     """
-    if report is not None and not callable(getattr(report, "numbers", None)):
-        raise TypeError(
-            f"to_inference_data: report must be what bnn.diagnose returned, got {type(report).__name__}."
-        )
     if predict is not None and not isinstance(predict, Mapping):
         raise TypeError(
             f"to_inference_data: predict must map names to inputs, such as {{'test': x_test}}, got "
@@ -223,12 +219,7 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
         `model` keeps the units of other data or predicts something else than the one that was exported
         (:func:`numpyro_bnn.load` says what is compared).
     """
-    try:
-        posterior = idata["posterior"]
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"from_inference_data: {type(idata).__name__} has no group `posterior`."
-        ) from error
+    posterior = idata["posterior"]
     labels = _labels_of_chains(posterior)
     # Numbers in the run of the chains that were exported, by their labels.
     numbers: dict[Any, int] = dict(json.loads(posterior.attrs.get("numpyro_bnn_chains", "[]")))

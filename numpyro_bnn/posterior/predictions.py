@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from numpyro import primitives
 
-from numpyro_bnn._calls import shows_call
+from numpyro_bnn._calls import result_or_error, shows_call
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import LastUsed, Program
@@ -18,8 +18,15 @@ from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished, run_of
 from numpyro_bnn.posterior.new_groups import with_new_groups
-from numpyro_bnn.posterior.prediction_programs import DRAWN, VECTOR, programs_of
+from numpyro_bnn.posterior.prediction_programs import (
+    DRAWN,
+    VECTOR,
+    dependent_rows_message,
+    programs_of,
+    rows_depend,
+)
 from numpyro_bnn.posterior.prediction_sites import (
+    ModelCall,
     check_same_rows,
     draws_for,
     measured_sites,
@@ -30,15 +37,12 @@ from numpyro_bnn.posterior.prediction_sites import (
     target_of,
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
-from numpyro_bnn.posterior.separate_predictions import dependent_rows_message, rows_depend
 from numpyro_bnn.posterior.training_data import call_with
-from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.compiled_arguments import Arguments, with_first_values
 from numpyro_bnn.potential.data_dependencies import Place
-from numpyro_bnn.potential.fixed_parameters import with_first_values
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
 from numpyro_bnn.potential.potential import transforms_of
-from numpyro_bnn.potential.sites import Structure
-from numpyro_bnn.potential.without_subsampling import all_rows
+from numpyro_bnn.potential.sites import Structure, all_rows
 from numpyro_bnn.storage.stored_array import StoredArray
 
 # Numbers that are read from draws on disk at a time.
@@ -343,15 +347,7 @@ class Predictor:
         self.rows_at_a_time(samples)
         target = self.target_of(samples)
         check_same_rows(self.structure, samples, target, self._given, self._fitted)
-        grouped = draws_for(
-            self.model,
-            self.structure,
-            samples,
-            target,
-            self.arguments,
-            self.batch_size,
-            self._extended,
-        )
+        grouped = draws_for(self.call, samples, target, self.batch_size, self._extended)
         evaluate = partial(self._evaluate, target, grouped, first)
         values = evaluate("parameters", None)
         site = self.structure.sites.get(target)
@@ -365,9 +361,8 @@ class Predictor:
 
     def target_of(self, samples: Mapping[str, Any]) -> str:
         """The site to predict from draws of some sites; its first axis is that of the rows."""
-        first = self._first_rows(self.batch_size)
         known, site = self._known(samples), site_in(self.structure, self._site)
-        target = target_of(self.model, self.structure, first, known, site)
+        target = target_of(self._first_call, known, site)
         if target not in self._with_rows:
             count = min(self.size, self.batch_size)
             check_rows_first(target, count, self.structure, self._structure_at)
@@ -377,8 +372,7 @@ class Predictor:
     def sites_from_priors(self, samples: Mapping[str, Any]) -> list[str]:
         """Latent sites that the target is computed from without draws: priors give a value a draw."""
         known = self._known(samples)
-        given = self.model, self.structure, self._first_rows(self.batch_size)
-        found = sites_without_draws(*given, known, self.target_of(samples))
+        found = sites_without_draws(self._first_call, known, self.target_of(samples))
         return [name for name in found if name not in samples]
 
     def rows_at_a_time(self, samples: Mapping[str, Array]) -> int:
@@ -396,9 +390,7 @@ class Predictor:
         """Whether a row has the same predictions among any others, as far as can be seen."""
         if not self._dependent:
             samples = self._known(samples)
-            target = self.target_of(samples)
-            call = self.model, self.structure, target, samples, self.arguments, part
-            self._dependent = rows_depend(*call)
+            self._dependent = rows_depend(self.call, self.target_of(samples), samples, part)
         return not self._dependent
 
     def _structure_at(self, count: int) -> Structure:
@@ -417,6 +409,15 @@ class Predictor:
                 f"predict: x has {self.size} rows, and the arguments {other} other numbers of them. The "
                 f"model says: {error}. Give a value for each row of x."
             ) from error
+
+    @property
+    def call(self) -> ModelCall:
+        """The call of the model at all rows, with its structure at a block of them."""
+        return ModelCall(self.model, self.structure, self.arguments)
+
+    @property
+    def _first_call(self) -> ModelCall:
+        return self.call._replace(arguments=self._first_rows(self.batch_size))
 
     def _first_rows(self, count: int) -> PyTree:
         """The arguments of the model at the first rows."""
@@ -543,13 +544,10 @@ def check_rows_first(
         raise ValueError(_message(target, count, structure))
     if count == 1 or count not in shape[1:]:
         return
-    try:
-        fewer = _shape(at_rows(count - 1), target)
-    except Exception:  # The model may raise at these rows; treat as unknown.
-        return
     # The axis of the rows is the one that changes with them. A target whose size does not depend on the
     # inputs has no rows.
-    if fewer[:1] == (count,) and fewer != shape:
+    fewer = result_or_error(lambda: _shape(at_rows(count - 1), target))
+    if isinstance(fewer, tuple) and fewer[:1] == (count,) and fewer != shape:
         raise ValueError(_message(target, count, structure))
 
 

@@ -14,6 +14,7 @@ from jax.experimental import checkify
 from numpyro.handlers import seed, substitute
 from numpyro.infer import init_to_uniform
 
+from numpyro_bnn._calls import result_or_error
 from numpyro_bnn.data.arguments import named_leaves
 from numpyro_bnn.data.host_rows import sources_in
 from numpyro_bnn.data.units import Column
@@ -49,24 +50,25 @@ def unknown_index(
         )
         return drawn(*args, **kwargs)
 
-    try:
+    def found() -> tuple[int, int] | None:
         if "gather" not in str(jax.make_jaxpr(program)(arrays)):
             return None
         check = jax.jit(lambda arrays: checkify.checkify(program, checkify.index_checks)(arrays)[0])
-        beyond, far = _index(check, arrays), None
-        if beyond is not None and beyond == _index(check, [_without_indices(v) for v in arrays]):
-            return (
-                None  # no index of the data: JAX 0.7 has one in the transform of a Cholesky factor
-            )
-        if beyond is None and any((v[_negative(v)] < 0).any() for v in arrays):
-            far = _index(check, [np.where(_negative(v), _FAR, v) for v in arrays])
-    except Exception:  # the model may raise; its own checks report why
-        return None
-    # An index may have an offset, such as an hour that begins at -12.
-    least = min((v[_negative(v)].min() for v in arrays if _negative(v).any()), default=0)
-    if beyond is None and far is not None and least + far[0] - _FAR < 0:
-        return int(least), far[1]
-    return beyond
+        negative = [_negative(v) for v in arrays]
+        if (beyond := _index(check, arrays)) is not None:
+            # Else no index of the data: JAX 0.7 has one in the transform of a Cholesky factor.
+            is_of_data = beyond != _index(check, [_without_indices(v) for v in arrays])
+            return beyond if is_of_data else None
+        if not any(n.any() for n in negative):
+            return None
+        far = _index(check, [np.where(n, _FAR, v) for v, n in zip(arrays, negative)])
+        # An index may have an offset, such as an hour that begins at -12.
+        least = int(min(v[n].min() for v, n in zip(arrays, negative) if n.any()))
+        return (least, far[1]) if far is not None and least + far[0] - _FAR < 0 else None
+
+    # Where the model raises, its own checks say why.
+    beyond = result_or_error(found)
+    return None if isinstance(beyond, Exception) else beyond
 
 
 def largest_beside(index: int, model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> int:

@@ -1,30 +1,18 @@
 """Draws on disk as an array whose values are read when they are indexed."""
 
 import tempfile
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from numpyro_bnn.storage.chunk_files import DrawFiles
 
+if TYPE_CHECKING:
+    from numpyro_bnn.storage.draw_store import DrawStore
+
 # Arrays of up to so many bytes are read into memory as a whole.
 _IN_MEMORY = 2**26
-
-
-class Store(Protocol):
-    """The part of a store of draws that one of its arrays uses."""
-
-    path: Path
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """The attributes of the store, read anew."""
-
-    @property
-    def num_sound(self) -> int:
-        """Draws of each chain that are neither missing nor damaged."""
 
 
 class StoredArray:
@@ -45,7 +33,7 @@ class StoredArray:
     def __init__(
         self,
         array: Any,
-        store: Store,
+        store: "DrawStore",
         files: DrawFiles,
         run: str | None,
         chains: ArrayLike | None = None,
@@ -154,9 +142,6 @@ def read_by_scalar(array: StoredArray) -> np.ndarray:
     Statistics over draws need all draws of a few scalars, and a store keeps all scalars of a few draws
     together. So the draws are copied, a block at a time, to a temporary file in which the draws of a
     scalar are contiguous; it is mapped into memory, and deleted with the result.
-
-    :param array: draws on disk.
-    :return: (chain, draw, …) in single or double precision; memory-mapped where it is large.
     """
     chains, num_draws, *shape = array.shape
     kind = np.float32 if array.dtype == np.float16 else array.dtype

@@ -12,8 +12,7 @@ from numpyro_bnn._checks import check_key
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost
-from numpyro_bnn.data.fingerprints import fingerprint, is_same
-from numpyro_bnn.data.row_hashes import KNOWN_ROWS
+from numpyro_bnn.data.fingerprints import KNOWN_ROWS, fingerprint, is_same
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.fit_check.calibration import Calibration, of_classes, of_distribution
@@ -22,7 +21,7 @@ from numpyro_bnn.fit_check.quantities import of_labels, of_residuals
 from numpyro_bnn.fit_check.record import FitCheck, HeldOut, on_weights
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, targets_of
-from numpyro_bnn.posterior.loo_preconditions import (
+from numpyro_bnn.posterior.leave_one_out import (
     why_densities_are_of_priors,
     why_not_the_posterior,
     why_rows_count_otherwise,

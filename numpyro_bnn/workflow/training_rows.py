@@ -9,7 +9,7 @@ from scipy.stats import betabinom, binom
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
-from numpyro_bnn.data.row_hashes import KNOWN_ROWS, SeenRows, row_hashes, seen_rows
+from numpyro_bnn.data.fingerprints import KNOWN_ROWS, SeenRows, row_hashes, seen_rows
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.fitted import held_by, model_of
 from numpyro_bnn.posterior.training_data import as_observed, training_data

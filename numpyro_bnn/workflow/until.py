@@ -1,6 +1,6 @@
 """The stopping rule of ``run_until``: Monte Carlo errors are within tolerance, or more draws cannot help.
 
-A run in stages (:mod:`numpyro_bnn.run.course`) is evaluated here. Each evaluation predicts from the new
+A run in stages (:mod:`numpyro_bnn.run.sampling`) is evaluated here. Each evaluation predicts from the new
 draws, drops a first part of the run while the halves of the rest differ, and asks for the verdict
 (:mod:`numpyro_bnn.diagnostics`). The run ends only when two evaluations in a row are in favour: a rule that
 stops at the first good verdict would often stop too early by chance.
@@ -30,7 +30,7 @@ from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import limits_of, stats_by_site
 from numpyro_bnn.posterior.predictions import Predictor
 from numpyro_bnn.posterior.training_data import as_observed
-from numpyro_bnn.run.course import DrawsSoFar
+from numpyro_bnn.run.sampling import DrawsSoFar
 from numpyro_bnn.samplers.failed_chains import exploded_chains
 from numpyro_bnn.storage.checkpoints import Start
 

@@ -26,9 +26,8 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.flat_position import flattened
 from numpyro_bnn.potential.potential import Potential, transforms_of
 from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.potential.sites import Structure
+from numpyro_bnn.potential.sites import Structure, own_batch_size
 from numpyro_bnn.potential.starts import gentle_start
-from numpyro_bnn.potential.without_subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import (

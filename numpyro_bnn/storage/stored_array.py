@@ -120,20 +120,18 @@ def _reads_a_part(index: tuple, ndim: int) -> bool:
     if not 2 <= len(index) <= ndim:
         return False
     chains, *rest = index
-    return (_is_plain(chains) or _is_list_of_numbers(chains)) and all(map(_is_plain, rest))
+    if isinstance(chains, (list, np.ndarray)):
+        chains = np.asarray(chains)
+        is_known = chains.ndim == 1 and chains.dtype.kind in "iu"
+    else:
+        is_known = _is_plain(chains)
+    return is_known and all(map(_is_plain, rest))
 
 
 def _is_plain(part: Any) -> bool:
     if isinstance(part, slice):
         return part.step is None or (_is_plain(part.step) and part.step > 0)
     return isinstance(part, (int, np.integer)) and not isinstance(part, bool)
-
-
-def _is_list_of_numbers(part: Any) -> bool:
-    if not isinstance(part, (list, np.ndarray)):
-        return False
-    array = np.asarray(part)
-    return array.ndim == 1 and array.dtype.kind in "iu"
 
 
 def read_by_scalar(array: StoredArray) -> np.ndarray:

@@ -1,15 +1,12 @@
 """Draws on disk as an array whose values are read when they are indexed."""
 
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from numpyro_bnn.storage.chunk_files import DrawFiles
-
-if TYPE_CHECKING:
-    from numpyro_bnn.storage.draw_store import DrawStore
 
 # Arrays of up to so many bytes are read into memory as a whole.
 _IN_MEMORY = 2**26
@@ -23,7 +20,7 @@ class StoredArray:
     (and a list of chains).
 
     :param array: the zarr array.
-    :param store: the store that holds it.
+    :param store: the :class:`~numpyro_bnn.storage.draw_store.DrawStore` that holds it.
     :param files: the files of the array.
     :param run: identifier of the run that the draws are of.
     :param chains: numbers of the chains to show; None for all.
@@ -33,7 +30,7 @@ class StoredArray:
     def __init__(
         self,
         array: Any,
-        store: "DrawStore",
+        store: Any,
         files: DrawFiles,
         run: str | None,
         chains: ArrayLike | None = None,

@@ -7,7 +7,7 @@ While a program is traced for a mesh with the axis ``"data"``, :func:`rows_are_s
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,19 +16,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.flat_position import by_site
-
-
-class SummedOverRows(Protocol):
-    """A sum over rows, which :func:`in_chunks` computes a chunk at a time."""
-
-    @property
-    def size(self) -> int:
-        """Number of rows N."""
-
-    def some(
-        self, position: PyTree, indices: jax.Array, contiguous: bool
-    ) -> tuple[jax.Array, PyTree]:
-        """Value and gradient on some rows, scaled by N/B as an estimate of those on all rows."""
 
 
 class Rows(NamedTuple):
@@ -63,11 +50,10 @@ class Rows(NamedTuple):
         return jax.value_and_grad(energy)(position)
 
 
-def in_chunks(
-    potential: SummedOverRows, position: PyTree, chunk_size: int
-) -> tuple[jax.Array, PyTree]:
+def in_chunks(potential: Any, position: PyTree, chunk_size: int) -> tuple[jax.Array, PyTree]:
     """U and its gradient on all rows, `chunk_size` at a time.
 
+    `potential` has `size`, the number of rows, and `some`, value and gradient on some rows, as :class:`Rows`.
     A chunk I of C rows gives U(θ; I), in which the prior counts once and the rows N/C times, so
     that the sum over chunks weighted by C/N is U(θ).
     """
@@ -91,7 +77,7 @@ def in_chunks(
     return total
 
 
-def summed(rows: SummedOverRows, chunk_size: int) -> Callable[[PyTree], jax.Array]:
+def summed(rows: Any, chunk_size: int) -> Callable[[PyTree], jax.Array]:
     """The sum over all rows, with a derivative that is computed together with the value."""
 
     @jax.custom_jvp

@@ -1,15 +1,12 @@
 """Draws on disk as an array whose values are read when they are indexed."""
 
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from numpyro_bnn.storage.chunk_files import DrawFiles
-
-if TYPE_CHECKING:
-    from numpyro_bnn.storage.draw_store import DrawStore
 
 # Arrays of up to so many bytes are read into memory as a whole.
 _IN_MEMORY = 2**26
@@ -23,7 +20,7 @@ class StoredArray:
     (and a list of chains).
 
     :param array: the zarr array.
-    :param store: the store that holds it.
+    :param store: the :class:`~numpyro_bnn.storage.draw_store.DrawStore` that holds it.
     :param files: the files of the array.
     :param run: identifier of the run that the draws are of.
     :param chains: numbers of the chains to show; None for all.
@@ -33,7 +30,7 @@ class StoredArray:
     def __init__(
         self,
         array: Any,
-        store: "DrawStore",
+        store: Any,
         files: DrawFiles,
         run: str | None,
         chains: ArrayLike | None = None,
@@ -120,20 +117,18 @@ def _reads_a_part(index: tuple, ndim: int) -> bool:
     if not 2 <= len(index) <= ndim:
         return False
     chains, *rest = index
-    return (_is_plain(chains) or _is_list_of_numbers(chains)) and all(map(_is_plain, rest))
+    if isinstance(chains, (list, np.ndarray)):
+        chains = np.asarray(chains)
+        is_known = chains.ndim == 1 and chains.dtype.kind in "iu"
+    else:
+        is_known = _is_plain(chains)
+    return is_known and all(map(_is_plain, rest))
 
 
 def _is_plain(part: Any) -> bool:
     if isinstance(part, slice):
         return part.step is None or (_is_plain(part.step) and part.step > 0)
     return isinstance(part, (int, np.integer)) and not isinstance(part, bool)
-
-
-def _is_list_of_numbers(part: Any) -> bool:
-    if not isinstance(part, (list, np.ndarray)):
-        return False
-    array = np.asarray(part)
-    return array.ndim == 1 and array.dtype.kind in "iu"
 
 
 def read_by_scalar(array: StoredArray) -> np.ndarray:

@@ -21,7 +21,7 @@ from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.flat_position import flat_like
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.starts import own_coordinates
-from numpyro_bnn.priors.integrated_weights import GammaScaleMixture
+from numpyro_bnn.priors.precision_conditionals import GammaScaleMixture
 from numpyro_bnn.samplers.fields import fields_of, has_exact_energy
 from numpyro_bnn.samplers.gibbs.moves import Bound, Move
 from numpyro_bnn.samplers.gibbs.precision_gibbs import PrecisionGibbs

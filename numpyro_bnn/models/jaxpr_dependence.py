@@ -6,8 +6,8 @@ apart where the logit of one class depends on the weights of that class alone: c
 kernel leads to column k of the logits.
 
 :func:`call_order` reads off the order in which a network calls its layers. Flax numbers them in the order in
-which they are *made*: in ``nn.Dense(1)(nn.tanh(nn.Dense(8)(x)))`` the outer one is ``Dense_0``. A layer is called
-where one of its parameters first meets a value that depends on the inputs.
+which they are *made*: in ``nn.Dense(1)(nn.tanh(nn.Dense(8)(x)))`` the outer one is ``Dense_0``. A layer is
+called where one of its parameters first meets a value that depends on the inputs.
 """
 
 from collections.abc import Callable, Mapping, Sequence

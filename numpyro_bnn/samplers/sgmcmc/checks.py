@@ -14,8 +14,7 @@ from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.priors.precision_conditionals import GammaScaleMixture
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
-from numpyro_bnn.samplers.sgmcmc.gradient_noise import ANCHORS
-from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
+from numpyro_bnn.samplers.sgmcmc.gradients import ANCHORS, Estimator
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 from numpyro_bnn.samplers.temperature_of_kernels import refuse_temperature

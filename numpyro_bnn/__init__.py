@@ -53,9 +53,8 @@ _HOME = {
     "samplers.gibbs.precision_gibbs": ["PrecisionGibbs", "neal"],
     "samplers.sgmcmc.kernel": ["SGMCMC"],
     "samplers.sgmcmc.named.microcanonical": ["MAMS", "MCLMC"],
-    "samplers.sgmcmc.named.momentum": ["AMAGOLD", "BAOAB", "GGMC", "SGHMC", "SGNHT"],
+    "samplers.sgmcmc.named.momentum": ["AMAGOLD", "BAOAB", "GGMC", "SGHMC", "SGNHT", "WindowedHMC"],
     "samplers.sgmcmc.named.overdamped": ["MALA", "PSGLD", "SGLD", "RandomWalk"],
-    "samplers.sgmcmc.named.windowed_hmc": ["WindowedHMC"],
     "samplers.tempering.kernel": ["ParallelTempering"],
     "compilation.program_identity": ["cache"],
     "workflow.calibration": ["calibrate"],
@@ -108,9 +107,15 @@ if TYPE_CHECKING:
     from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners, schedules
     from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
     from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
-    from numpyro_bnn.samplers.sgmcmc.named.momentum import AMAGOLD, BAOAB, GGMC, SGHMC, SGNHT
+    from numpyro_bnn.samplers.sgmcmc.named.momentum import (
+        AMAGOLD,
+        BAOAB,
+        GGMC,
+        SGHMC,
+        SGNHT,
+        WindowedHMC,
+    )
     from numpyro_bnn.samplers.sgmcmc.named.overdamped import MALA, PSGLD, SGLD, RandomWalk
-    from numpyro_bnn.samplers.sgmcmc.named.windowed_hmc import WindowedHMC
     from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
     from numpyro_bnn.workflow.calibration import calibrate
     from numpyro_bnn.workflow.check_fit import check_fit

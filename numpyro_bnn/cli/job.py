@@ -24,8 +24,7 @@ from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.priors.hierarchical import Hierarchical
-from numpyro_bnn.priors.horseshoe import Horseshoe
+from numpyro_bnn.priors.hierarchical import Hierarchical, Horseshoe
 from numpyro_bnn.priors.independent import FanIn, Laplace, Normal, StudentT
 from numpyro_bnn.workflow.calibration import Evaluation, calibrate
 from numpyro_bnn.workflow.compare import compare, default_methods, plain_training

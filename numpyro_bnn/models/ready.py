@@ -44,8 +44,7 @@ from numpyro_bnn.likelihoods.families import (
 from numpyro_bnn.likelihoods.noise import noise_for_each
 from numpyro_bnn.likelihoods.observe import check_finite, check_weights
 from numpyro_bnn.models import integrated_output
-from numpyro_bnn.models.pickled_modules import dumped
-from numpyro_bnn.models.random_module import network_of, sampled
+from numpyro_bnn.models.random_module import dumped, network_of, sampled
 from numpyro_bnn.priors.base import Prior
 
 

@@ -46,6 +46,10 @@ PRIORS: dict[str, Callable] = {
 }
 
 
+# Members of an ensemble whose log scores differ by less, in nats a row on average, are one function.
+_SAME = 0.005
+
+
 class Options(NamedTuple):
     """The settings of a fit by the command line."""
 
@@ -97,9 +101,23 @@ class Outcome(NamedTuple):
         return self.predictions[POSTERIOR]
 
     @property
+    def one_function(self) -> bool:
+        """Whether the members of the deep ensemble predict the test rows alike."""
+        y = self.table.y[self.test]
+        ensemble = self.predictions[ensemble_name(self.options)]
+        by_member = ensemble.log_likelihood(y)[:, 0]
+        apart = by_member - scores.lppd(ensemble, y, pointwise=True)
+        return len(by_member) > 1 and float(np.abs(apart).mean()) < _SAME
+
+    @property
     def warnings(self) -> list[str]:
         """Warnings for readers of the scores."""
         return warnings_of(self.guess, self.posterior, self.table.y[self.test], self.table)
+
+
+def ensemble_name(options: Options) -> str:
+    """Name of the deep ensemble in tables."""
+    return f"deep ensemble of {options.num_chains}"
 
 
 def run(
@@ -129,7 +147,7 @@ def run(
         spent, own = optimised - began, model_of(table, options)
         one = plain_training(own, jax.random.key(options.seed), x, y, progress_bar=progress_bar)
         add("plain training", one, time.perf_counter() - optimised)
-        add(f"deep ensemble of {options.num_chains}", members, spent)
+        add(ensemble_name(options), members, spent)
         if on_scores is not None:
             on_scores(rows)
 

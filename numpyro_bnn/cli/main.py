@@ -185,7 +185,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("numpyro_bnn_report"),
         metavar="FOLDER",
-        help="where report.html, report.md, predictions.csv and posterior.nc go; default: numpyro_bnn_report",
+        help="where report.html, predictions.csv and posterior.nc go; default: numpyro_bnn_report",
     )
     add(
         "--methods",
@@ -384,7 +384,7 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
     lines += [str(outcome.mcmc.stopped), str(outcome.report)]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     try:
-        page, *_ = job_report.write(outcome, parsed.output)
+        page = job_report.write(outcome, parsed.output)
     except OSError as error:
         raise OSError(f"the report could not be written: {error}") from error
     console.print(f"All of it, with pictures: {page}", markup=False, soft_wrap=True)

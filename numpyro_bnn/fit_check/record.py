@@ -1,6 +1,5 @@
 """The check of a fit as one record: its numbers, what they mean in words, and how it is shown."""
 
-import html
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from numpyro_bnn._html import page, paragraph, picture, section, table
+from numpyro_bnn._html import Grid, Note, Section, html_of, page, picture
 from numpyro_bnn._sentences import say
 from numpyro_bnn._text import first_of, text_table, wrapped
 from numpyro_bnn.fit_check.calibration import RARE, Calibration
@@ -157,41 +156,41 @@ class FitCheck:
         lines += [line for note in notes for line in wrapped(first_of(note), most=1)]
         return "\n".join([*lines, f"{len(self.names)} rows. The rest: check.details()"])
 
+    def _grids(self) -> list[Grid]:
+        worst = [(name, f"{k:.2f}", f"{density:.3f}") for name, k, density in self.worst_rows()]
+        beside = "Quantities of the data beside those that the model makes."
+        return [
+            Grid(_HEAD, list(self._lines()), beside),
+            Grid(_ROW_HEAD, worst, "Rows that matter most."),
+        ]
+
     def details(self) -> str:
         """All that was found, as text: quantities and rows as tables, and the reasons in words."""
-        worst = [(name, f"{k:.2f}", f"{density:.3f}") for name, k, density in self.worst_rows()]
-        parts = [[self._facts()], text_table(_HEAD, self._lines()), text_table(_ROW_HEAD, worst)]
+        parts = [[self._facts()], *(text_table(grid.head, grid.rows) for grid in self._grids())]
         parts.append([f"- {said}" for said in self.sentences])
         return "\n\n".join("\n".join(part) for part in parts)
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
-        said = "".join(f'<p style="max-width:48em">{html.escape(s)}</p>' for s in self.sentences)
-        return f"<div>{said}{html.escape(self._facts())}{table(_HEAD, self._lines())}</div>"
+        return html_of(*self.sentences, self._facts(), self._grids()[0])
 
-    def html_section(self) -> str:
+    def section(self, folded: bool = False) -> Section:
         """This check as a part of a page of HTML."""
-        worst = [(name, f"{k:.2f}", f"{density:.3f}") for name, k, density in self.worst_rows()]
-        shown = ""
+        quantities, worst = self._grids()
+        said = [Note(s, "warning") if s in self.doubts else s for s in self.sentences]
+        shown = []
         if self.calibration is not None:
-            shown = picture(
-                lambda figure: self.plot(figure.subplots()),
-                "Calibration of each row under the posterior without it",
-                "Within the band where the model is right."
-                if self.calibration.kind == "pit"
-                else "On the line where the model is right.",
-                (6.0, 3.6) if self.calibration.kind == "pit" else (5.6, 4.6),
-            )
-        return section(
-            "Does the model fit?",
-            *(paragraph(s, "warning" if s in self.doubts else "") for s in self.sentences),
-            table(
-                _HEAD, self._lines(), "Quantities of the data beside those that the model makes."
-            ),
-            shown,
-            table(_ROW_HEAD, worst, "Rows that matter most."),
-            paragraph(self._facts(), "faint"),
-        )
+            by_row = self.calibration.kind == "pit"
+            shown = [
+                picture(
+                    lambda figure: self.plot(figure.subplots()),
+                    "Calibration of each row under the posterior without it",
+                    f"{'Within the band' if by_row else 'On the line'} where the model is right.",
+                    (6.0, 3.6) if by_row else (5.6, 4.6),
+                )
+            ]
+        parts = [*said, quantities, *shown, worst, Note(self._facts())]
+        return Section("Does the model fit?", parts, folded)
 
     def to_html(self, path: str | Path | None = None) -> str:
         """This check as one page of HTML, which needs neither a network nor a script.
@@ -200,10 +199,7 @@ class FitCheck:
         :return: the page.
         :raises OSError: if the file cannot be written.
         """
-        made = page("Does the model fit?", [self.html_section()])
-        if path is not None:
-            Path(path).write_text(made, encoding="utf-8")
-        return made
+        return page("Does the model fit?", self.section().parts, path)
 
     def to_dataframe(self) -> "pd.DataFrame":
         """One line a row of the data, as a pandas data frame indexed by the names of the rows.

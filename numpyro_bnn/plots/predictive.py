@@ -1,6 +1,7 @@
 """Plots of predictions and of their scores. Reached through :mod:`numpyro_bnn.plots`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -21,7 +22,11 @@ from numpyro_bnn.plots.style import (
     line_style,
     marker_at,
 )
+from numpyro_bnn.posterior.predictive_draws import average
 from numpyro_bnn.scores.inputs import Scored
+
+# Rows whose intervals can be told apart in a plot.
+_MOST_INTERVALS = 300
 
 
 def plot_predictive_band(
@@ -96,6 +101,67 @@ def plot_predictive_band(
             )
         ax.scatter(point_x, point_y, s=10, color=foreground(ax), zorder=3, label="data")
     label_axes(ax, "input (units of x)", "target (units of y)")
+    legend_above(ax)
+    return ax
+
+
+def plot_intervals(
+    predictor: Any,
+    X: ArrayLike | None = None,
+    y: ArrayLike | None = None,
+    *,
+    coverage: float = 0.9,
+    ax: Axes | None = None,
+) -> Axes:
+    """Predicted mean and interval of each row, in the order of the means, with the targets as points.
+
+    :param predictor: a fitted :class:`~numpyro_bnn.BNNRegressor`, what :func:`numpyro_bnn.fit` returns, or
+        predictions.
+    :param X: the rows to predict, such as a data frame; None where predictions are given.
+    :param y: their targets, (row,); the legend says which share of them the intervals hold.
+    :param coverage: the share that the intervals should hold.
+    :param ax: axes to draw on.
+    :return: the axes; of more than 300 rows, 300 are drawn.
+    :raises ValueError: for targets of another shape than the predicted means.
+
+    >>> plot_intervals(BNNRegressor().fit(X, y), X_test, y_test)  # doctest: +SKIP
+    """
+    if hasattr(predictor, "predict_interval"):
+        middle, (low, high) = predictor.predict(X), predictor.predict_interval(X, coverage)
+    else:
+        made = predictor if X is None else predictor.predict(X)
+        middle, (low, high) = (
+            average(made).mean,
+            made.quantiles((0.5 - coverage / 2, 0.5 + coverage / 2)),
+        )
+    target = None if y is None else np.asarray(y)
+    if middle.ndim != 1 or (target is not None and target.shape != middle.shape):
+        shape = () if target is None else target.shape
+        raise ValueError(
+            f"plot_intervals: y has shape {shape} and the predictions {middle.shape}; expected (row,)."
+        )
+    shown = np.linspace(0, len(middle) - 1, min(len(middle), _MOST_INTERVALS)).round().astype(int)
+    order = np.argsort(middle, kind="stable")[shown]
+    place = np.arange(len(order))
+    ax = axes_or_new(ax, (7.0, 4.0))
+    name = f"{coverage:.0%} interval"
+    ax.vlines(
+        place, low[order], high[order], color=color_at(ax, 0), alpha=0.4, linewidth=2, label=name
+    )
+    ax.plot(place, middle[order], color=color_at(ax, 0), linewidth=1.5, label="mean")
+    if target is not None:
+        inside = (low <= target) & (target <= high)
+        label = f"observed ({inside.mean():.0%} inside)"
+        colors = np.where(inside, 0, 1)[order]
+        ax.scatter(
+            place,
+            target[order],
+            s=9,
+            c=[(foreground(ax), color_at(ax, 1))[k] for k in colors],
+            label=label,
+            zorder=3,
+        )
+    label_axes(ax, "rows, in the order of their predicted mean", "target")
     legend_above(ax)
     return ax
 

@@ -12,7 +12,7 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=DeprecationWarning, module="matplotlib")
     import matplotlib.pyplot as plt
 
-from test_plots import POINTS, X2, Y2, centers, density
+from test_plots import POINTS, X2, Y2, Regressor, centers, density
 
 from numpyro_bnn import plots
 
@@ -31,6 +31,10 @@ def close_figures() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (
+            lambda: plots.intervals(Regressor(), np.ones(3), np.ones(4)),
+            r"y has shape \(4,\) and the predictions \(3,\)",
+        ),
         (
             lambda: plots.plot_predictive_band(np.ones(3), np.ones((2, 4))),
             r"x has shape \(3,\) and mean \(2, 4\)",

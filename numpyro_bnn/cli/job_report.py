@@ -1,10 +1,10 @@
 """Writes the results of the main job: a page of HTML, predictions and the posterior."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.metrics import (
@@ -18,14 +18,65 @@ from numpyro_bnn import plots, scores
 from numpyro_bnn._html import Grid, Note, Picture, Section, page, picture
 from numpyro_bnn._sentences import say
 from numpyro_bnn.cli import saved_fit
-from numpyro_bnn.cli.baselines import guess_name, recalls
-from numpyro_bnn.cli.job import POSTERIOR, Outcome, Score
+from numpyro_bnn.cli.job import POSTERIOR, Outcome, Score, guess_name, recalls
 from numpyro_bnn.posterior.arviz_export import to_inference_data
-from numpyro_bnn.posterior.draws import draws_of
+from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Average, average, mean_over_draws
+from numpyro_bnn.posterior.training_data import observed_targets
 from numpyro_bnn.storage.folders import require_writable
 from numpyro_bnn.storage.locks import OWN_PREFIX
-from numpyro_bnn.workflow.relevance import relevance
+
+# Draws used of each chain: the average of a few hundred is known well enough.
+_DRAWS = 50
+
+
+class Relevance(NamedTuple):
+    """Fall of the log score when one input is shuffled among the rows, nats a row, and its error."""
+
+    name: str
+    drop: float
+    error: float
+
+
+def relevance(
+    draws: Draws,
+    x: np.ndarray,
+    y: np.ndarray,
+    groups: Sequence[tuple[str, Sequence[int]]],
+    *,
+    num_shuffles: int = 3,
+    seed: int = 0,
+) -> list[Relevance]:
+    """Relevance of groups of columns to the average (Breiman, *Random forests*, 2001, section 10)."""
+    # Shuffling a column breaks its tie to the target and to the other columns. Of columns that say the same
+    # each alone seems irrelevant.
+    few = _few(draws)
+    y = observed_targets("relevance", draws, draws.model, x, y, None)
+    rng = np.random.default_rng(seed)
+    orders = [rng.permutation(len(y)) for _ in range(num_shuffles)]
+    whole = _log_scores(few, x, y)
+    found = []
+    for name, columns in groups:
+        falls = []
+        for order in orders:
+            shuffled = np.array(x)
+            shuffled[:, columns] = shuffled[order][:, columns]
+            falls.append(whole - _log_scores(few, shuffled, y))
+        by_row = np.mean(falls, 0)
+        found.append(Relevance(name, float(by_row.mean()), scores.standard_error(by_row)))
+    return found
+
+
+def _log_scores(draws: Draws, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.asarray(scores.lppd(predict(None, draws, x), y, pointwise=True))
+
+
+def _few(draws: Draws) -> Draws:
+    chosen = np.unique(np.linspace(0, draws.num_draws - 1, _DRAWS).round().astype(int))
+    values = {name: np.asarray(value)[:, chosen] for name, value in draws.items()}
+    return Draws(values, draws.model, info=draws.info)
+
 
 # All files of a report, and the file by which a folder is recognised as one of a report.
 _FILES = ("report.html", "predictions.csv", "posterior.nc", saved_fit.FILE)

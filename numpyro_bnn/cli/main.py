@@ -400,7 +400,7 @@ def _show_first(scores: list[Any], console: Console) -> None:
 
 
 def _predict(parsed: argparse.Namespace, console: Console) -> int:
-    from numpyro_bnn.cli import csv_columns
+    from numpyro_bnn.cli import tables
 
     output = parsed.output or parsed.csv.with_name(f"{parsed.csv.stem}_predictions.csv")
     if output.resolve() == parsed.csv.resolve():
@@ -409,7 +409,7 @@ def _predict(parsed: argparse.Namespace, console: Console) -> int:
         raise ValueError(
             f"{parsed.run} holds no fit. Give the folder that the fit wrote (--output)."
         )
-    fields = csv_columns.read_fields(parsed.csv, parsed.sep)
+    fields = tables.read_fields(parsed.csv, parsed.sep)
     from numpyro_bnn.cli import saved_fit
     from numpyro_bnn.storage.folders import require_writable
 
@@ -418,7 +418,7 @@ def _predict(parsed: argparse.Namespace, console: Console) -> int:
     frame, left = saved_fit.predict_csv(fit, parsed.csv, fields, skip)
     frame.to_csv(output, index=False)
     for said, rows in left.items():
-        out = f"Left out rows {csv_columns.listed(rows, 10)}: {said}"
+        out = f"Left out rows {tables.listed(rows, 10)}: {said}"
         console.print(out, markup=False, soft_wrap=True)
     console.print(f"{len(frame)} rows predicted: {output}", markup=False, soft_wrap=True)
     return 0

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from numpyro_bnn.cli.csv_columns import Source, absent, inputs_of, listed, misfits, refuse
 from numpyro_bnn.cli.job import Options, Outcome, model_of
-from numpyro_bnn.cli.tables import Table
+from numpyro_bnn.cli.tables import Source, Table, absent, inputs_of, listed, misfits, refuse
 from numpyro_bnn.posterior.arviz_export import from_inference_data
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import predict

@@ -14,7 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.data.arguments import refuse_text_columns
 from numpyro_bnn.data.units import Column, moments
-from numpyro_bnn.scores.conformal import rows_needed
+from numpyro_bnn.workflow.calibration import rows_needed
 
 # The first coverage for which held-out rows are calibrated; others use the same rows.
 COVERAGE = 0.9

@@ -16,8 +16,8 @@ from scipy.stats import kstest
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.workflow.calibration import nominal_sets, uniforms
+from numpyro_bnn.workflow.check_fit import refuse_training_rows
 from numpyro_bnn.workflow.estimator_inputs import calibration_rows, held_out, parted
-from numpyro_bnn.workflow.training_rows import refuse_training_rows
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compile"),

@@ -129,16 +129,18 @@ def _parser() -> argparse.ArgumentParser:
         help="default: mclmc, and nuts after `compare`; mclmc and baoab are not corrected for their "
         "step size, the others are exact",
     )
-    parser.whole("--chains", default=4, help="default: 4")
-    parser.whole("--warmup", default=200, help="draws of warm-up; default: 200")
+    parser.whole("--chains", dest="num_chains", default=4, help="default: 4")
+    parser.whole("--warmup", dest="num_warmup", default=200, help="draws of warm-up; default: 200")
     parser.whole(
         "--samples",
+        dest="num_samples",
         default=300,
         help="draws a chain; of a fit those at the first look, which more follow; default: 300",
     )
     parser.between(
         "--minutes",
         math.inf,
+        dest="max_minutes",
         default=3.0,
         metavar="M",
         help="a fit ends when predictions are known within tolerance, or after so many minutes of "
@@ -329,19 +331,9 @@ def _options(parsed: argparse.Namespace) -> Any:
     from numpyro_bnn.cli import job
 
     depth = parsed.max_tree_depth
-    return job.Options(
-        hidden=tuple(parsed.hidden),
-        prior=parsed.prior,
-        kernel=parsed.kernel,
-        num_chains=parsed.chains,
-        num_warmup=parsed.warmup,
-        num_samples=parsed.samples,
-        max_minutes=parsed.minutes,
-        settings={} if depth is None else {"max_tree_depth": depth},
-        test_fraction=parsed.test_fraction,
-        calibration=parsed.calibration,
-        seed=parsed.seed,
-    )
+    settings = {} if depth is None else {"max_tree_depth": depth}
+    given = {name: value for name, value in vars(parsed).items() if name in job.Options._fields}
+    return job.Options(**{**given, "hidden": tuple(parsed.hidden), "settings": settings})
 
 
 def _compare(parsed: argparse.Namespace, console: Console) -> int:

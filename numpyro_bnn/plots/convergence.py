@@ -9,9 +9,8 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, agreement
-from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors, row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
-from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.plots.style import axes_or_new, color_at, foreground, label_axes, legend_above
 from numpyro_bnn.scores.inputs import Scored

@@ -275,7 +275,7 @@ def plot_reliability(
 ) -> Axes:
     """Accuracy against confidence, with the number of rows of each bin above.
 
-    Bins as in :func:`numpyro_bnn.scores.calibration.reliability`: every row is in exactly one, and empty
+    Bins as in :func:`numpyro_bnn.scores.against_targets.reliability`: every row is in exactly one, and empty
     ones have no mark. Below the diagonal predictions are overconfident.
 
     :param probs: ``(…, row, class)``, or predictions; averaged over draws first.

@@ -1,7 +1,6 @@
 """Several methods on one model: a second sampler to check a first, and a table of many."""
 
 import copy
-import html
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn import scores
+from numpyro_bnn._html import Grid, html_of
 from numpyro_bnn._text import text_table
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.approximations.finish import NoMode
@@ -148,14 +148,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
-        head, *body = self._cells()
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>"
-            for line in body
-        )
-        heads = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-        notes = "".join(f"<p>{html.escape(line)}</p>" for line in self._suspects())
-        return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>{notes}"
+        head, *rows = self._cells()
+        return html_of(Grid(head, rows), *self._suspects())
 
     def to_dataframe(self) -> "pd.DataFrame":
         """The numbers as a pandas data frame, a row a method."""

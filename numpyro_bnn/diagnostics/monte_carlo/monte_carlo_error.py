@@ -21,8 +21,12 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked
-from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_errors
-from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import (
+    MeanErrors,
+    mean_errors,
+    row_distances,
+    units_of,
+)
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 # The mean absolute value of a normal error, in its standard deviations.

@@ -324,12 +324,9 @@ class ErrorsAndAgreement(NamedTuple):
         if second is None:
             return False
         far = any(
-            mean > getattr(accepted, limit) or worst > getattr(accepted, limit_of_worst)
-            for unit, limit, limit_of_worst in (
-                ("total_variation", "total_variation", "total_variation_99"),
-                ("relative", "relative_mean", "relative"),
-            )
-            for mean, worst in [second.apart.get(unit, (0.0, 0.0))]
+            found > limit
+            for unit, apart in second.apart.items()
+            for found, limit in zip(apart, accepted.limits[unit])
         )
         score_limit = accepted.log_score_limit(self.error.log_score_rows or 0.0)
         return (second.differs and far) or (

@@ -303,7 +303,8 @@ def fit(
     if until is None:
         mcmc.run(key_run, x_train, y_train, init_params=starts, **weighted)
     else:
-        minutes = None if max_minutes is None else _minutes_left(max_minutes, began - clock)
+        # Never zero, so that some draws are taken after a long optimisation.
+        minutes = None if max_minutes is None else max(max_minutes - (began - clock) / 60, 1e-3)
         rule: dict[str, Any] = {"until": until, "at": at, "max_minutes": minutes}
         mcmc.run_until(key_run, x_train, y_train, init_params=starts, **rule, **weighted)
     sampled = time.perf_counter()
@@ -347,11 +348,6 @@ def _check_until(until: Any, max_minutes: Any, x_test: Any, y_test: Any) -> None
             "`until=bnn.Tolerance()` too, or set the length by num_samples."
         )
     check_until(until, max_minutes)
-
-
-def _minutes_left(max_minutes: float, seconds: float) -> float:
-    """Minutes left for sampling; never zero, so that some draws are taken after a long optimisation."""
-    return max(max_minutes - seconds / 60, 1e-3)
 
 
 def _num_rows(x: Any, y: Any) -> int:

@@ -52,6 +52,14 @@ class Tolerance:
         """Limit of the mean over rows of errors in predictive standard deviations."""
         return _MEAN_RELATIVE * self.relative
 
+    @property
+    def limits(self) -> dict[str, tuple[float, float]]:
+        """Limits of the mean over rows and of the 99 % quantile, by unit."""
+        return {
+            "total_variation": (self.total_variation, self.total_variation_99),
+            "relative": (self.relative_mean, self.relative),
+        }
+
     def log_score_limit(self, rows_error: float) -> float:
         """Limit of the error of the log score.
 

@@ -6,7 +6,6 @@ ensemble with as many members as chains), and the posterior average. The scores 
 are shown for comparison.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from scipy.stats import norm
+from sklearn.model_selection import train_test_split
 
 from numpyro_bnn import scores
 from numpyro_bnn._sentences import say
@@ -36,7 +36,7 @@ from numpyro_bnn.workflow.compare import (
     error_and_calibration,
     plain_training,
 )
-from numpyro_bnn.workflow.estimator_inputs import COVERAGE, calibration_rows, parted
+from numpyro_bnn.workflow.estimator_inputs import COVERAGE, calibration_rows
 from numpyro_bnn.workflow.fit import Fit, fit, kernel_named
 from numpyro_bnn.workflow.mcmc import MCMC
 
@@ -270,10 +270,13 @@ def _checked(fitted: Fit, names: list[str]) -> FitCheck | str:
 
 def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:
     """Row numbers for training and for testing; classes keep their shares in both."""
-    # As scikit-learn rounds a share.
-    count = math.ceil(options.test_fraction * len(table.y))
-    classes = table.classes if table.task == "classification" else None
-    return parted(f"--test-fraction {options.test_fraction}", table.y, count, options.seed, classes)
+    kept, held = train_test_split(
+        np.arange(len(table.y)),
+        test_size=options.test_fraction,
+        random_state=options.seed,
+        stratify=table.y if table.task == "classification" else None,
+    )
+    return kept, held
 
 
 def held_out(table: Table, train: np.ndarray, options: Options) -> tuple[np.ndarray, np.ndarray]:

@@ -73,13 +73,7 @@ def plot_predictive_band(
     x, draws = x[order], mean.reshape(-1, x.size)[:, order]
     within = np.zeros(x.size)
     if scale is not None:
-        try:
-            noise = np.broadcast_to(np.asarray(scale, np.float64), mean.shape)
-        except ValueError:
-            raise ValueError(
-                f"plot_predictive_band: scale has shape {np.shape(scale)}, which does not "
-                f"broadcast to that of mean, {mean.shape}."
-            ) from None
+        noise = np.broadcast_to(np.asarray(scale, np.float64), mean.shape)
         within = (noise.reshape(draws.shape)[:, order] ** 2).mean(0)
     center = draws.mean(0, dtype=np.float64)
     sd = np.sqrt(within + draws.var(0, dtype=np.float64))
@@ -94,12 +88,13 @@ def plot_predictive_band(
         lines[0].set_label("draws of the function")
     ax.plot(x, center, color=color, linewidth=1.8, label=label)
     if data is not None:
-        point_x, point_y = (np.ravel(np.asarray(part)) for part in data)
-        if point_x.shape != point_y.shape:
-            raise ValueError(
-                f"plot_predictive_band: data has {point_x.size} inputs and {point_y.size} targets."
-            )
-        ax.scatter(point_x, point_y, s=10, color=foreground(ax), zorder=3, label="data")
+        ax.scatter(
+            *map(np.ravel, map(np.asarray, data)),
+            s=10,
+            color=foreground(ax),
+            zorder=3,
+            label="data",
+        )
     label_axes(ax, "input (units of x)", "target (units of y)")
     legend_above(ax)
     return ax
@@ -209,16 +204,11 @@ def plot_decision_boundary(
         size = (4.8 * len(panels), 4.4)
         _, ax = plt.subplots(1, len(panels), figsize=size, sharey=True, layout="constrained")
     all_axes = np.ravel(np.asarray(ax, dtype=object))
-    if len(all_axes) != len(panels):
-        raise ValueError(
-            f"plot_decision_boundary: got {len(all_axes)} axes for {len(panels)} panels "
-            f"({', '.join(panels)})."
-        )
     span = np.ptp(x, axis=0) + 1e-12
     low, high = x.min(0) - padding * span, x.max(0) + padding * span
     lines = [np.linspace(low[i], high[i], resolution, dtype=np.float32) for i in (0, 1)]
     grid = np.stack(np.meshgrid(*lines), -1).reshape(-1, 2)
-    for each, (title, probs_of) in zip(all_axes, panels.items()):
+    for each, (title, probs_of) in zip(all_axes, panels.items(), strict=True):
         probs = np.asarray(probs_of(grid), np.float64)
         probs = probs.reshape(-1, *probs.shape[-2:]).mean(0)
         strange = y[~np.isin(y, range(probs.shape[-1]))]
@@ -472,12 +462,6 @@ def plot_score_against_time(
     ax = axes_or_new(ax)
     for index, (name, curve) in enumerate(curves.items()):
         parts = [np.atleast_1d(np.asarray(part, np.float64)) for part in curve]
-        if len(parts) not in (2, 3) or len({part.shape for part in parts}) != 1:
-            raise ValueError(
-                f"plot_score_against_time: the curve '{name}' has parts of shapes "
-                f"{[part.shape for part in parts]}; expected (cost, score) or (cost, score, "
-                "error) of one length."
-            )
         style = line_style(ax, index)
         marker = marker_at(index)
         ax.plot(*parts[:2], marker=marker, markersize=4.5, linewidth=1.5, label=name, **style)
@@ -519,11 +503,6 @@ def plot_severity(
     ax = axes_or_new(ax)
     for index, (name, values) in enumerate(curves.items()):
         values = np.asarray(values, np.float64)
-        if values.ndim not in (1, 2) or values.shape[-1:] != severity.shape:
-            raise ValueError(
-                f"plot_severity: '{name}' has shape {values.shape} for {severity.size} levels of "
-                "severity; expected (severity,) or (kind, severity)."
-            )
         style = line_style(ax, index)
         middle = np.median(np.atleast_2d(values), 0)
         marker = marker_at(index)

@@ -26,7 +26,7 @@ from numpyro_bnn.diagnostics.diagnose_draws import diagnose_draws
 from numpyro_bnn.diagnostics.evidence import predictions_not_finite
 from numpyro_bnn.diagnostics.monte_carlo.agreement import draws_to_drop
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
-from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance, checked_tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import limits_of, stats_by_site
 from numpyro_bnn.posterior.predictions import Predictor
@@ -286,12 +286,7 @@ def check_until(until: object, max_minutes: object) -> Tolerance:
     """Check the arguments of a stopping rule, and return the tolerance."""
     if max_minutes is not None:
         check_positive("run_until", max_minutes=max_minutes)
-    if until is not None and not isinstance(until, Tolerance):
-        raise TypeError(
-            f"run_until: until must be a bnn.Tolerance, got {until!r}. Write "
-            "`bnn.Tolerance(total_variation=0.01, relative=0.1, log_score=0.005)`."
-        )
-    return Tolerance() if until is None else until
+    return checked_tolerance("run_until: until", until)
 
 
 def _checked_at(model: Callable, at: Any, columns: Columns) -> tuple[Any, Any]:

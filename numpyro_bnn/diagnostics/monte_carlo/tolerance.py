@@ -68,3 +68,13 @@ class Tolerance:
         # An infinite or undefined error from the rows gives no limit.
         share = _SHARE_OF_ROWS * rows_error
         return min(self.log_score, share) if share > 0 else self.log_score
+
+
+def checked_tolerance(what: str, tolerance: object) -> Tolerance:
+    """A tolerance that was given, or the default where it is None."""
+    if tolerance is not None and not isinstance(tolerance, Tolerance):
+        raise TypeError(
+            f"{what} must be a bnn.Tolerance, got {tolerance!r}. Write "
+            "`bnn.Tolerance(total_variation=0.01, relative=0.1, log_score=0.005)`."
+        )
+    return Tolerance() if tolerance is None else tolerance

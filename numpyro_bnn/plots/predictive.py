@@ -88,13 +88,8 @@ def plot_predictive_band(
         lines[0].set_label("draws of the function")
     ax.plot(x, center, color=color, linewidth=1.8, label=label)
     if data is not None:
-        ax.scatter(
-            *map(np.ravel, map(np.asarray, data)),
-            s=10,
-            color=foreground(ax),
-            zorder=3,
-            label="data",
-        )
+        point_x, point_y = (np.ravel(np.asarray(part)) for part in data)
+        ax.scatter(point_x, point_y, s=10, color=foreground(ax), zorder=3, label="data")
     label_axes(ax, "input (units of x)", "target (units of y)")
     legend_above(ax)
     return ax

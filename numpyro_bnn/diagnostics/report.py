@@ -242,7 +242,7 @@ class Report:
 
     def in_one_line(self) -> Note:
         """The verdict and what can be done with the run, for a page."""
-        said = f"{self.advice} {self.headline}."
+        said = f"{self.advice} {self.headline[:1].upper()}{self.headline[1:]}."
         return Note(
             said, _TONES.get(str(self.verdict), "bad"), f"{self.verdict.words}:".capitalize()
         )

@@ -23,7 +23,7 @@ def test_the_page_of_a_report_says_the_verdict_and_its_two_numbers_first(report,
     text = re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.S)
     order = [
         report.verdict.words.capitalize(),
-        report.headline,
+        report.headline[1:],
         "Monte Carlo error",
         "The chains agree",
         "R-hat",

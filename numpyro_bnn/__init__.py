@@ -59,11 +59,10 @@ _HOME = {
     "compilation.program_identity": ["cache"],
     "workflow.calibration": ["calibrate"],
     "workflow.check_fit": ["check_fit"],
-    "workflow.compare": ["compare"],
+    "workflow.compare": ["compare", "second_opinion"],
     "workflow.describe": ["describe"],
     "workflow.estimators": ["BNNClassifier", "BNNRegressor"],
     "workflow.fit": ["fit"],
-    "workflow.second_opinion": ["second_opinion"],
 }
 _MODULES = {
     name: name
@@ -119,12 +118,11 @@ if TYPE_CHECKING:
     from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
     from numpyro_bnn.workflow.calibration import calibrate
     from numpyro_bnn.workflow.check_fit import check_fit
-    from numpyro_bnn.workflow.compare import compare
+    from numpyro_bnn.workflow.compare import compare, second_opinion
     from numpyro_bnn.workflow.describe import describe
     from numpyro_bnn.workflow.estimators import BNNClassifier, BNNRegressor
     from numpyro_bnn.workflow.fit import fit
     from numpyro_bnn.workflow.mcmc import MCMC
-    from numpyro_bnn.workflow.second_opinion import second_opinion
 
 
 def __getattr__(name: str) -> Any:

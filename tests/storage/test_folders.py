@@ -316,7 +316,7 @@ def never_runs(monkeypatch):
     monkeypatch.setattr("numpyro_bnn.cli.job.run", fit)
 
 
-@pytest.mark.parametrize("name", ["report.md", "predictions.csv", "posterior.nc", "trace.png"])
+@pytest.mark.parametrize("name", ["report.html", "predictions.csv", "posterior.nc"])
 def test_the_command_line_keeps_files_that_are_not_its_own(name, tmp_path, never_runs, capsys):
     (tmp_path / name).write_text("mine")
     assert main(["diabetes", "--output", str(tmp_path)]) == 2
@@ -331,7 +331,7 @@ def test_the_command_line_looks_at_its_folder_first(inner, tmp_path, never_runs,
     assert main(["diabetes", "--output", str(tmp_path / "file" / inner)]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "cannot be written" in said
-    (tmp_path / "folder" / "report.md").mkdir(parents=True)
+    (tmp_path / "folder" / "report.html").mkdir(parents=True)
     assert main(["diabetes", "--output", str(tmp_path / "folder")]) == 2
     assert "cannot be replaced" in " ".join(capsys.readouterr().err.split())
 
@@ -339,7 +339,7 @@ def test_the_command_line_looks_at_its_folder_first(inner, tmp_path, never_runs,
 def test_the_command_line_replaces_its_own_report(tmp_path):
     job_report.require_folder(tmp_path / "new")
     (tmp_path / "new" / job_report._MARK).touch()
-    (tmp_path / "new" / "report.md").write_text("an earlier report")
+    (tmp_path / "new" / "report.html").write_text("an earlier report")
     (tmp_path / "new" / "notes.txt").write_text("mine")
     job_report.require_folder(tmp_path / "new")
     shutil.rmtree(tmp_path / "new")

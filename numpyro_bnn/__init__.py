@@ -33,6 +33,7 @@ _HOME = {
     "data.host_rows": ["OnHost"],
     "diagnostics.diagnose": ["diagnose"],
     "diagnostics.monte_carlo.tolerance": ["Tolerance"],
+    "likelihoods.noisy_inputs": ["noisy_inputs"],
     "models.integrated_output": ["integrate_output"],
     "models.parameters": ["from_params", "to_params"],
     "models.random_module": ["MLP", "random_module"],
@@ -42,7 +43,7 @@ _HOME = {
     "posterior.draws": ["Draws"],
     "posterior.exported": ["export"],
     "posterior.predictions": ["predict"],
-    "posterior.prior_predictions": ["prior_predictive"],
+    "posterior.prediction_sites": ["prior_predictive"],
     "posterior.predictive_draws": ["average"],
     "posterior.stacking": ["stack", "stacking_weights"],
     "posterior.thinning": ["thin"],
@@ -52,18 +53,16 @@ _HOME = {
     "samplers.gibbs.precision_gibbs": ["PrecisionGibbs", "neal"],
     "samplers.sgmcmc.kernel": ["SGMCMC"],
     "samplers.sgmcmc.named.microcanonical": ["MAMS", "MCLMC"],
-    "samplers.sgmcmc.named.momentum": ["AMAGOLD", "BAOAB", "GGMC", "SGHMC", "SGNHT"],
+    "samplers.sgmcmc.named.momentum": ["AMAGOLD", "BAOAB", "GGMC", "SGHMC", "SGNHT", "WindowedHMC"],
     "samplers.sgmcmc.named.overdamped": ["MALA", "PSGLD", "SGLD", "RandomWalk"],
-    "samplers.sgmcmc.named.windowed_hmc": ["WindowedHMC"],
     "samplers.tempering.kernel": ["ParallelTempering"],
-    "compilation.disk_cache": ["cache"],
+    "compilation.program_identity": ["cache"],
     "workflow.calibration": ["calibrate"],
     "workflow.check_fit": ["check_fit"],
-    "workflow.compare": ["compare"],
+    "workflow.compare": ["compare", "second_opinion"],
     "workflow.describe": ["describe"],
     "workflow.estimators": ["BNNClassifier", "BNNRegressor"],
     "workflow.fit": ["fit"],
-    "workflow.second_opinion": ["second_opinion"],
     "workflow.update": ["update", "without"],
 }
 _MODULES = {
@@ -84,10 +83,11 @@ if TYPE_CHECKING:
     from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate, randomized_map
     from numpyro_bnn.approximations.optimize import optimize
     from numpyro_bnn.approximations.sgd_iterates import constant_sgd, swag
-    from numpyro_bnn.compilation.disk_cache import cache
+    from numpyro_bnn.compilation.program_identity import cache
     from numpyro_bnn.data.host_rows import OnHost
     from numpyro_bnn.diagnostics.diagnose import diagnose
     from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+    from numpyro_bnn.likelihoods.noisy_inputs import noisy_inputs
     from numpyro_bnn.models.integrated_output import integrate_output
     from numpyro_bnn.models.parameters import from_params, to_params
     from numpyro_bnn.models.random_module import MLP, random_module
@@ -96,9 +96,9 @@ if TYPE_CHECKING:
     from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
     from numpyro_bnn.posterior.draws import Draws
     from numpyro_bnn.posterior.exported import export
+    from numpyro_bnn.posterior.prediction_sites import prior_predictive
     from numpyro_bnn.posterior.predictions import predict
     from numpyro_bnn.posterior.predictive_draws import average
-    from numpyro_bnn.posterior.prior_predictions import prior_predictive
     from numpyro_bnn.posterior.stacking import stack, stacking_weights
     from numpyro_bnn.posterior.thinning import thin
     from numpyro_bnn.potential.potential import potential_of
@@ -107,18 +107,23 @@ if TYPE_CHECKING:
     from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners, schedules
     from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
     from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
-    from numpyro_bnn.samplers.sgmcmc.named.momentum import AMAGOLD, BAOAB, GGMC, SGHMC, SGNHT
+    from numpyro_bnn.samplers.sgmcmc.named.momentum import (
+        AMAGOLD,
+        BAOAB,
+        GGMC,
+        SGHMC,
+        SGNHT,
+        WindowedHMC,
+    )
     from numpyro_bnn.samplers.sgmcmc.named.overdamped import MALA, PSGLD, SGLD, RandomWalk
-    from numpyro_bnn.samplers.sgmcmc.named.windowed_hmc import WindowedHMC
     from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
     from numpyro_bnn.workflow.calibration import calibrate
     from numpyro_bnn.workflow.check_fit import check_fit
-    from numpyro_bnn.workflow.compare import compare
+    from numpyro_bnn.workflow.compare import compare, second_opinion
     from numpyro_bnn.workflow.describe import describe
     from numpyro_bnn.workflow.estimators import BNNClassifier, BNNRegressor
     from numpyro_bnn.workflow.fit import fit
     from numpyro_bnn.workflow.mcmc import MCMC
-    from numpyro_bnn.workflow.second_opinion import second_opinion
     from numpyro_bnn.workflow.update import update, without
 
 

@@ -1,4 +1,4 @@
-"""Decorators: errors for wrong arguments that show the right call, and methods that learn all or nothing."""
+"""Calls: errors that show the right one, methods that learn all or nothing, models that may raise."""
 
 import functools
 import inspect
@@ -42,3 +42,11 @@ def all_or_nothing(
         return self if result is fresh else result
 
     return whole
+
+
+def result_or_error(call: Callable[[], _Made]) -> _Made | Exception:
+    """What a call of a user's model gives, or what it raises, which may be anything."""
+    try:
+        return call()
+    except Exception as error:
+        return error

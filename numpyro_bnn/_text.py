@@ -95,7 +95,7 @@ def first_of(text: str) -> str:
     return first + dot.rstrip()
 
 
-def text_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def text_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """A table as lines of text, its first column to the left."""
     filled = [(*map(str, row), *[""] * (len(head) - len(row))) for row in (head, *rows)]
     # Long names are cut at their beginning: the end of a site's name is more telling.

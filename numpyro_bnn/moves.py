@@ -3,9 +3,9 @@
 They live in :mod:`numpyro_bnn.samplers.gibbs`.
 """
 
-from numpyro_bnn.samplers.gibbs.interleaved import Interleaved
 from numpyro_bnn.samplers.gibbs.moves import (
     Bound,
+    Interleaved,
     Move,
     PrecisionRedraw,
     RidgeScaling,

@@ -158,7 +158,7 @@ OBJECTS |= {
 # Functions whose results are among the objects above or are arrays, and rooms of functions.
 FUNCTIONS = """
     cache compare constant_sgd deep_ensemble diagnostics export fit from_inference_data from_params
-    gradients laplace likelihoods load map_estimate mean_field moves optimize plots potential_of
+    gradients laplace likelihoods load map_estimate mean_field moves noisy_inputs optimize plots potential_of
     preconditioners predict prior_predictive priors random_module randomized_map references save schedules
     scores
     second_opinion stack stacking_weights swag to_inference_data to_params update without

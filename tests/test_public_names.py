@@ -11,7 +11,7 @@ NAMES = {
         PrecisionGibbs RandomWalk SGHMC SGLD SGMCMC SGNHT WindowedHMC average cache calibrate
         check_fit classification
         compare constant_sgd deep_ensemble describe diagnose diagnostics export fit from_inference_data
-        from_params gradients laplace likelihoods load map_estimate mean_field moves neal
+        from_params gradients laplace likelihoods load map_estimate mean_field moves neal noisy_inputs
         optimize parameterize plots potential_of preconditioners predict prior_predictive
         priors random_module randomized_map references regression save schedules scores second_opinion
         stack stacking_weights swag thin to_inference_data to_params update without

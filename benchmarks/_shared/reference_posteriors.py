@@ -12,7 +12,7 @@ from benchmarks._shared.data_sets import Split
 from benchmarks._shared.study import ROOT
 from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean
 from numpyro_bnn.references.grading import functions_of, log_scales_of
-from numpyro_bnn.references.models import PROBLEMS
+from numpyro_bnn.references.reference import PROBLEMS
 
 PACKAGE = ROOT / "numpyro_bnn" / "references" / "data"
 NO_EVIDENCE = (math.nan, math.nan)

@@ -21,7 +21,7 @@ from benchmarks._shared.study import Results, Row, Study, parser
 from benchmarks.mixing.hierarchical_posteriors import Posterior, posterior
 from benchmarks.neal import posteriors
 from numpyro_bnn.diagnostics import diagnose_draws, mean_errors
-from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import row_distances, units_of
 
 CHAINS = 4
 TEST_ROWS = 200

@@ -52,7 +52,7 @@ from benchmarks.mixing.against_hmc_methods import (
 )
 from benchmarks.mixing.against_hmc_words import TABLE, averaged, draw, findings
 from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.workflow.method_table import judged
+from numpyro_bnn.workflow.compare import judged
 
 KEYS = ("problem", "method", "seed")
 # Of each problem of the toy size, to see in seconds whether all kinds run.

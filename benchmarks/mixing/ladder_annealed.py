@@ -20,8 +20,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_redraw
 from numpyro_bnn.samplers.tempering.ladder import first_ladder
-from numpyro_bnn.samplers.tempering.prior_draws import finite_or_before, prior_draw
-from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
+from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel, finite_or_before, prior_draw
 
 PARTICLES = 64
 # Powers of the annealed run for each rung but the first; the step size that it begins with.

@@ -31,9 +31,8 @@ from benchmarks.mixing.ladder_reference import (
 )
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.samplers.tempering.kernel import rung_energies
-from numpyro_bnn.samplers.tempering.ladder import begin_round
+from numpyro_bnn.samplers.tempering.ladder import TemperingState, begin_round
 from numpyro_bnn.samplers.tempering.rung_kernels import Moved, RungKernel
-from numpyro_bnn.samplers.tempering.state import TemperingState
 
 
 class Variant(bnn.ParallelTempering):

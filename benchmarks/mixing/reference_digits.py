@@ -32,7 +32,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
 )
 from benchmarks.neal import posteriors
 from numpyro_bnn.references.grading import functions_of
-from numpyro_bnn.references.models import PROBLEMS
+from numpyro_bnn.references.reference import PROBLEMS
 
 NAME = "digits"
 ROWS, DRAWS = 100, 500

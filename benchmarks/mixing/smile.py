@@ -19,12 +19,13 @@ import jax.numpy as jnp
 from jax.scipy.stats import norm
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.samplers.sgmcmc.branches import chosen, where_needed
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     Settings,
+    chosen,
     map_like,
     size,
     total,
+    where_needed,
 )
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic, on_sphere
 from numpyro_bnn.samplers.sgmcmc.preconditioners import identity

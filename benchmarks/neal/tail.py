@@ -33,7 +33,7 @@ from benchmarks.neal import posteriors
 from numpyro_bnn import moves, priors
 from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean
 from numpyro_bnn.references.grading import functions_of
-from numpyro_bnn.references.models import PROBLEMS
+from numpyro_bnn.references.reference import PROBLEMS
 
 PROBLEM = "surv"
 OUTPUT = "net/Dense_1.kernel"

@@ -49,7 +49,7 @@ from benchmarks.predictions.tabular import (
     scored,
     selecting,
 )
-from numpyro_bnn.scores.conformal import interval_scores, threshold
+from numpyro_bnn.workflow.calibration import interval_scores, threshold
 
 COVERAGE = ENDS[1] - ENDS[0]
 

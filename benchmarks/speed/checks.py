@@ -32,7 +32,7 @@ CHECKS = {
     "numpyro_bnn.run.refusals.refuse_subsampling": None,
     "numpyro_bnn.run.refusals.refuse_discrete": None,
     "numpyro_bnn.run.refusals.refuse_sites_of_host_rows": None,
-    "numpyro_bnn.run.outcome.suspect_chains": {},
+    "numpyro_bnn.run.compiled_runs.suspect_chains": {},
 }
 # Chains, draws of each, and pairs of runs.
 SIZES = {"full": (4, 200, 7), "quick": (4, 200, 2), "toy": (1, 5, 1)}

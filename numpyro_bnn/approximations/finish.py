@@ -3,7 +3,7 @@
 Adam at a constant rate stops a quarter of a posterior standard deviation away, or more. L-BFGS
 continues until the energy is flat to rounding. Steps -G⁻¹ g with a fixed matrix G, which need gradients
 only, come nearer than differences of energies can resolve. A mode is reached where
-½ gᵀ G⁻¹ g is at most 10⁻³ nats (:mod:`numpyro_bnn.approximations.newton`).
+½ gᵀ G⁻¹ g is at most 10⁻³ nats (:mod:`numpyro_bnn.approximations.curvature`).
 """
 
 import warnings
@@ -17,10 +17,12 @@ from numpyro.handlers import seed, substitute, trace
 from tqdm.auto import tqdm
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.approximations.marginal_energy import marginal_of
-from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
-from numpyro_bnn.approximations.members import where_members
-from numpyro_bnn.approximations.newton import MOST_DENSE, Newton, Slopes, decrement
+from numpyro_bnn.approximations.curvature import MOST_DENSE, Newton, Slopes, decrement
+from numpyro_bnn.approximations.member_optimizer import (
+    MemberOptimizer,
+    TrainingOptions,
+    where_members,
+)
 from numpyro_bnn.approximations.stopping import BLOCK
 from numpyro_bnn.distributions.unwrap import family_of
 from numpyro_bnn.potential.potential import Values
@@ -195,7 +197,7 @@ def refuse_without_mode(
     programs = member_optimizer.programs
 
     def densities(z: Values, arrays: list[Any]) -> dict[str, tuple]:
-        marginal = marginal_of(programs.model, programs.static, arrays)
+        marginal = programs.marginal(arrays)
         values = marginal.centered.constrain(marginal.with_precisions(z))
         model = seed(substitute(marginal.centered.bound, data=values), jax.random.key(0))
         sites = trace(model).get_trace(*marginal.centered.args, **marginal.centered.kwargs)

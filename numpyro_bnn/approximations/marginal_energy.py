@@ -21,6 +21,7 @@ conditional mean is below its prior's 99.9 % quantile. For smaller weights it is
 being Gaussian. U and its gradient are continuous.
 """
 
+import copy
 from collections.abc import Callable
 from functools import cached_property
 
@@ -33,7 +34,6 @@ from numpyro.handlers import block
 from numpyro.infer.util import potential_energy
 
 from numpyro_bnn.distributions.gamma import Gamma
-from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.starts import (
     centered,
@@ -42,21 +42,31 @@ from numpyro_bnn.potential.starts import (
     gentle_draw,
     own_coordinates,
 )
+from numpyro_bnn.priors.coordinates import parameterize
 
 
 class Marginal:
     """The energy U(w) of a model, with its hierarchical precisions integrated out."""
 
     def __init__(self, model: Callable, args: tuple = (), kwargs: dict | None = None) -> None:
-        self._model = model
+        self.model = model
         self.centered = centered(model, args, kwargs)
         self.groups = self.centered.structure.groups
         self._largest = self.centered.structure.largest_precisions
 
+    def at(self, args: tuple, kwargs: dict, model: Callable | None = None) -> "Marginal":
+        """This energy for other arguments of the same shapes, or another model of the same sites."""
+        other = copy.copy(self)
+        other.__dict__.pop("original", None)
+        other.model = self.model if model is None else model
+        in_coordinates = None if model is None else parameterize(model, "centered")
+        other.centered = self.centered.at(args, kwargs, in_coordinates)
+        return other
+
     @cached_property
     def original(self) -> Potential:
         """The potential energy in the model's own coordinates, which most programs do without."""
-        return Potential(self._model, self.centered.args, self.centered.kwargs)
+        return Potential(self.model, self.centered.args, self.centered.kwargs)
 
     @property
     def sites(self) -> list[str]:
@@ -167,8 +177,3 @@ def _at_most_one(value: jax.Array) -> jax.Array:
     largest = jnp.max(jnp.abs(value), initial=1.0)
     # Dividing by the largest value first keeps the squares from overflowing.
     return value / jnp.maximum(largest * jnp.sqrt(jnp.mean((value / largest) ** 2)), 1.0)
-
-
-def marginal_of(model: Callable, static: tuple, arrays: list[jax.Array]) -> Marginal:
-    """Build a potential again inside a compiled function, from the arrays that it was given."""
-    return Marginal(model, *Arguments.join(arrays, static))

@@ -3,11 +3,15 @@
 Members are vectorised (``jax.vmap``) and every program is compiled once. They move in the
 coordinates of :class:`~numpyro_bnn.approximations.marginal_energy.Marginal`, on the energy U in nats,
 estimated from all rows or from minibatches by the same estimators that the samplers use. A learning rate
-for the *mean* loss U/N is N times as large as one for U.
+for the *mean* loss U/N is N times as large as one for U. Members that are not finite are left out, and those
+that end far above the best are named.
 """
 
+import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
 from typing import NamedTuple
 
@@ -18,19 +22,9 @@ import optax
 from tqdm.auto import tqdm
 
 from numpyro_bnn._checks import check_key, check_whole
-from numpyro_bnn._types import PyTree
-from numpyro_bnn.approximations.keywords import check_keywords, keyword_options
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_programs import MemberPrograms, Members
-from numpyro_bnn.approximations.members import (
-    allowed_excess,
-    far_above,
-    finite_members,
-    keep_finite,
-    name_far,
-    take_members,
-    where_members,
-)
 from numpyro_bnn.approximations.stopping import (
     BLOCK,
     Settling,
@@ -40,7 +34,7 @@ from numpyro_bnn.approximations.stopping import (
     row_numbers,
     rows_by_member,
 )
-from numpyro_bnn.data.arguments import prepared
+from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import Draws
@@ -48,10 +42,10 @@ from numpyro_bnn.posterior.training_data import rows_of_call
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.potential.sites import Structure, own_batch_size
 from numpyro_bnn.potential.starts import check_mapping
 from numpyro_bnn.potential.structure import explain_tracing, trace_and_check
 from numpyro_bnn.potential.targets import check_arguments
-from numpyro_bnn.potential.without_subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
 
 # Members that end far above others start again so often.
@@ -147,7 +141,7 @@ class MemberOptimizer:
         sites = frozenset(self.whole.centered.structure.data)
         perturb = partial(held_out, sites=sites)
         self.programs = MemberPrograms(
-            model, arguments.static, self.plate, self.size, self.estimator, perturb
+            self.whole, arguments.static, self.plate, self.size, self.estimator, perturb
         )
         self.arrays = [jnp.asarray(a) for a in arguments.arrays]
         self.gradients = 0.0
@@ -354,3 +348,122 @@ class MemberOptimizer:
         facts |= rows_of_call(self.model, *self.given)
         stats = {} if energy is None else {"potential_energy": energy[good, None]}
         return Draws(values, self.model, stats, facts)
+
+
+def allowed_excess(structure: Structure, num_weights: int) -> float:
+    """How far above the best a member may end, in nats."""
+    # Draws of a Gaussian posterior have energies above that of the mode by half a χ² variable with k degrees
+    # of freedom, k the number of parameters that the data determine: practically never above k/2 + 5 √(k/2) +
+    # 10.
+    sites = [structure.sites[name] for name in structure.evidence]
+    decided = float(num_weights)
+    if not any(site.factor for site in sites):
+        decided = min(decided, float(sum(math.prod(site.shape) for site in sites)))
+    return decided / 2 + 5 * math.sqrt(decided / 2) + 10
+
+
+def far_above(energy: np.ndarray, allowed: float) -> np.ndarray:
+    """Which members ended with an energy above :func:`limit_of`, or not finite."""
+    finite = np.isfinite(energy)
+    if not finite.any():
+        return np.zeros(len(energy), bool)
+    return ~finite | (energy > limit_of(energy, allowed))
+
+
+def limit_of(energy: np.ndarray, allowed: float) -> float:
+    """The energy up to which members count as near the lowest, nats."""
+    # Where the median member is nearly as far above the lowest as the model allows, or further (because of
+    # modes of unequal depth or the noise of minibatches), ten times its excess is allowed.
+    ordered = np.sort(energy[np.isfinite(energy)])
+    usual = ordered[(len(ordered) - 1) // 2] - ordered[0]
+    return float(ordered[0] + max(allowed, 10 * usual))
+
+
+def name_far(owner: str, energy: np.ndarray, allowed: float) -> None:
+    """Warn of finite members that ended far above the others."""
+    far = np.flatnonzero(far_above(energy, allowed) & np.isfinite(energy))
+    if not len(far):
+        return
+    ended = ", ".join(f"{i} at {energy[i]:.4g}" for i in far)
+    warnings.warn(
+        f"{owner}: {len(far)} of {len(energy)} members ended far above the others, also from new "
+        f"starts: {ended} nats, where the lowest is at {np.nanmin(energy):.4g} and up to "
+        f"{limit_of(energy, allowed):.4g} would be near it. They mislead an average, and a chain that "
+        "begins there. Give other starts (init_params), more steps (num_steps) or a larger "
+        "learning rate, or narrow the prior that starts are drawn from.",
+        stacklevel=4,
+    )
+
+
+def where_members(take: Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    """Values of some members from one array, of the others from another."""
+    return jnp.where(jnp.reshape(take, (-1, *(1,) * (new.ndim - 1))), new, old)
+
+
+@jax.jit
+def take_members(z: Values, members: Array) -> Values:
+    """The members of these numbers; the shape of `members` becomes the leading axes."""
+    return {name: value[members] for name, value in z.items()}
+
+
+def finite_members(z: Values) -> np.ndarray:
+    """Whether all values of each member are finite, (members,)."""
+    # On the host: on the device each shape of a site would be compiled.
+    flags = [np.isfinite(np.asarray(v)).reshape(len(v), -1).all(1) for v in z.values()]
+    return np.all(flags, 0)
+
+
+def keep_finite(
+    owner: str, finite: np.ndarray, about_data: Callable[[], str]
+) -> tuple[np.ndarray, dict[int, str]]:
+    """Numbers of the members to keep, and the reason by number for the others, which are left out."""
+    left_out = {int(i): "its values are not finite" for i in np.flatnonzero(~finite)}
+    if not left_out:
+        return np.flatnonzero(finite), left_out
+    advice = (
+        f"{about_data()}Use a smaller learning rate or step size: `optimizer=optax.adam(1e-3)`."
+    )
+    if len(left_out) == len(finite):
+        raise ValueError(f"{owner}: no member stayed finite. {advice}")
+    warnings.warn(
+        f"{owner}: left out the members {list(left_out)} of {len(finite)}, whose values are "
+        f"not finite. {advice}",
+        stacklevel=3,
+    )
+    return np.flatnonzero(finite), left_out
+
+
+def check_keywords(
+    owner: str, options: Iterable[str], model: Callable, given: Mapping[str, object]
+) -> None:
+    """Refuse keywords that the model does not take; a model with ``**kwargs`` takes any."""
+    takes = _keywords_of(model)
+    unknown = [] if takes is None else [name for name in given if name not in takes]
+    if takes is None or not unknown:
+        return
+    options = [name for name in options if name not in takes]
+    close = {name: get_close_matches(name, [*options, *takes], 1) for name in unknown}
+    meant = ", ".join(f"{name} → {found[0]}" for name, found in close.items() if found)
+    raise TypeError(
+        f"{owner}: unknown keyword{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}. "
+        f"{f'Did you mean {meant}? ' if meant else ''}"
+        f"The options of {owner} are {', '.join(options)}; other keywords go to the model, which "
+        f"takes {', '.join(takes) if takes else 'none'}."
+    )
+
+
+def keyword_options(function: Callable) -> list[str]:
+    """The names that a function takes by keyword only."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+
+
+def _keywords_of(model: Callable) -> list[str] | None:
+    """Arguments that a model takes by name; None where it takes any, or does not say."""
+    try:
+        parameters = inspect.signature(innermost(model)).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

@@ -13,9 +13,10 @@ import optax
 from jax import lax
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.approximations.marginal_energy import marginal_of
+from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.stopping import LOOK
 from numpyro_bnn.compilation.program_identity import Program
+from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
@@ -46,14 +47,14 @@ class MemberPrograms:
 
     def __init__(
         self,
-        model: Callable,
+        whole: Marginal,
         static: tuple,
         plate: str,
         size: int,
         estimator: Estimator,
         perturb: Callable[..., Callable],
     ) -> None:
-        self.model, self.static = model, static
+        self.whole, self.static = whole, static
         self.plate, self.size = plate, size
         self.estimator, self.perturb = estimator, perturb
 
@@ -61,10 +62,14 @@ class MemberPrograms:
         """A function of members and data, compiled, or what an equal model had compiled."""
         return Program(fast_convolutions(function), runs_once)
 
+    def marginal(self, arrays: list[jax.Array], model: Callable | None = None) -> Marginal:
+        """The energy for the arrays that a compiled function was given; `model` may be a perturbed one."""
+        return self.whole.at(*Arguments.join(arrays, self.static), model)
+
     def rows(self, arrays: list[jax.Array], noise: PyTree = None) -> Rows:
         """The potential of one member, inside a compiled function."""
-        model = self.model if noise is None else self.perturb(self.model, noise)
-        return Rows(marginal_of(model, self.static, arrays), self.plate, self.size)
+        model = None if noise is None else self.perturb(self.whole.model, noise)
+        return Rows(self.marginal(arrays, model), self.plate, self.size)
 
     def start(
         self, keys: jax.Array, given: Values, noise: PyTree, arrays: list[jax.Array]
@@ -72,7 +77,7 @@ class MemberPrograms:
         """For each member the start of lowest energy among several prior draws."""
         # Every second draw is shrunk, because a draw from a wide prior may have an energy from which no
         # optimiser recovers. With minibatches, candidates are compared on a single one.
-        centered = marginal_of(self.model, self.static, arrays)
+        centered = self.marginal(arrays)
 
         num_members = len(keys)
         keys_rows, keys = jax.vmap(jax.random.split, out_axes=1)(keys)
@@ -155,12 +160,12 @@ class MemberPrograms:
         """The log likelihood of held-out rows as a function of a member's values."""
         kind, about = held
         if kind == "given":
-            return marginal_of(self.model, about, given).log_likelihood
+            return Marginal(self.whole.model, *Arguments.join(given, about)).log_likelihood
         if kind == "all":
-            model = self.perturb(self.model, noise, others=True)
-            return marginal_of(model, self.static, arrays).log_likelihood
+            model = self.perturb(self.whole.model, noise, others=True)
+            return self.marginal(arrays, model).log_likelihood
         plate, size, count = about
-        marginal = marginal_of(self.model, self.static, arrays)
+        marginal = self.marginal(arrays)
         indices = jnp.nonzero(noise[str(size)], size=count)[0]
         some = marginal.centered.rows_of(indices, plate)
         return lambda z: marginal.log_likelihood(z, some)
@@ -182,15 +187,15 @@ class MemberPrograms:
 
     def energies(self, z: Values, arrays: list[jax.Array]) -> jax.Array:
         """U of each member on all rows, nats."""
-        return jax.vmap(marginal_of(self.model, self.static, arrays))(z)
+        return jax.vmap(self.marginal(arrays))(z)
 
     def completed(self, z: Values, arrays: list[jax.Array]) -> Values:
         """Unconstrained values of all latent sites of each member, precisions at their means."""
-        return jax.vmap(marginal_of(self.model, self.static, arrays).complete)(z)
+        return jax.vmap(self.marginal(arrays).complete)(z)
 
     def draws(self, z: Values, keys: jax.Array | None, arrays: list[jax.Array]) -> Values:
         """Values of every site from unconstrained values with leading axes (member, draw)."""
-        centered = marginal_of(self.model, self.static, arrays)
+        centered = self.marginal(arrays)
         return jax.vmap(lambda pair: lax.map(lambda p: centered.draw(*p), pair))((z, keys))
 
 

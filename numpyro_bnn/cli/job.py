@@ -6,16 +6,17 @@ ensemble with as many members as chains), and the posterior average. The scores 
 are shown for comparison.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from scipy.stats import norm
+from sklearn.model_selection import train_test_split
 
 from numpyro_bnn import scores
-from numpyro_bnn.cli.baselines import guess, guess_name, warnings_of
+from numpyro_bnn._sentences import say
 from numpyro_bnn.cli.tables import Table
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.fit_check.record import FitCheck
@@ -23,17 +24,86 @@ from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import predict
-from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.priors.hierarchical import Hierarchical
-from numpyro_bnn.priors.horseshoe import Horseshoe
+from numpyro_bnn.posterior.predictive_draws import Predictions, mean_over_draws
+from numpyro_bnn.priors.hierarchical import Hierarchical, Horseshoe
 from numpyro_bnn.priors.independent import FanIn, Laplace, Normal, StudentT
 from numpyro_bnn.workflow.calibration import Evaluation, calibrate
-from numpyro_bnn.workflow.compare import compare, default_methods, plain_training
-from numpyro_bnn.workflow.default_kernels import kernel_named
-from numpyro_bnn.workflow.estimator_inputs import COVERAGE, calibration_rows, parted
-from numpyro_bnn.workflow.fit import Fit, fit
+from numpyro_bnn.workflow.compare import (
+    Comparison,
+    compare,
+    default_methods,
+    error_and_calibration,
+    plain_training,
+)
+from numpyro_bnn.workflow.estimator_inputs import COVERAGE, calibration_rows
+from numpyro_bnn.workflow.fit import Fit, fit, kernel_named
 from numpyro_bnn.workflow.mcmc import MCMC
-from numpyro_bnn.workflow.method_table import Comparison, error_and_calibration
+
+# If one class has more than this share of the rows, the error of a classifier alone says little.
+_UNEQUAL = 0.7
+# Scores that differ by at most this count as equal.
+_ROUNDING = 1e-9
+
+
+def guess_name(table: Table) -> str:
+    """Name of the guess without inputs in tables."""
+    return "majority class" if table.task == "classification" else "mean of the target"
+
+
+def guess(table: Table, train: np.ndarray, num_rows: int) -> Predictions:
+    """The best guess without inputs: shares of the classes, or a normal distribution of training targets."""
+    y, draw = table.y[train], (1, 1, num_rows)
+    if table.task == "classification":
+        # One row is added to each class, so that none has probability zero.
+        counts = np.bincount(y, minlength=len(table.classes)) + 1
+        probs = counts / counts.sum()
+        values = {"probs": np.broadcast_to(probs, (*draw, len(probs)))}
+        return Predictions(values, lambda what, y: {what: np.log(probs[y])[None, None]})
+    normal = norm(0, np.std(y))
+    functions = {"log_prob": normal.logpdf, "cdf": normal.cdf}
+    values = {"mean": np.full(draw, np.mean(y)), "scale": np.full(draw, np.std(y))}
+    evaluate = lambda what, y: {what: functions[what](y)[None, None]}  # noqa: E731
+    return Predictions(values, evaluate, np.mean(y))
+
+
+def warnings_of(
+    guessed: Predictions, predictions: Predictions, y: np.ndarray, table: Table
+) -> list[str]:
+    """Sentences that warn a reader of misleading scores; usually none."""
+    sentences = []
+    difference = scores.paired_difference(
+        scores.lppd(predictions, y, pointwise=True), scores.lppd(guessed, y, pointwise=True)
+    )
+    if difference.difference <= 2 * difference.standard_error + _ROUNDING:
+        gap, error = difference.difference, difference.standard_error
+        sentences.append(say("inputs do not help", gap=gap, error=error, guess=guess_name(table)))
+    if table.task != "classification":
+        return sentences
+    counts = np.bincount(y)
+    share = float(np.max(counts) / len(y))
+    error, without = (float(1 - scores.accuracy(p, y)) for p in (predictions, guessed))
+    if error >= without - _ROUNDING:
+        sentences.append(say("no better than guessing", guessed=without, error=error))
+    if share > _UNEQUAL:
+        name = table.classes[int(np.argmax(counts))]
+        sentences.append(say("unequal classes", share=share, name=name, error=without))
+    return sentences
+
+
+def recalls(
+    predictions: Predictions, y: np.ndarray, table: Table
+) -> list[tuple[str, int, float, float]]:
+    """For each class: name, test rows, share of them classified correctly, mean probability of it."""
+    mean = mean_over_draws(predictions.probs)
+    chosen = mean.argmax(-1)
+    found = []
+    for k, name in enumerate(table.classes):
+        rows = y == k
+        if rows.any():
+            hit, probability = float(np.mean(chosen[rows] == k)), float(mean[rows, k].mean())
+            found.append((name, int(rows.sum()), hit, probability))
+    return found
+
 
 POSTERIOR = "posterior average"
 PRIORS: dict[str, Callable] = {
@@ -46,12 +116,16 @@ PRIORS: dict[str, Callable] = {
 }
 
 
+# Members of an ensemble whose log scores differ by less, in nats a row on average, are one function.
+_SAME = 0.005
+
+
 class Options(NamedTuple):
     """The settings of a fit by the command line."""
 
     hidden: tuple[int, ...] = (16,)
     prior: str = "hierarchical"  # a key of PRIORS
-    # A key of default_kernels.KERNELS; None: the default of `fit`, NUTS in a comparison
+    # A key of fit.KERNELS; None: the default of `fit`, NUTS in a comparison
     kernel: str | None = None
     num_chains: int = 4
     num_warmup: int = 200
@@ -97,9 +171,23 @@ class Outcome(NamedTuple):
         return self.predictions[POSTERIOR]
 
     @property
+    def one_function(self) -> bool:
+        """Whether the members of the deep ensemble predict the test rows alike."""
+        y = self.table.y[self.test]
+        ensemble = self.predictions[ensemble_name(self.options)]
+        by_member = ensemble.log_likelihood(y)[:, 0]
+        apart = by_member - scores.lppd(ensemble, y, pointwise=True)
+        return len(by_member) > 1 and float(np.abs(apart).mean()) < _SAME
+
+    @property
     def warnings(self) -> list[str]:
         """Warnings for readers of the scores."""
         return warnings_of(self.guess, self.posterior, self.table.y[self.test], self.table)
+
+
+def ensemble_name(options: Options) -> str:
+    """Name of the deep ensemble in tables."""
+    return f"deep ensemble of {options.num_chains}"
 
 
 def run(
@@ -129,7 +217,7 @@ def run(
         spent, own = optimised - began, model_of(table, options)
         one = plain_training(own, jax.random.key(options.seed), x, y, progress_bar=progress_bar)
         add("plain training", one, time.perf_counter() - optimised)
-        add(f"deep ensemble of {options.num_chains}", members, spent)
+        add(ensemble_name(options), members, spent)
         if on_scores is not None:
             on_scores(rows)
 
@@ -181,10 +269,13 @@ def _checked(fitted: Fit, names: list[str]) -> FitCheck | str:
 
 def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:
     """Row numbers for training and for testing; classes keep their shares in both."""
-    # As scikit-learn rounds a share.
-    count = math.ceil(options.test_fraction * len(table.y))
-    classes = table.classes if table.task == "classification" else None
-    return parted(f"--test-fraction {options.test_fraction}", table.y, count, options.seed, classes)
+    kept, held = train_test_split(
+        np.arange(len(table.y)),
+        test_size=options.test_fraction,
+        random_state=options.seed,
+        stratify=table.y if table.task == "classification" else None,
+    )
+    return kept, held
 
 
 def held_out(table: Table, train: np.ndarray, options: Options) -> tuple[np.ndarray, np.ndarray]:

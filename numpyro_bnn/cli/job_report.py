@@ -1,44 +1,91 @@
-"""Writes the results of the main job: a page of HTML, text with figures, predictions and the posterior."""
+"""Writes the results of the main job: a page of HTML, predictions and the posterior."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
+from sklearn.metrics import (
+    ConfusionMatrixDisplay,
+    PrecisionRecallDisplay,
+    RocCurveDisplay,
+    confusion_matrix,
+)
 
 from numpyro_bnn import plots, scores
-from numpyro_bnn._html import bar, escape, page, paragraph, picture, section, strong, table
+from numpyro_bnn._html import Grid, Note, Picture, Section, page, picture
+from numpyro_bnn._sentences import say
 from numpyro_bnn.cli import saved_fit
-from numpyro_bnn.cli.baselines import recalls
-from numpyro_bnn.cli.job import POSTERIOR, Outcome, Score
+from numpyro_bnn.cli.job import POSTERIOR, Outcome, Score, guess_name, recalls
 from numpyro_bnn.posterior.arviz_export import to_inference_data
-from numpyro_bnn.posterior.draws import draws_of
-from numpyro_bnn.posterior.predictive_draws import Average, average
-from numpyro_bnn.storage.folders import require_writable
-from numpyro_bnn.storage.locks import OWN_PREFIX
-from numpyro_bnn.workflow.relevance import Relevance, relevance
+from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictive_draws import Average, average, mean_over_draws
+from numpyro_bnn.posterior.training_data import observed_targets
+from numpyro_bnn.storage.folders import OWN_PREFIX, require_writable
+
+# Draws used of each chain: the average of a few hundred is known well enough.
+_DRAWS = 50
+
+
+class Relevance(NamedTuple):
+    """Fall of the log score when one input is shuffled among the rows, nats a row, and its error."""
+
+    name: str
+    drop: float
+    error: float
+
+
+def relevance(
+    draws: Draws,
+    x: np.ndarray,
+    y: np.ndarray,
+    groups: Sequence[tuple[str, Sequence[int]]],
+    *,
+    num_shuffles: int = 3,
+    seed: int = 0,
+) -> list[Relevance]:
+    """Relevance of groups of columns to the average (Breiman, *Random forests*, 2001, section 10)."""
+    # Shuffling a column breaks its tie to the target and to the other columns. Of columns that say the same
+    # each alone seems irrelevant.
+    few = _few(draws)
+    y = observed_targets("relevance", draws, draws.model, x, y, None)
+    rng = np.random.default_rng(seed)
+    orders = [rng.permutation(len(y)) for _ in range(num_shuffles)]
+    whole = _log_scores(few, x, y)
+    found = []
+    for name, columns in groups:
+        falls = []
+        for order in orders:
+            shuffled = np.array(x)
+            shuffled[:, columns] = shuffled[order][:, columns]
+            falls.append(whole - _log_scores(few, shuffled, y))
+        by_row = np.mean(falls, 0)
+        found.append(Relevance(name, float(by_row.mean()), scores.standard_error(by_row)))
+    return found
+
+
+def _log_scores(draws: Draws, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.asarray(scores.lppd(predict(None, draws, x), y, pointwise=True))
+
+
+def _few(draws: Draws) -> Draws:
+    chosen = np.unique(np.linspace(0, draws.num_draws - 1, _DRAWS).round().astype(int))
+    values = {name: np.asarray(value)[:, chosen] for name, value in draws.items()}
+    return Draws(values, draws.model, info=draws.info)
+
 
 # All files of a report, and the file by which a folder is recognised as one of a report.
-_FIGURES = ("rhat.png", "reliability.png", "band.png", "trace.png")
-_FILES = ("report.html", "report.md", "predictions.csv", "posterior.nc", saved_fit.FILE, *_FIGURES)
+_FILES = ("report.html", "predictions.csv", "posterior.nc", saved_fit.FILE)
 _MARK = f"{OWN_PREFIX}report"
 _MOST_ROWS = 10
 _MOST_INPUTS = 20
+# The largest number of classes of which each pair is shown.
+_MOST_CLASSES = 20
+_THRESHOLDS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 _PACKAGES = ("numpyro-bnn", "numpyro", "jax", "flax")
-
-
-class Drawing(NamedTuple):
-    """One figure: title, file name, how to read it, size in inches, and what draws it on an empty figure."""
-
-    title: str
-    name: str
-    caption: str
-    size: tuple[float, float]
-    draw: Callable[[Figure], object]
 
 
 def require_folder(folder: Path) -> None:
@@ -60,17 +107,13 @@ def require_folder(folder: Path) -> None:
         )
 
 
-def write(outcome: Outcome, folder: Path) -> list[Path]:
-    """Write the report: one page, text with figures, predictions, the posterior; return the files."""
+def write(outcome: Outcome, folder: Path) -> Path:
+    """Write the report: the page, which is returned, predictions of the test rows, and the posterior."""
     require_folder(folder)
     (folder / _MARK).touch()
-    figures = _figures(outcome, folder)
-    table = outcome.table
-    predictions = folder / "predictions.csv"
-    names = [table.row_names[i] for i in outcome.test]
+    table, names = outcome.table, _test_names(outcome)
     frame = saved_fit.frame_of(table, names, outcome.posterior, table.y[outcome.test])
-    frame.to_csv(predictions, index=False)
-    posterior = folder / "posterior.nc"
+    frame.to_csv(folder / "predictions.csv", index=False)
     idata = to_inference_data(
         outcome.mcmc,
         table.x[outcome.train],
@@ -78,213 +121,207 @@ def write(outcome: Outcome, folder: Path) -> list[Path]:
         predict={"test": table.x[outcome.test]},
         report=outcome.report,
     )
-    idata.to_netcdf(str(posterior), engine="h5netcdf")
-    report = folder / "report.md"
-    report.write_text(_markdown(outcome, figures), encoding="utf-8")
-    page = folder / "report.html"
-    page.write_text(html_of(outcome), encoding="utf-8")
-    model = saved_fit.write(outcome, folder)
-    return [page, report, predictions, posterior, model, *figures.values()]
+    idata.to_netcdf(str(folder / "posterior.nc"), engine="h5netcdf")
+    saved_fit.write(outcome, folder)
+    page(f"{table.name}: {table.target}", parts_of(outcome), folder / "report.html")
+    return folder / "report.html"
 
 
-def _figures(outcome: Outcome, folder: Path) -> dict[str, Path]:
-    paths = {}
-    with mpl.rc_context({"backend": "agg"}):
-        for drawing in drawings(outcome):
-            figure = Figure(figsize=drawing.size)
-            drawing.draw(figure)
-            paths[drawing.title] = folder / drawing.name
-            figure.savefig(paths[drawing.title], dpi=120, bbox_inches="tight")
-    return paths
-
-
-def _markdown(outcome: Outcome, figures: dict[str, Path]) -> str:
-    table = outcome.table
-    head = headings(table.task)
-    lines = [
-        f"# {table.name}: {table.target}",
-        "",
-        f"{len(outcome.train)} training and {len(outcome.test)} test rows, {table.x.shape[1]} inputs. "
-        + setting(outcome),
-        "",
-        *(f"**Beware:** {said}\n" for said in outcome.warnings),
-        "## Scores on the test rows",
-        "",
-        "| " + " | ".join(head) + " |",
-        "| --- " * len(head) + "|",
-        *("| " + " | ".join(cells(row)) + " |" for row in outcome.scores),
-        "",
-        "The log score is the mean log predictive "
-        + (
-            "probability"
-            if table.task == "classification"
-            else f"density (per unit of {table.target})"
-        )
-        + " in nats; higher is better.",
-        "",
-        "## Can the posterior be believed?",
-        "",
-        f"**Verdict: {outcome.report.verdict.words}.**",
-        "",
-        "```",
-        f"{outcome.report}\n\n{outcome.report.details()}",
-        "```",
-        "",
-        "## Does the model fit?",
-        "",
-        "```",
-        str(outcome.check),
-        "```",
-        "",
-    ]
-    for title, path in figures.items():
-        lines += [f"## {title}", "", f"![{title}]({path.name})", ""]
-    return "\n".join(lines)
-
-
-def html_of(outcome: Outcome) -> str:
-    """The report of a job as one HTML page."""
-    data = outcome.table
-    rows = [data.row_names[i] for i in outcome.test]
-    parts = outcome.report.html_sections(rows)
-    first, *others = drawings(outcome)
-    title = f"{data.name}: {data.target}"
-    return page(
-        title,
-        (
-            f"<h1>{escape(title)}</h1>",
-            paragraph(_what(outcome), "faint"),
-            parts["verdict"],
-            parts["evidence"],
-            *(paragraph(f"Beware: {said}", "warning") for said in outcome.warnings),
-            _scores(outcome),
-            _shown(first),
-            _classes(outcome),
-            _calibration(outcome),
-            _relevance(outcome),
-            _worst_rows(outcome, rows),
-            _check(outcome),
-            parts["rows"],
-            parts["temperatures"],
-            parts["convergence"],
-            # The diagnosis has a picture of R-hat of its own.
-            *(_shown(drawing) for drawing in others if drawing.name != "rhat.png"),
-            _settings(outcome),
-        ),
-    )
-
-
-def _what(outcome: Outcome) -> str:
-    held = len(outcome.table.y) - len(outcome.train) - len(outcome.test)
+def parts_of(outcome: Outcome) -> list[Any]:
+    """The page of a job: how good predictions are, whether they may be used, pictures, the rest folded."""
+    report, table = outcome.report, outcome.table
+    classes = table.task == "classification"
+    held = len(table.y) - len(outcome.train) - len(outcome.test)
     kept = f", {held} for calibration" if held else ""
-    return (
-        f"{outcome.table.task.capitalize()} of {outcome.table.target} from "
-        f"{len(outcome.table.sources)} columns; {len(outcome.train)} rows to fit{kept}, "
-        f"{len(outcome.test)} to test."
+    about = (
+        f"{table.task.capitalize()} of {table.target} from {len(table.sources)} columns; "
+        f"{len(outcome.train)} rows to fit{kept}, {len(outcome.test)} to test."
     )
-
-
-def _scores(outcome: Outcome) -> str:
-    rows = []
-    for row in outcome.scores:
-        name, *rest = cells(row)
-        rows.append((strong(name) if name == POSTERIOR else name, *rest))
-    unit = (
-        "probability"
-        if outcome.table.task == "classification"
-        else f"density per unit of {outcome.table.target}"
+    pictures = list(_of_classes(outcome) if classes else _of_a_quantity(outcome))
+    check = outcome.check
+    if isinstance(check, str):
+        checked = Section("Does the model fit?", [Note(check, "warning")], folded=True)
+    else:
+        checked = check.section(folded=True)
+    trace = picture(
+        lambda figure: plots.plot_trace(outcome.mcmc, ax=figure.subplots()),
+        "Log joint density of each chain",
+        "Chains that have arrived look alike, and do not climb.",
+        (7, 3.2),
     )
-    return section(
-        f"Scores on {len(outcome.test)} test rows",
-        table(
-            headings(outcome.table.task),
-            rows,
-            f"The log score is the mean log predictive {unit} in nats; higher is better. The first line "
-            "is what guessing without any input scores.",
+    return [
+        Note(about),
+        Section("How good are the predictions?", list(_answer(outcome))),
+        Section(
+            "May they be used as they are?",
+            [
+                report.in_one_line(),
+                *(Note(said, "warning", "Beware:") for said in outcome.warnings),
+            ],
         ),
-    )
-
-
-def _shown(drawing: Drawing) -> str:
-    shown = picture(drawing.draw, drawing.title, drawing.caption, drawing.size)
-    return section(drawing.title, shown)
-
-
-def _classes(outcome: Outcome) -> str:
-    if outcome.table.task != "classification":
-        return ""
-    y = outcome.table.y[outcome.test]
-    rows = [
-        (name, f"{count:,}", f"{found:.1%}", bar(found), f"{probability:.3f}")
-        for name, count, found, probability in recalls(outcome.posterior, y, outcome.table)
+        *pictures,
+        Section("Relevance of inputs", [_relevance(outcome)]),
+        Section("Rows that are predicted worst", [_worst_rows(outcome)], folded=True),
+        checked,
+        *report.sections(_test_names(outcome), folded=True),
+        Section("Log joint density of each chain", [trace], folded=True),
+        Section("What was fitted", list(_settings(outcome)), folded=True),
     ]
-    head = ("class", "test rows", "recall", "", "mean probability")
-    caption = "Recall: the share of the rows of a class that is predicted to be of it."
-    return section("Class by class", table(head, rows, caption))
 
 
-def _calibration(outcome: Outcome) -> str:
-    if outcome.evaluation is None:
-        return ""
-    unit = (
-        "classes in a set"
-        if outcome.table.task == "classification"
-        else f"width ({outcome.table.target})"
-    )
-    rows = [
-        (name, f"{m.coverage:.1%} ± {m.coverage_error:.1%}", f"{m.size:.4g} ± {m.size_error:.2g}")
-        for name, m in zip(("before calibration", "after"), outcome.evaluation)
-    ]
-    return section(
-        "Coverage of 90 % on the test rows",
-        table(("", "inside", unit), rows),
-        paragraph(
+def _test_names(outcome: Outcome) -> list[str]:
+    return [outcome.table.row_names[i] for i in outcome.test]
+
+
+def _answer(outcome: Outcome) -> Iterator[Any]:
+    """Scores of the test rows beside those of guessing and of plain training."""
+    table, y = outcome.table, outcome.table.y[outcome.test]
+    classes = table.task == "classification"
+    errors = {row.method: row.error for row in outcome.scores}
+    words = {name: f"{1 - e:.1%}" if classes else f"{e:.4g}" for name, e in errors.items()}
+    own, guessed = words[POSTERIOR], words[guess_name(table)]
+    trained, plain = words["plain training"], outcome.predictions["plain training"]
+    by_row = (scores.lppd(p, y, pointwise=True) for p in (outcome.posterior, plain))
+    gain = scores.paired_difference(*by_row)
+    key = "right on test rows" if classes else "off on test rows"
+    yield Note(say(key, own=own, rows=len(y), guessed=guessed, trained=trained), "lead")
+    yield say("beside plain training", gain=gain.difference, error=gain.standard_error)
+    unit = "probability" if classes else f"density per unit of {table.target}"
+    said = f"Log score: the mean log predictive {unit} in nats; higher is better."
+    yield Grid(headings(table.task), [cells(row) for row in outcome.scores], said, [POSTERIOR])
+    if outcome.one_function:
+        yield say("one function", members=outcome.options.num_chains)
+    if outcome.evaluation is not None:
+        unit = "classes in a set" if classes else f"width ({table.target})"
+        rows = [
+            (
+                name,
+                f"{m.coverage:.1%} ± {m.coverage_error:.1%}",
+                f"{m.size:.4g} ± {m.size_error:.2g}",
+            )
+            for name, m in zip(("before calibration", "after"), outcome.evaluation)
+        ]
+        said = (
             "Calibrated on rows that were held out. The share holds on average over rows that are "
-            "exchangeable with these; it is no promise about a single row or a group of rows.",
-            "faint",
-        ),
+            "exchangeable with these; it is no promise about a single row or a group of rows."
+        )
+        yield Grid(("90 % on the test rows", "inside", unit), rows, said)
+
+
+def _of_a_quantity(outcome: Outcome) -> Iterator[Section]:
+    y = outcome.table.y[outcome.test]
+
+    def draw(figure: Any) -> None:
+        ax = plots.plot_intervals(outcome.posterior, y=y, ax=figure.subplots())
+        ax.set_ylabel(outcome.table.target)
+
+    title, said = "Predicted and observed test rows", "The intervals should hold 90 % of the rows."
+    yield Section(title, [picture(draw, title, said, (7, 4))])
+
+
+def _of_classes(outcome: Outcome) -> Iterator[Section]:
+    """What classifiers are judged by; for two classes also curves and what a threshold does."""
+    table, y = outcome.table, outcome.table.y[outcome.test]
+    probs = mean_over_draws(outcome.posterior.probs)
+    found = recalls(outcome.posterior, y, table)
+    rows = [(name, f"{n:,}", f"{hit:.1%}", hit, f"{p:.3f}") for name, n, hit, p in found]
+    head = ("class", "test rows", "recall", "", "mean probability")
+    said = "Recall: the share of the rows of a class that is predicted to be of it."
+    parts: list[Any] = [Grid(head, rows, said)]
+    if len(table.classes) <= _MOST_CLASSES:
+        parts.append(_confusion(y, probs.argmax(-1), table.classes))
+    yield Section("Class by class", parts)
+    if len(table.classes) == 2:
+        yield Section(
+            f"Telling {table.classes[1]} from {table.classes[0]}",
+            _two(y, probs[:, 1], table.classes),
+        )
+    reliability = picture(
+        lambda figure: plots.plot_reliability(outcome.posterior, y, ax=figure.subplots()),
+        "Reliability of the posterior average",
+        "How often rows are right, by how sure the prediction is; on the line where that is so.",
+        (6, 4.6),
+    )
+    yield Section("Are the probabilities right?", [reliability])
+
+
+def _confusion(y: np.ndarray, chosen: np.ndarray, classes: tuple[str, ...]) -> Picture:
+    side, few = 2.5 + 0.45 * len(classes), len(classes) <= 5
+
+    def draw(figure: Any) -> None:
+        display = ConfusionMatrixDisplay(
+            confusion_matrix(y, chosen, labels=range(len(classes))), display_labels=classes
+        )
+        turned = "horizontal" if few else "vertical"
+        display.plot(ax=figure.subplots(), cmap="cividis", colorbar=False, xticks_rotation=turned)
+
+    return picture(
+        draw,
+        "Confusion matrix",
+        "Test rows by their class and the predicted one.",
+        (side + 1, side),
     )
 
 
-def _check(outcome: Outcome) -> str:
-    if isinstance(outcome.check, str):
-        return section("Does the model fit?", paragraph(outcome.check, "warning"))
-    return outcome.check.html_section()
+def _two(y: np.ndarray, prob: np.ndarray, classes: tuple[str, ...]) -> list[Any]:
+    """Curves of two classes, and what a threshold on the probability of the second does."""
+    yes = classes[1]
+
+    def draw(figure: Any) -> None:
+        left, right = figure.subplots(1, 2)
+        color = left.xaxis.label.get_color()
+        chance = {
+            "plot_chance_level": True,
+            "chance_level_kw": {"color": color, "label": "by chance"},
+        }
+        RocCurveDisplay.from_predictions(y, prob, ax=left, name=yes, **chance)
+        PrecisionRecallDisplay.from_predictions(y, prob, ax=right, name=yes, **chance)
+        left.set(xlabel="1 - specificity", ylabel="sensitivity")
+        right.set(xlabel="sensitivity (recall)", ylabel="precision")
+        for ax in (left, right):
+            ax.legend(loc="lower center", frameon=False, fontsize="small")
+
+    rows = []
+    for threshold in _THRESHOLDS:
+        (tn, fp), (fn, tp) = confusion_matrix(y, prob >= threshold, labels=[0, 1])
+        shares = ((tp, tp + fn), (tn, tn + fp), (tp, tp + fp))
+        rows.append((f"{threshold:.0%}", *(f"{a / b:.1%}" if b else "–" for a, b in shares)))
+    said = (
+        f"What it does to predict {yes} where its probability is at least the threshold. Sensitivity: found "
+        f"among the rows that are {yes}; specificity: left alone among the others; precision: {yes} among "
+        "those predicted to be."
+    )
+    curves = picture(
+        draw, "ROC and precision-recall curves", f"Of {yes}, over all thresholds.", (8, 4)
+    )
+    return [Grid(("threshold", "sensitivity", "specificity", "precision"), rows, said), curves]
 
 
-def _relevance(outcome: Outcome) -> str:
+def _relevance(outcome: Outcome) -> Grid:
     x, y = outcome.table.x[outcome.test], outcome.table.y[outcome.test]
     found = relevance(draws_of(outcome.mcmc), x, y, outcome.table.groups, seed=outcome.options.seed)
     found.sort(key=lambda one: -one.drop)
     top = max(found[0].drop, 1e-12)
-    rows = [(one.name, bar(one.drop / top), _interval(one)) for one in found[:_MOST_INPUTS]]
+    rows = []
+    for name, drop, error in found[:_MOST_INPUTS]:
+        low, high = drop - 1.645 * error, drop + 1.645 * error
+        rows.append((name, drop / top, f"{drop:.4f} ({low:.4f} to {high:.4f})"))
     left = len(found) - len(rows)
     more = f" {left} inputs matter less and are not shown." if left else ""
-    return section(
-        "Relevance of inputs",
-        table(
-            ("input", "", "fall of the log score (90 % interval)"),
-            rows,
-            "How much the mean log score falls, in nats a row, when an input is shuffled among the test "
-            f"rows. Of inputs that say the same, each alone seems to matter little.{more}",
-        ),
+    said = (
+        "How much the mean log score falls, in nats a row, when an input is shuffled among the test rows. Of "
+        f"inputs that say the same, each alone seems to matter little.{more}"
     )
+    return Grid(("input", "", "fall of the log score (90 % interval)"), rows, said)
 
 
-def _interval(found: Relevance) -> str:
-    half = 1.645 * found.error
-    return f"{found.drop:.4f} ({found.drop - half:.4f} to {found.drop + half:.4f})"
-
-
-def _worst_rows(outcome: Outcome, names: list[str]) -> str:
-    y = outcome.table.y[outcome.test]
+def _worst_rows(outcome: Outcome) -> Grid:
+    y, names = outcome.table.y[outcome.test], _test_names(outcome)
     by_row = np.asarray(scores.lppd(outcome.posterior, y, pointwise=True))
     order = np.argsort(by_row, kind="stable")[:_MOST_ROWS]
     columns = list(_predicted(outcome))
     rows = [(names[i], *columns[i], f"{by_row[i]:.3f}") for i in order]
-    return section(
-        "Rows that are predicted worst", table(("row", "observed", "predicted", "log score"), rows)
-    )
+    return Grid(("row", "observed", "predicted", "log score"), rows)
 
 
 def _predicted(outcome: Outcome) -> Iterator[tuple[str, str]]:
@@ -299,76 +336,22 @@ def _predicted(outcome: Outcome) -> Iterator[tuple[str, str]]:
             yield names[value], f"{names[best]} ({probs[best]:.0%})"
 
 
-def _settings(outcome: Outcome) -> str:
-    made_with = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
-    return section(
-        "What was fitted",
-        paragraph(setting(outcome)),
-        paragraph(
-            "Plain training is one of the optimised starts, stopped by rows that it held out, the ensemble "
-            "their average, the posterior average that of all draws of the chains that began from them."
-        ),
-        paragraph(made_with, "faint"),
+def _settings(outcome: Outcome) -> Iterator[Any]:
+    """Network, prior, sampler and lengths in words."""
+    table, options = outcome.table, outcome.options
+    yield (
+        f"Network {table.x.shape[1]}-{'-'.join(map(str, options.hidden))}-"
+        f"{len(table.classes) or 1} (tanh), prior: {options.prior}. "
+        f"Sampler: {type(outcome.mcmc.sampler).__name__}, "
+        f"{options.num_chains} chains of "
+        f"{outcome.mcmc.num_warmup} steps of warm-up and draws of {outcome.mcmc.thinning} steps each, "
+        f"seed {options.seed}. {outcome.mcmc.stopped}"
     )
-
-
-def drawings(outcome: Outcome) -> list[Drawing]:
-    """The figures of a report, the most important first."""
-    classes = outcome.table.task == "classification"
-    found = [_reliability(outcome) if classes else _band(outcome)]
-    # An interrupted run may hold too few draws for any R-hat.
-    spaces = (outcome.report.weights.rhat, outcome.report.predictions.rhat)
-    if all(np.isfinite(rhat).any() for rhat in spaces):
-        found.append(
-            Drawing(
-                "R-hat of weights and of predictions",
-                "rhat.png",
-                "Hidden units can exchange their weights, so that only the predictions must be near 1.",
-                (7, 3.6),
-                lambda figure: plots.plot_rhat(*spaces, ax=figure.subplots()),
-            )
-        )
-    found.append(
-        Drawing(
-            "Log joint density of each chain",
-            "trace.png",
-            "Chains that have arrived look alike, and do not climb.",
-            (7, 3.2),
-            lambda figure: plots.plot_trace(outcome.mcmc, ax=figure.subplots()),
-        )
+    yield (
+        "Plain training is one of the optimised starts, stopped by rows that it held out, the ensemble "
+        "their average, the posterior average that of all draws of the chains that began from them."
     )
-    return found
-
-
-def _reliability(outcome: Outcome) -> Drawing:
-    y = outcome.table.y[outcome.test]
-    return Drawing(
-        "Reliability of the posterior average",
-        "reliability.png",
-        "How often rows are right, by how sure the prediction is; on the line where that is so.",
-        (6, 4.6),
-        lambda figure: plots.plot_reliability(outcome.posterior.probs, y, ax=figure.subplots()),
-    )
-
-
-def _band(outcome: Outcome) -> Drawing:
-    y = outcome.table.y[outcome.test]
-    order = np.argsort(average(outcome.posterior).mean)
-
-    def draw(figure: Any) -> None:
-        ax = figure.subplots()
-        plots.plot_predictive_band(
-            np.arange(len(y)),
-            outcome.posterior.mean[:, :, order],
-            outcome.posterior.scale[:, :, order],
-            data=(np.arange(len(y)), y[order]),
-            ax=ax,
-        )
-        ax.set_xlabel("test rows, in the order of their predicted mean")
-        ax.set_ylabel(outcome.table.target)
-
-    caption = "The wide band should hold 95 % of the test rows."
-    return Drawing("Predictive band over the test rows", "band.png", caption, (6, 4), draw)
+    yield Note(", ".join(f"{name} {version(name)}" for name in _PACKAGES))
 
 
 def headings(task: str) -> tuple[str, ...]:
@@ -387,17 +370,4 @@ def cells(row: Score) -> tuple[str, ...]:
         f"{row.error:.4f}",
         f"{row.calibration:.4f}",
         f"{row.seconds:.0f}",
-    )
-
-
-def setting(outcome: Outcome) -> str:
-    """Network, prior, sampler and lengths in words."""
-    table, options = outcome.table, outcome.options
-    return (
-        f"Network {table.x.shape[1]}-{'-'.join(map(str, options.hidden))}-"
-        f"{len(table.classes) or 1} (tanh), prior: {options.prior}. "
-        f"Sampler: {type(outcome.mcmc.sampler).__name__}, "
-        f"{options.num_chains} chains of "
-        f"{outcome.mcmc.num_warmup} steps of warm-up and draws of {outcome.mcmc.thinning} steps each, "
-        f"seed {options.seed}. {outcome.mcmc.stopped}"
     )

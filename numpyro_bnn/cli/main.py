@@ -129,16 +129,18 @@ def _parser() -> argparse.ArgumentParser:
         help="default: mclmc, and nuts after `compare`; mclmc and baoab are not corrected for their "
         "step size, the others are exact",
     )
-    parser.whole("--chains", default=4, help="default: 4")
-    parser.whole("--warmup", default=200, help="draws of warm-up; default: 200")
+    parser.whole("--chains", dest="num_chains", default=4, help="default: 4")
+    parser.whole("--warmup", dest="num_warmup", default=200, help="draws of warm-up; default: 200")
     parser.whole(
         "--samples",
+        dest="num_samples",
         default=300,
         help="draws a chain; of a fit those at the first look, which more follow; default: 300",
     )
     parser.between(
         "--minutes",
         math.inf,
+        dest="max_minutes",
         default=3.0,
         metavar="M",
         help="a fit ends when predictions are known within tolerance, or after so many minutes of "
@@ -185,7 +187,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("numpyro_bnn_report"),
         metavar="FOLDER",
-        help="where report.html, report.md, predictions.csv and posterior.nc go; default: numpyro_bnn_report",
+        help="where report.html, predictions.csv and posterior.nc go; default: numpyro_bnn_report",
     )
     add(
         "--methods",
@@ -329,19 +331,9 @@ def _options(parsed: argparse.Namespace) -> Any:
     from numpyro_bnn.cli import job
 
     depth = parsed.max_tree_depth
-    return job.Options(
-        hidden=tuple(parsed.hidden),
-        prior=parsed.prior,
-        kernel=parsed.kernel,
-        num_chains=parsed.chains,
-        num_warmup=parsed.warmup,
-        num_samples=parsed.samples,
-        max_minutes=parsed.minutes,
-        settings={} if depth is None else {"max_tree_depth": depth},
-        test_fraction=parsed.test_fraction,
-        calibration=parsed.calibration,
-        seed=parsed.seed,
-    )
+    settings = {} if depth is None else {"max_tree_depth": depth}
+    given = {name: value for name, value in vars(parsed).items() if name in job.Options._fields}
+    return job.Options(**{**given, "hidden": tuple(parsed.hidden), "settings": settings})
 
 
 def _compare(parsed: argparse.Namespace, console: Console) -> int:
@@ -384,7 +376,7 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
     lines += [str(outcome.mcmc.stopped), str(outcome.report)]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     try:
-        page, *_ = job_report.write(outcome, parsed.output)
+        page = job_report.write(outcome, parsed.output)
     except OSError as error:
         raise OSError(f"the report could not be written: {error}") from error
     console.print(f"All of it, with pictures: {page}", markup=False, soft_wrap=True)
@@ -400,7 +392,7 @@ def _show_first(scores: list[Any], console: Console) -> None:
 
 
 def _predict(parsed: argparse.Namespace, console: Console) -> int:
-    from numpyro_bnn.cli import csv_columns
+    from numpyro_bnn.cli import tables
 
     output = parsed.output or parsed.csv.with_name(f"{parsed.csv.stem}_predictions.csv")
     if output.resolve() == parsed.csv.resolve():
@@ -409,7 +401,7 @@ def _predict(parsed: argparse.Namespace, console: Console) -> int:
         raise ValueError(
             f"{parsed.run} holds no fit. Give the folder that the fit wrote (--output)."
         )
-    fields = csv_columns.read_fields(parsed.csv, parsed.sep)
+    fields = tables.read_fields(parsed.csv, parsed.sep)
     from numpyro_bnn.cli import saved_fit
     from numpyro_bnn.storage.folders import require_writable
 
@@ -418,7 +410,7 @@ def _predict(parsed: argparse.Namespace, console: Console) -> int:
     frame, left = saved_fit.predict_csv(fit, parsed.csv, fields, skip)
     frame.to_csv(output, index=False)
     for said, rows in left.items():
-        out = f"Left out rows {csv_columns.listed(rows, 10)}: {said}"
+        out = f"Left out rows {tables.listed(rows, 10)}: {said}"
         console.print(out, markup=False, soft_wrap=True)
     console.print(f"{len(frame)} rows predicted: {output}", markup=False, soft_wrap=True)
     return 0

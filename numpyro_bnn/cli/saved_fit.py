@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from numpyro_bnn.cli.csv_columns import Source, absent, inputs_of, listed, misfits, refuse
 from numpyro_bnn.cli.job import Options, Outcome, model_of
-from numpyro_bnn.cli.tables import Table
+from numpyro_bnn.cli.tables import Source, Table, absent, inputs_of, listed, misfits, refuse
 from numpyro_bnn.posterior.arviz_export import from_inference_data
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import predict
@@ -79,23 +78,13 @@ def _checksum(content: dict[str, Any], posterior: Path) -> str:
 
 
 def _table_of(kept: dict[str, Any]) -> Table:
-    sources = tuple(
-        Source(name, kind, tuple(levels), missing)
-        for name, kind, levels, missing in kept["sources"]
-    )
+    """A table without rows, as it was written to JSON."""
+    fields: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in kept.items()
+    }
+    fields["sources"] = tuple(Source(n, k, tuple(lv), m) for n, k, lv, m in kept["sources"])
     nothing = np.zeros((0, len(kept["columns"])))
-    return Table(
-        kept["name"],
-        nothing,
-        nothing[:, 0],
-        kept["task"],
-        tuple(kept["columns"]),
-        kept["target"],
-        tuple(kept["classes"]),
-        sources,
-        (),
-        tuple(kept["fill"]),
-    )
+    return Table(x=nothing, y=nothing[:, 0], row_names=(), **fields)
 
 
 def predict_csv(

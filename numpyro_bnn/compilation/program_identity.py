@@ -18,9 +18,11 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 # Number of programs to keep: those of some ten models. The least recently used one is dropped first.
 _MOST = 128
@@ -57,19 +59,15 @@ _programs = LastUsed()
 
 
 class Program:
-    """``jax.jit(function)``, whose executables are shared with all programs of the same text.
-
-    :param function: the function, which may refer to a model and to settings. This object traces it once for
-        arguments of the same shapes and types.
-    :param runs_once: whether it is to compile fast, and not to run fast.
-    :param options: options of ``jax.jit``, without static arguments.
-    """
+    """``jax.jit(function)``, whose executables are shared with all programs of the same text."""
 
     def __init__(self, function: Callable, runs_once: bool = False, **options: Any) -> None:
         self._jitted = jax.jit(function, **options)
         self._compiler_options = _ONCE if runs_once else None
         self._options = (runs_once, *sorted(options.items()))
         self._executables: dict[Hashable, Callable] = {}
+        # Lowered by `is_compiled`, for the call that follows it.
+        self._lowered: dict[Hashable, tuple[jax.stages.Lowered, Hashable]] = {}
 
     def __call__(self, *args: Any) -> Any:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
@@ -82,11 +80,15 @@ class Program:
             return self._executables[signature](*args)
 
     def _executable(self, signature: Hashable, args: tuple) -> Callable:
-        lowered = self._jitted.lower(*args)
-        key = self._key(lowered, signature)
+        waiting = signature in self._lowered
+        lowered, key = self._lowered.pop(signature) if waiting else self._lower(signature, args)
         if key is None:
             return lowered.compile(self._compiler_options)
         return _programs.made(key, partial(lowered.compile, self._compiler_options))
+
+    def _lower(self, signature: Hashable, args: tuple) -> tuple[jax.stages.Lowered, Hashable]:
+        lowered = self._jitted.lower(*args)
+        return lowered, self._key(lowered, signature)
 
     def _key(self, lowered: jax.stages.Lowered, signature: Hashable) -> Hashable:
         """What is equal for programs that share an executable; None for a program that shares none."""
@@ -106,13 +108,11 @@ class Program:
         signature = _signature(args)
         if signature in self._executables:
             return True
-        return self._key(self._jitted.lower(*args), signature) in _programs
+        self._lowered[signature] = self._lower(signature, args)
+        return self._lowered[signature][1] in _programs
 
     def text(self, *args: Any) -> str:
-        """The text that the function lowers to, with hashes in place of large constants.
-
-        :param args: arguments, or their shapes and types.
-        """
+        """The text that the function lowers to, with hashes in place of large constants."""
         traced = self._jitted.trace(*args)
         text = _LARGE.sub(lambda found: f"dense<#{_hashed(found[1])}>", traced.lower().as_text())
         if _HOST_CALL in text:
@@ -153,3 +153,42 @@ def separate_programs() -> Iterator[None]:
         with _programs.lock:
             _programs.clear()
             _programs.update(outside)
+
+
+# Programs that compile faster than this are not worth a file.
+_LEAST_SECONDS = 0.1
+
+
+def cache(folder: str | Path | None) -> Path | None:
+    """Keep compiled programs in a folder, so that the next process need not compile them again.
+
+    The setting holds for this process: call it before the first fit. A program is found again for the same
+    versions of JAX and of this package, the same model and arrays of the same shapes. Tracing (a second or
+    two) is done in any case. The folder is JAX's compilation cache and can be deleted at any time.
+
+    :param folder: the folder, which is made where it is not there; None switches the cache off.
+    :return: the folder, absolute.
+    :raises FileExistsError: if there is a file of that name.
+
+    >>> import numpyro_bnn as bnn
+    >>> bnn.cache("~/.cache/numpyro_bnn")                                   # doctest: +SKIP
+    """
+    settings: dict[str, Any] = {"jax_compilation_cache_dir": None}
+    path = None
+    if folder is not None:
+        path = Path(folder).expanduser().absolute()
+        if path.exists() and not path.is_dir():
+            raise FileExistsError(
+                f"cache: {str(path)!r} is a file, expected a folder or a name that is free. Give another."
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "jax_compilation_cache_dir": str(path),
+            "jax_persistent_cache_min_compile_time_secs": _LEAST_SECONDS,
+            "jax_persistent_cache_min_entry_size_bytes": -1,
+        }
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    # JAX opens its cache once, at the first compilation.
+    compilation_cache.reset_cache()
+    return path

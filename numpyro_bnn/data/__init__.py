@@ -3,5 +3,4 @@
 ``arguments.py`` converts tables and lists to arrays, and lets a ready model standardise its data;
 ``units.py`` standardises on the host in double precision, and refuses values that the device's number type
 cannot tell apart; :class:`~numpyro_bnn.OnHost` wraps data that are read a minibatch at a time.
-``entered_plates.py`` finds the plates around the rows that a minibatch takes.
 """

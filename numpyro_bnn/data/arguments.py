@@ -146,7 +146,8 @@ def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
             array = array.astype(np.float64)
     except (TypeError, ValueError):  # rows of different lengths
         array = np.empty(0, object)
-    if array.dtype.kind not in "biuf" and not _is_custom_float(array.dtype):
+    is_bfloat = array.dtype.kind == "V" and jax.numpy.issubdtype(array.dtype, jax.numpy.floating)
+    if array.dtype.kind not in "biuf" and not is_bfloat:
         of = f" of {array.dtype}" if array.size else ""
         raise TypeError(
             f"{owner}: {label} is of type {type(values).__name__}{of}, expected numbers: an array, a "
@@ -166,10 +167,6 @@ def _advice(label: str, values: Any) -> str:
         f"Number the classes of a target with `np.unique({label}, return_inverse=True)[1]`, and turn "
         "dates and other text into numbers first."
     )
-
-
-def _is_custom_float(dtype: Any) -> bool:
-    return dtype.kind == "V" and jax.numpy.issubdtype(dtype, jax.numpy.floating)
 
 
 def _check_table(owner: str, label: str, values: Any) -> None:
@@ -192,7 +189,9 @@ def refuse_text_columns(owner: str, label: str, table: Any, convertible: bool = 
     bad = [
         f"{name!r} ({kind})"
         for k, (name, kind) in enumerate(zip(table.columns, kinds))
-        if not (_is_number(kind) or (_is_object(kind) and _holds_numbers(table, k, convertible)))
+        if not (
+            _is_number(kind) or (kind == np.dtype(object) and _holds_numbers(table, k, convertible))
+        )
     ]
     if bad:
         more = f" and {len(bad) - 8} more" if len(bad) > 8 else ""
@@ -208,10 +207,6 @@ def _is_number(kind: Any) -> bool:
         return bool(kind.is_numeric()) or str(kind) == "Boolean"
     # Types of NumPy and of pandas ("Int64", "boolean") both have a letter for their kind.
     return getattr(kind, "kind", "O") in "biuf"
-
-
-def _is_object(kind: Any) -> bool:
-    return isinstance(kind, np.dtype) and kind.kind == "O"
 
 
 def _holds_numbers(table: Any, column: int, convertible: bool) -> bool:

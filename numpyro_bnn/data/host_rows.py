@@ -14,15 +14,16 @@ which takes no memory; ``numpyro.subsample`` replaces it by the rows.
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro import primitives
+from numpyro.handlers import scope
 from numpyro.primitives import Messenger
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.entered_plates import axis_of_plate
 from numpyro_bnn.data.units import check_offset, check_range, native_type
 
 # Most minibatches that are read ahead: one for each chain, up to this number of chains.
@@ -224,19 +225,23 @@ def sources_in(tree: PyTree) -> list[OnHost]:
     return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, OnHost)]
 
 
+class RowsTaken(NamedTuple):
+    """The rows that a model is to see of the plate of its data."""
+
+    indices: jax.Array  # Row numbers
+    plate: str
+    size: int  # Number of rows of the plate
+    ahead: jax.Array | None = None  # Row numbers that are read next
+    take: Callable | None = (
+        None  # ``take(values, axis)`` for data on the device; default: by NumPyro
+    )
+
+
 class _HostRows(Messenger):
     """Handler that gives a model placeholders for host data, and the rows themselves where it subsamples."""
 
-    def __init__(
-        self,
-        fn: Callable,
-        indices: jax.Array | None = None,
-        ahead: jax.Array | None = None,
-        plate: str = "",
-    ) -> None:
-        self.indices = indices
-        self.plate = plate
-        self.ahead = ahead
+    def __init__(self, fn: Callable, rows: RowsTaken | None = None) -> None:
+        self.rows = rows
         self._known: list[tuple[jax.Array, OnHost]] = []
         self._taken: set[int] = set()
         super().__init__(fn)
@@ -253,34 +258,47 @@ class _HostRows(Messenger):
         args, kwargs = jax.tree.map(exchanged, (args, kwargs))
         result = super().__call__(*args, **kwargs)
         left = [source for _, source in self._known if id(source) not in self._taken]
-        if self.indices is not None and left:
+        if self.rows is not None and left:
             raise ValueError(
-                f"The model never takes rows of {left[0]!r} in the plate '{self.plate}' of the data, or "
+                f"The model never takes rows of {left[0]!r} in the plate '{self.rows.plate}' of the data, or "
                 "changes it before it takes rows of it. Begin this plate with "
                 "`numpyro.subsample(x, event_dim=…)` of the argument as it is."
             )
         return result
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] != "subsample" or self.indices is None:
+        if msg["type"] != "subsample" or self.rows is None:
             return
-        # Row numbers belong to one plate; in another one they would take wrong rows.
-        if axis_of_plate(self.plate, self) is None:
+        # Row numbers belong to one plate; another one, also of the same size, needs all of its rows.
+        if (dim := axis_of_plate(self.rows.plate, self)) is None:
             return
+        values = None
         for stand_in, source in self._known:
             if msg["value"] is stand_in:
-                # Another type of message keeps the plate from subsampling the rows again.
-                msg["type"] = "taken"
-                msg["value"] = source.take(self.indices, self.ahead)
+                values = source.take(self.rows.indices, self.rows.ahead)
                 self._taken.add(id(source))
-                return
+        axis, shape = dim - msg["kwargs"]["event_dim"], jnp.shape(msg["value"])
+        fits = len(shape) >= -axis and shape[axis] == self.rows.size
+        if values is None and self.rows.take is not None and fits:
+            values = self.rows.take(jnp.asarray(msg["value"]), axis)
+        if values is not None:
+            # With another type the plate does not subsample the rows again.
+            msg["type"], msg["value"] = "taken", values
 
 
-def with_stand_ins(
-    model: Callable,
-    indices: jax.Array | None = None,
-    ahead: jax.Array | None = None,
-    plate: str = "",
-) -> Callable:
-    """Wrap a model so that it gets rows `indices` of host data, or placeholders; `ahead` are read next."""
-    return _HostRows(model, indices, ahead, plate)
+def with_stand_ins(model: Callable, rows: RowsTaken | None = None) -> Callable:
+    """Wrap a model so that it gets some rows of host data, or placeholders."""
+    return _HostRows(model, rows)
+
+
+def axis_of_plate(plate: str, handler: Messenger) -> int | None:
+    """The axis of a plate around the running code, counted from the right; None where it is not inside."""
+    # `handler` is the one that asks while it processes a message; plates around it do not count.
+    message: dict[str, Any] = {"type": "deterministic", "name": "", "cond_indep_stack": []}
+    for inner in reversed(primitives._PYRO_STACK):
+        if inner is handler:
+            break
+        # A `scope` renames the plates inside it.
+        if isinstance(inner, (primitives.plate, scope)):
+            inner.process_message(message)
+    return {frame.name: frame.dim for frame in message["cond_indep_stack"]}.get(plate)

@@ -78,10 +78,13 @@ def first_bad_draws(draws: PyTree) -> dict[int, int]:
     return found
 
 
+_on_device = jax.jit(lambda x: jnp.isfinite(x).all(axis=tuple(range(2, x.ndim))))
+
+
 def _finite(values: Any) -> Any:
     if isinstance(values, jax.Array):
         if any(device.platform != "cpu" for device in values.devices()):
-            return _finite_on_device(values)
+            return _on_device(values)
         # On the host, where nothing is compiled for each shape.
         values = np.asarray(values)
     # A sum needs one pass and no memory; it is finite only if all values are.
@@ -89,8 +92,3 @@ def _finite(values: Any) -> Any:
         if np.isfinite(values.sum()):
             return np.ones(values.shape[:2], bool)
     return np.isfinite(values).all(axis=tuple(range(2, values.ndim)))
-
-
-@jax.jit
-def _finite_on_device(values: jax.Array) -> jax.Array:
-    return jnp.isfinite(values).all(axis=tuple(range(2, values.ndim)))

@@ -80,7 +80,7 @@ def check_draws(
         parameters=named_arrays("parameters", parameters, "parameters"),
         log_joint=named_arrays("log_joint", log_joint, "log joint"),
         predictions=_with_inputs(named_arrays("predictions", predictions, "predictions")),
-        log_likelihood=_checked_log_likelihood(log_likelihood),
+        log_likelihood=named_arrays("log_likelihood", log_likelihood, "log likelihood"),
         aligned=_checked_aligned(aligned, plain),
     )
     if not any(checked_draws._replace(log_likelihood={}, aligned={})):
@@ -137,18 +137,6 @@ def _with_inputs(functions: Arrays) -> Arrays:
             f"predictions at other inputs in a call of their own."
         )
     return functions
-
-
-def _checked_log_likelihood(log_likelihood: Any) -> Arrays:
-    if log_likelihood is None:
-        return {}
-    array = checked("diagnose_draws: log_likelihood", log_likelihood)
-    if array.ndim != 3:
-        raise ValueError(
-            f"diagnose_draws: log_likelihood needs axes (chain, draw, input), got shape {array.shape}. "
-            f"Pass what predictions.log_prob(y) returns."
-        )
-    return {"log likelihood": array}
 
 
 def _checked_aligned(aligned: Any, plain: Arrays) -> Arrays:

@@ -19,7 +19,7 @@ from numpyro_bnn.diagnostics.report import Report, with_suspects, without_errors
 from numpyro_bnn.diagnostics.sampler_stats import LIMITS
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
-from numpyro_bnn.posterior.loo_preconditions import sites_from_priors
+from numpyro_bnn.posterior.leave_one_out import sites_from_priors
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import first_rows, predict_with, starts_as_draws
 from numpyro_bnn.posterior.predictive_draws import Predictions

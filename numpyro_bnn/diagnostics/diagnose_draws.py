@@ -49,7 +49,7 @@ from numpyro_bnn.diagnostics.evidence import (
     predictions_not_finite,
     scalars_of,
 )
-from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance, checked_tolerance
 from numpyro_bnn.diagnostics.report import Report, with_copies
 from numpyro_bnn.diagnostics.sampler_stats import read
 from numpyro_bnn.diagnostics.verdict import judge, verdict_of
@@ -119,7 +119,7 @@ def diagnose_draws(
     >>> diagnose_draws({"w": draws}, draws).verdict
     'within_tolerance'
     """
-    accepted = _tolerance(tolerance)
+    accepted = checked_tolerance("diagnose: tolerance", tolerance)
     checked_draws = check_draws(
         weights, predictions, log_joint, log_likelihood, aligned, parameters
     )
@@ -219,16 +219,6 @@ def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
         second_tempering=tempering_of(settings.second.get("sample_stats", {})),
         not_finite=_not_finite(checked_draws, bad),
     )
-
-
-def _tolerance(tolerance: Tolerance | None) -> Tolerance:
-    """The tolerance to judge by."""
-    if tolerance is not None and not isinstance(tolerance, Tolerance):
-        raise TypeError(
-            f"diagnose: tolerance must be a bnn.Tolerance, got {type(tolerance).__name__}. Write "
-            f"bnn.Tolerance(total_variation=0.01, relative=0.1, log_score=0.005)."
-        )
-    return Tolerance() if tolerance is None else tolerance
 
 
 def _without_repeats(functions: np.ndarray) -> np.ndarray:

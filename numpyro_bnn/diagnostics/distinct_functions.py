@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
+from numpyro_bnn.scores.inputs import values_of
 
 
 class VarianceParts(NamedTuple):
@@ -86,15 +87,7 @@ def chain_agreement(probs: Predictions | ArrayLike) -> ChainAgreement:
     :return: two symmetric matrices.
     :raises ValueError: for other axes, or predictions without probabilities.
     """
-    values = getattr(probs, "values", None)
-    if isinstance(values, Mapping):
-        if "probs" not in values:
-            raise ValueError(
-                f"diagnostics.chain_agreement: needs class probabilities, got predictions with "
-                f"{sorted(values)}. For a regression use variance_parts."
-            )
-        probs = values["probs"]
-    p = checked("diagnostics.chain_agreement", probs)
+    p = checked("diagnostics.chain_agreement", values_of("chain_agreement", probs, "probs"))
     if p.ndim != 4:
         raise ValueError(
             f"diagnostics.chain_agreement: expected (chain, draw, input, class), got shape "

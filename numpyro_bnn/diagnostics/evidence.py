@@ -29,7 +29,12 @@ from numpyro_bnn.diagnostics.convergence.rhat import (
 )
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
 from numpyro_bnn.diagnostics.monte_carlo.agreement import SIGNIFICANT, Agreement, agreement
-from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_errors
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import (
+    MeanErrors,
+    mean_errors,
+    row_distances,
+    units_of,
+)
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import (
     MEAN_ABSOLUTE,
     Check,
@@ -38,7 +43,6 @@ from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import (
     log_score_errors,
     monte_carlo_error,
 )
-from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
 from numpyro_bnn.samplers.tempering.evidence import Tempering
@@ -320,12 +324,9 @@ class ErrorsAndAgreement(NamedTuple):
         if second is None:
             return False
         far = any(
-            mean > getattr(accepted, limit) or worst > getattr(accepted, limit_of_worst)
-            for unit, limit, limit_of_worst in (
-                ("total_variation", "total_variation", "total_variation_99"),
-                ("relative", "relative_mean", "relative"),
-            )
-            for mean, worst in [second.apart.get(unit, (0.0, 0.0))]
+            found > limit
+            for unit, apart in second.apart.items()
+            for found, limit in zip(apart, accepted.limits[unit])
         )
         score_limit = accepted.log_score_limit(self.error.log_score_rows or 0.0)
         return (second.differs and far) or (

@@ -1,6 +1,5 @@
 """The report on a run: its verdict, the numbers behind it, and their display as text, table and page."""
 
-import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from numpyro_bnn._html import Markup, escape, page, paragraph, picture, section, strong, table
+from numpyro_bnn._html import Grid, Note, Section, html_of, page, picture
 from numpyro_bnn._sentences import say
 from numpyro_bnn._text import first_of, text_table, wrapped
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Section(Protocol):
+class HasSection(Protocol):
     """What is shown beside a report, such as the check of a fit."""
 
-    def html_section(self) -> str: ...
+    def section(self) -> Section: ...
 
 
 _MOST_GROUPS = 12
@@ -153,19 +152,19 @@ class Report:
         return tuple(space for space in every if space)
 
     def _lines(self) -> Iterator[tuple[str, bool, tuple[float, ...]]]:
-        """Rows of the table: label, whether the row sums up a whole kind of scalar, and numbers."""
+        """Rows of the table: label, whether the row is of one site of a kind of scalar, and numbers."""
         for space in self.spaces:
-            yield space.name, True, space.row()
+            yield space.name, False, space.row()
             if len(space.groups) == 1 and space.groups[0].name == space.name:
                 continue
             worst_first = sorted(space.groups, key=lambda g: -np.nan_to_num(g.max_rhat, nan=-1.0))
             shown = set(map(id, worst_first[:_MOST_GROUPS]))
             for group in space.groups:
                 if id(group) in shown:
-                    yield group.name, False, group.row()
+                    yield group.name, True, group.row()
             left = len(space.groups) - len(shown)
             if left:
-                yield f"({left} more, all better)", False, ()
+                yield f"({left} more, all better)", True, ()
 
     def _chains(self) -> str:
         return f"{self.num_chains} chain{'s' * (self.num_chains > 1)} × {self.num_draws} draws"
@@ -213,89 +212,88 @@ class Report:
 
     def details(self) -> str:
         """All that was found, as text: errors, parameters and R-hat as tables, and the reasons in words."""
-        error, own = self.monte_carlo_error, self.parameter_errors
-        parts = [[self._facts()]]
-        if error is not None:
-            parts.append(text_table(_ERROR_HEAD, _error_rows(error, self.tolerance)))
-        if own is not None:
-            parts.append(text_table(_PARAMETER_HEAD, _parameter_rows(own)))
-        lines = [
-            (label if whole else f"  {label}", *_texts(numbers))
-            for label, whole, numbers in self._lines()
-        ]
-        parts += [text_table(("", *_COLUMNS), lines), [f"- {said}" for said in self.sentences]]
+        tables = [text_table(grid.head, grid.rows) for grid in (*self._errors(), self._sites())]
+        parts = [[self._facts()], *tables, [f"- {said}" for said in self.sentences]]
         return "\n\n".join("\n".join(part) for part in parts if part)
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
         first, *others = str(self).split("\n")
-        said = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self.sentences)
-        return (
-            f"<div><b>{html.escape(first)}</b><br>{'<br>'.join(map(html.escape, others))}"
-            f"<details><summary>Details</summary>{self._html_table()}"
-            f'<ul style="max-width:48em">{said}</ul></details></div>'
-        )
+        details = Section("Details", [self._sites(), *self.sentences], folded=True)
+        return html_of(Note("", "", first), *others, details)
 
-    def _html_table(self) -> str:
-        lines = [
-            (strong(label) if whole else Markup(f"&ensp;{escape(label)}"), *_texts(numbers))
-            for label, whole, numbers in self._lines()
-        ]
-        return table(("", *_COLUMNS), lines)
+    def _sites(self) -> Grid:
+        """R-hat and ESS of each kind of scalar, and of the sites of each."""
+        lines = list(self._lines())
+        rows = [(lead * "  " + name, *_texts(numbers)) for name, lead, numbers in lines]
+        return Grid(("", *_COLUMNS), rows, bold=[name for name, lead, _ in lines if not lead])
 
-    def html_sections(self, rows: Sequence[str] | None = None) -> dict[str, str]:
-        """The parts of :meth:`to_html`, for pages that show more than this report.
-
-        :param rows: names of the rows that were judged; their numbers where None.
-        :return: HTML of ``"verdict"``, ``"evidence"``, ``"rows"``, ``"temperatures"`` and
-            ``"convergence"``; empty where there is nothing to tell.
-        :raises ValueError: for another number of names than rows.
-        """
-        error = self.monte_carlo_error
-        pictures = ""
-        if any(np.isfinite(space.rhat).any() for space in (self.weights, self.predictions)):
-            pictures = picture(
-                lambda figure: self.plot(figure.subplots(1, 2, sharex=True)),
-                "Histograms of R-hat of weights and of predictions",
-                "R-hat of weights (which hidden units may exchange) beside that of predictions.",
-                (8.0, 3.0),
-            )
-        return {
-            "verdict": self._verdict_section(),
-            "evidence": self._evidence_section(),
-            "rows": rows_section({} if error is None else error.by_row, rows),
-            "temperatures": temperature_section(self.sampler.heat),
-            "convergence": section("Convergence, site by site", self._html_table(), pictures),
-        }
-
-    def _verdict_section(self) -> str:
-        """The verdict, what can be done with the run, and the reasons."""
-        said = "".join(f"<li>{escape(sentence)}</li>" for sentence in self.sentences)
-        return (
-            f'<div class="verdict {_TONES.get(str(self.verdict), "bad")}"><strong>'
-            f"{escape(self.verdict.words)}</strong><br>{escape(self.headline)}</div>\n"
-            f"{paragraph(self.advice)}\n<details><summary>Why</summary><ul>{said}</ul></details>\n"
-            + paragraph(self._facts(), "faint")
-        )
-
-    def _evidence_section(self) -> str:
-        """The results that decide the verdict: errors beside their limits, and the test of agreement."""
-        error, own, parts = self.monte_carlo_error, self.parameter_errors, []
+    def _errors(self) -> list[Grid]:
+        """Monte Carlo errors of predictions beside their limits, and of parameters, if there are any."""
+        error, own = self.monte_carlo_error, self.parameter_errors
+        grids = []
         if error is not None:
             said = "How far averages over these draws are from those of an infinite run."
-            parts.append(table(_ERROR_HEAD, _error_rows(error, self.tolerance), said))
+            grids.append(Grid(_ERROR_HEAD, _error_rows(error, self.tolerance), said))
         if own is not None:
             said = "Parameters that are no weights of a network, and their Monte Carlo errors."
-            parts.append(table(_PARAMETER_HEAD, _parameter_rows(own), said))
-        parts += [paragraph(sentence) for sentence in self.reasons[:1] if parts]
-        return section("How well are the predictions known?", *parts)
+            grids.append(Grid(_PARAMETER_HEAD, _parameter_rows(own), said))
+        return grids
+
+    def in_one_line(self) -> Note:
+        """The verdict and what can be done with the run, for a page."""
+        said = f"{self.advice} {self.headline[:1].upper()}{self.headline[1:]}."
+        return Note(
+            said, _TONES.get(str(self.verdict), "bad"), f"{self.verdict.words}:".capitalize()
+        )
+
+    def sections(self, rows: Sequence[str] | None = None, folded: bool = False) -> list[Section]:
+        """The evidence as sections of a page; `rows` names the rows that were judged."""
+        errors, reasons = self._errors(), self.reasons[:1]
+        pictures = []
+        if any(np.isfinite(space.rhat).any() for space in (self.weights, self.predictions)):
+            pictures = [
+                picture(
+                    lambda figure: self.plot(figure.subplots(1, 2, sharex=True)),
+                    "Histograms of R-hat of weights and of predictions",
+                    "R-hat of weights (which hidden units may exchange) beside that of predictions.",
+                    (8.0, 3.0),
+                )
+            ]
+        found: dict[str, Sequence[Any]] = {
+            "Why this verdict": [*self.sentences, Note(self._facts())],
+            "How well are the predictions known?": [*errors, *(reasons if errors else ())],
+            "Rows whose predictions are known worst": self._worst_rows(rows),
+            "Temperatures": temperatures_of(self.sampler.heat),
+            "Convergence, site by site": [self._sites(), *pictures],
+        }
+        return [
+            Section(heading, parts, folded or heading == "Why this verdict")
+            for heading, parts in found.items()
+        ]
+
+    def _worst_rows(self, names: Sequence[str] | None) -> list[Grid]:
+        """The rows whose predictions are known worst, by their Monte Carlo errors."""
+        grids = []
+        words = {"total_variation": "total variation", "relative": "error in predictive sd"}
+        error = self.monte_carlo_error
+        for kind, errors in ({} if error is None else error.by_row).items():
+            if names is not None and len(names) != errors.size:
+                raise ValueError(
+                    f"to_html: got {len(names)} names of rows for {errors.size} rows that were judged. "
+                    "Give one name for each row that `diagnose` was given."
+                )
+            worst = np.argsort(-errors, kind="stable")[:_MOST_ROWS]
+            rows = [(str(i) if names is None else names[i], _number(errors[i])) for i in worst]
+            grids.append(Grid(("row", words.get(kind, kind)), rows))
+        return grids
 
     def to_html(
         self,
         path: str | Path | None = None,
         *,
         rows: Sequence[str] | None = None,
-        check: Section | None = None,
+        check: HasSection | None = None,
     ) -> str:
         """This report as one page of HTML, which needs neither a network nor a script.
 
@@ -306,12 +304,10 @@ class Report:
         :raises ValueError: for another number of names than rows.
         :raises OSError: if the file cannot be written.
         """
-        title = "Can this posterior be believed?"
-        fit = "" if check is None else check.html_section()
-        text = page(title, (f"<h1>{title}</h1>", *self.html_sections(rows).values(), fit))
-        if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
-        return text
+        parts = [self.in_one_line(), *self.sections(rows)]
+        if check is not None:
+            parts.append(check.section())
+        return page("Can this posterior be believed?", parts, path)
 
     def to_dataframe(self) -> "pd.DataFrame":
         """The table as a pandas data frame, one row for each site and no summaries.
@@ -459,48 +455,26 @@ def _parameter_rows(own: ParameterErrors) -> list[tuple[str, ...]]:
     return [*rows, *([(f"({left} more, all better)",)] if left else [])]
 
 
-def temperature_section(heat: Temperatures) -> str:
+def temperatures_of(heat: Temperatures) -> list[Grid]:
     """Temperatures of momenta and positions by site; nothing where none were recorded."""
     kinds = [kind for kind in ("kinetic", "configurational") if heat.measured.get(kind)]
-    sites = list(dict.fromkeys(site for kind in kinds for site in heat.measured[kind]))
     if not kinds:
-        return ""
+        return []
     rows = []
-    for site in sites:
+    for site in dict.fromkeys(site for kind in kinds for site in heat.measured[kind]):
         found = [heat.measured[kind].get(site) for kind in kinds]
         cells = ["–" if one is None else f"{one.value:.3f} ± {one.error:.3f}" for one in found]
-        rows.append((strong("all sites") if site == "all" else site, *cells))
+        rows.append(("all sites" if site == "all" else site, *cells))
     if heat.along_gradient is not None:
         value, error = heat.along_gradient
         cells = ["–" if kind != "kinetic" else f"{value:.3f} ± {error:.3f}" for kind in kinds]
         rows.append(("along gradients", *cells))
-    return section(
-        "Temperatures",
-        table(
-            ("site", *kinds),
-            rows,
-            f"Mean over draws and its Monte Carlo error; {heat.asked:g} is right. A kinetic temperature "
-            "that is off speaks of the step size, one along gradients alone of noise that weights share, a "
-            "configurational one of chains that have not arrived.",
-        ),
+    said = (
+        f"Mean over draws and its Monte Carlo error; {heat.asked:g} is right. A kinetic temperature that is "
+        "off speaks of the step size, one along gradients alone of noise that weights share, a "
+        "configurational one of chains that have not arrived."
     )
-
-
-def rows_section(by_row: Mapping[str, np.ndarray], names: Sequence[str] | None) -> str:
-    """The rows whose predictions are known worst, by Monte Carlo errors (row,); infinite where unknown."""
-    parts = []
-    words = {"total_variation": "total variation", "relative": "error in predictive sd"}
-    for kind, errors in by_row.items():
-        errors = np.asarray(errors)
-        if names is not None and len(names) != errors.size:
-            raise ValueError(
-                f"to_html: got {len(names)} names of rows for {errors.size} rows that were judged. Give "
-                "one name for each row that `diagnose` was given."
-            )
-        worst = np.argsort(-errors, kind="stable")[:_MOST_ROWS]
-        rows = [(str(i) if names is None else names[i], _number(errors[i])) for i in worst]
-        parts.append(table(("row", words.get(kind, kind)), rows))
-    return section("Rows whose predictions are known worst", *parts)
+    return [Grid(("site", *kinds), rows, said, ["all sites"])]
 
 
 def _number(value: float) -> str:

@@ -258,11 +258,6 @@ class SamplerStats(NamedTuple):
     cut_trajectories: int | None = None  # of kernels whose trajectories have a length, such as MAMS
 
     @property
-    def target_temperature(self) -> float:
-        """Mean temperature asked for; NaN where not recorded."""
-        return self.heat.target
-
-    @property
     def temperatures(self) -> Mapping[str, Mapping[str, MeasuredTemperature]]:
         """Temperatures by kind, ``"kinetic"`` or ``"configurational"``, and by site or ``"all"``."""
         return self.heat.measured

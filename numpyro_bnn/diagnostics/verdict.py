@@ -21,7 +21,6 @@ from numpyro_bnn.diagnostics.compare_runs import SecondOpinion, label_of
 from numpyro_bnn.diagnostics.evidence import ErrorsAndAgreement, Evidence, ParameterErrors
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, least_batches
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import Check
-from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.sampler_stats import warnings_of
 from numpyro_bnn.samplers.tempering.evidence import doubts
 
@@ -246,13 +245,12 @@ def _errors(measured: ErrorsAndAgreement, what: str) -> list[str]:
     if measured.nothing_moves:
         return []
     lines = []
-    for name, key, limit in (
-        ("total_variation", "error of classes", accepted.total_variation),
-        ("relative", "error of predictions", accepted.relative_mean),
-    ):
+    keys = {"total_variation": "error of classes", "relative": "error of predictions"}
+    for name, key in keys.items():
         if getattr(error, name) is not None:
+            limit, worst = accepted.limits[name]
             found = {"error": getattr(error, name), "worst": getattr(error, f"{name}_99")}
-            found |= {"limit": limit, "worst_limit": _limits(accepted)[name]}
+            found |= {"limit": limit, "worst_limit": worst}
             words = {"what": what, "unit": _unit(name, what), "open": error.decisions_open}
             lines.append(say(key, **words, **found))
     if error.log_score is not None:
@@ -268,11 +266,6 @@ def _errors(measured: ErrorsAndAgreement, what: str) -> list[str]:
         total = measured.num_scalars
         lines.append(say("unknown errors", count=error.num_unknown, total=total, what=what))
     return lines
-
-
-def _limits(accepted: Tolerance) -> dict[str, float]:
-    """The limits of the worst rows, by unit."""
-    return {"total_variation": accepted.total_variation_99, "relative": accepted.relative}
 
 
 def _unit(name: str, what: str) -> str:
@@ -348,10 +341,9 @@ def _share_of_rows(measured: ErrorsAndAgreement) -> float:
 
 def _farthest(measured: ErrorsAndAgreement, what: str) -> str:
     """How far the averages of the two most different chains are apart, and what is accepted."""
-    agrees, tolerance = measured.agreement, measured.tolerance
-    unit, limit, worst = "total_variation", tolerance.total_variation, tolerance.total_variation_99
-    if agrees.total_variation is None:
-        unit, limit, worst = "relative", tolerance.relative_mean, tolerance.relative
+    agrees = measured.agreement
+    unit = "relative" if agrees.total_variation is None else "total_variation"
+    limit, worst = measured.tolerance.limits[unit]
     mean, extreme = getattr(agrees, unit), getattr(agrees, f"{unit}_99")
     if mean > limit:
         return f"averages up to {mean:.2g} {_unit(unit, what)} apart ({limit:.2g} accepted)"
@@ -360,13 +352,13 @@ def _farthest(measured: ErrorsAndAgreement, what: str) -> str:
 
 def _worst_rows(measured: ErrorsAndAgreement) -> str:
     """The rows whose error is above the limit that is set for the worst rows."""
-    limits = _limits(measured.tolerance)
     said = []
     for unit, rows in measured.error.by_row.items():
-        beyond = np.flatnonzero(rows > limits[unit])
+        limit = measured.tolerance.limits[unit][1]
+        beyond = np.flatnonzero(rows > limit)
         if beyond.size:
             worst = beyond[np.argsort(-rows[beyond], kind="stable")][:_NAMED].tolist()
-            limit, words = limits[unit], {"unit": _UNIT_WORDS[unit], "worst": worst}
+            words = {"unit": _UNIT_WORDS[unit], "worst": worst}
             said.append(say("worst rows", count=beyond.size, rows=rows.size, limit=limit, **words))
     return " ".join(said)
 
@@ -475,12 +467,10 @@ def _on_single_chains(evidence: Evidence) -> list[str]:
 
 def _of_second_run(measured: ErrorsAndAgreement, what: str) -> list[str]:
     """How far a second run is away, beside what the errors of both explain and what is accepted."""
-    second, tolerance = measured.second, measured.tolerance
+    second, lines = measured.second, []
     assert second is not None
-    limits = {"total_variation": tolerance.total_variation, "relative": tolerance.relative_mean}
-    lines = []
     for unit, (mean, worst) in second.apart.items():
-        beside = {"chance": second.by_chance[unit], "limit": limits[unit]}
+        beside = {"chance": second.by_chance[unit], "limit": measured.tolerance.limits[unit][0]}
         lines.append(say("second apart", mean=mean, worst=worst, unit=_unit(unit, what), **beside))
     if np.isfinite(second.score):
         sure = "more than chance explains" if second.scores_differ else "chance explains it"

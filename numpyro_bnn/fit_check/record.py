@@ -1,6 +1,19 @@
-"""The check of a fit as one record: its numbers, what they mean in words, and how it is shown."""
+"""The check of a fit as one record: its numbers, what they mean in words, and how it is shown.
 
-import html
+Quantities of the data are compared with those of data that the model makes from each draw.
+For a quantity T(y, θ) and each draw θ_s, new targets ỹ are drawn at the same inputs, and
+
+    p = P(T(ỹ, θ) ≥ T(y, θ) | y),   ties counted half
+
+(Gelman, Meng and Stern 1996, *Posterior predictive assessment of model fitness via realized discrepancies*).
+Given θ, y and ỹ have one distribution where the model is right, so that for each draw the probability of a
+larger T is uniform, and p, their average, is less spread out than uniform: P(p ≤ α) ≤ 2 α for data from the
+model's own prior predictive distribution (Meng 1994, *Posterior predictive p-values*, section 3.1). It is
+often much smaller: a p near ½ says little, one near 0 or 1 says much. With m quantities one is called rare
+where twice its smaller tail, with two Monte Carlo errors added, is below 0.05 / (2 m): under a right model
+that happens to any of them in at most 5 % of data sets.
+"""
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,16 +21,125 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from numpyro_bnn._html import page, paragraph, picture, section, table
+from numpyro_bnn._html import Grid, Note, Section, html_of, page, picture
 from numpyro_bnn._sentences import say
 from numpyro_bnn._text import first_of, text_table, wrapped
-from numpyro_bnn.fit_check.calibration import RARE, Calibration
-from numpyro_bnn.fit_check.loo import LeaveOneOut
-from numpyro_bnn.fit_check.quantities import Quantity
+from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean
+from numpyro_bnn.fit_check.loo import RARE, Calibration, LeaveOneOut
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+_ALARMS = 0.05
+_BINS = 10
+
+
+class Quantity(NamedTuple):
+    """A quantity of the data beside that of data that the model makes.
+
+    - **name** - what it is
+    - **observed** - of the data, averaged over draws where it depends on them
+    - **low**, **high** - 5 and 95 % quantiles of what the model makes
+    - **p** - probability that the model makes a larger one
+    - **error** - Monte Carlo error of `p`
+    - **is_rare** - whether a right model seldom gives such a p; see above
+    - **adjusted** - two-sided p-value for all quantities together, with two Monte Carlo errors
+    """
+
+    name: str
+    observed: float
+    low: float
+    high: float
+    p: float
+    error: float
+    is_rare: bool
+    adjusted: float
+
+
+def of_residuals(
+    mean: np.ndarray, scale: np.ndarray | None, y: np.ndarray, made: np.ndarray
+) -> tuple[Quantity, ...]:
+    """Standard deviation, extremes and skewness of residuals over rows, divided by `scale` if given."""
+    shape = (*mean.shape[:2], -1)
+    units = 1.0 if scale is None else scale.reshape(shape).astype(np.float64)
+    center = mean.reshape(shape).astype(np.float64)
+    observed = (np.asarray(y, np.float64).reshape(-1) - center) / units
+    replicated = (made.reshape(shape).astype(np.float64) - center) / units
+    kind = "residuals" if scale is None else "standardised residuals"
+    return _compared(
+        {
+            f"{name} of {kind}": (of(observed), of(replicated))
+            for name, of in (
+                ("sd", _sd),
+                ("smallest", _min),
+                ("largest", _max),
+                ("skewness", _skew),
+            )
+        }
+    )
+
+
+def of_labels(probs: np.ndarray, y: np.ndarray, made: np.ndarray) -> tuple[Quantity, ...]:
+    """Share of the rows of each class, share that is of its most probable class, and calibration error."""
+    # Several labels of a row count as rows.
+    chains, draws, classes = *probs.shape[:2], probs.shape[-1]
+    y, made = y.reshape(-1), made.reshape(chains, draws, -1)
+    best = probs.argmax(-1).reshape(made.shape)
+    confidence = probs.max(-1).reshape(made.shape)
+    found = {}
+    for k in range(classes):
+        share = np.full(made.shape[:2], float((y == k).mean()))
+        found[f"share of class {k}"] = (share, (made == k).mean(-1))
+    right, right_made = (best == y), (best == made)
+    found["share of the most probable class"] = (right.mean(-1), right_made.mean(-1))
+    found["calibration error"] = (_ece(confidence, right), _ece(confidence, right_made))
+    return _compared(found)
+
+
+def _compared(pairs: dict[str, tuple[np.ndarray, np.ndarray]]) -> tuple[Quantity, ...]:
+    """Quantities of the data and of what the model makes, (chain, draw) each."""
+    limit = _ALARMS / (2 * len(pairs))
+    return tuple(_quantity(name, *pair, limit) for name, pair in pairs.items())
+
+
+def _quantity(name: str, observed: np.ndarray, made: np.ndarray, limit: float) -> Quantity:
+    larger = (made > observed) + 0.5 * (made == observed)
+    # One draw more on either side, so that no finite number of draws gives 0 or 1.
+    p = float((larger.sum() + 1) / (larger.size + 2))
+    error = float(np.nan_to_num(mcse_mean(larger), nan=np.inf))
+    low, high = np.quantile(made, (0.05, 0.95))
+    adjusted = min(1.0, 2 * (min(p, 1 - p) + 2 * error) * _ALARMS / limit)
+    rare = adjusted < _ALARMS
+    return Quantity(name, float(observed.mean()), float(low), float(high), p, error, rare, adjusted)
+
+
+def _sd(r: np.ndarray) -> np.ndarray:
+    return r.std(-1)
+
+
+def _min(r: np.ndarray) -> np.ndarray:
+    return r.min(-1)
+
+
+def _max(r: np.ndarray) -> np.ndarray:
+    return r.max(-1)
+
+
+def _skew(r: np.ndarray) -> np.ndarray:
+    """Third central moment over the cube of the standard deviation; 0 where all are equal."""
+    gap = r - r.mean(-1, keepdims=True)
+    cube = (gap**2).mean(-1) ** 1.5
+    return np.where(cube > 0, (gap**3).mean(-1) / np.where(cube > 0, cube, 1.0), 0.0)
+
+
+def _ece(confidence: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Expected calibration error of each draw, in ten bins of equal width."""
+    place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    gap = right - confidence.astype(np.float64)
+    total = sum(np.abs((gap * (place == b)).sum(-1)) for b in range(_BINS))
+    return np.asarray(total) / confidence.shape[-1]
+
 
 _WORST = 10
 _HEAD = ("quantity", "data", "model: 5 %", "95 %", "adjusted p")
@@ -157,41 +279,41 @@ class FitCheck:
         lines += [line for note in notes for line in wrapped(first_of(note), most=1)]
         return "\n".join([*lines, f"{len(self.names)} rows. The rest: check.details()"])
 
+    def _grids(self) -> list[Grid]:
+        worst = [(name, f"{k:.2f}", f"{density:.3f}") for name, k, density in self.worst_rows()]
+        beside = "Quantities of the data beside those that the model makes."
+        return [
+            Grid(_HEAD, list(self._lines()), beside),
+            Grid(_ROW_HEAD, worst, "Rows that matter most."),
+        ]
+
     def details(self) -> str:
         """All that was found, as text: quantities and rows as tables, and the reasons in words."""
-        worst = [(name, f"{k:.2f}", f"{density:.3f}") for name, k, density in self.worst_rows()]
-        parts = [[self._facts()], text_table(_HEAD, self._lines()), text_table(_ROW_HEAD, worst)]
+        parts = [[self._facts()], *(text_table(grid.head, grid.rows) for grid in self._grids())]
         parts.append([f"- {said}" for said in self.sentences])
         return "\n\n".join("\n".join(part) for part in parts)
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
-        said = "".join(f'<p style="max-width:48em">{html.escape(s)}</p>' for s in self.sentences)
-        return f"<div>{said}{html.escape(self._facts())}{table(_HEAD, self._lines())}</div>"
+        return html_of(*self.sentences, self._facts(), self._grids()[0])
 
-    def html_section(self) -> str:
+    def section(self, folded: bool = False) -> Section:
         """This check as a part of a page of HTML."""
-        worst = [(name, f"{k:.2f}", f"{density:.3f}") for name, k, density in self.worst_rows()]
-        shown = ""
+        quantities, worst = self._grids()
+        said = [Note(s, "warning") if s in self.doubts else s for s in self.sentences]
+        shown = []
         if self.calibration is not None:
-            shown = picture(
-                lambda figure: self.plot(figure.subplots()),
-                "Calibration of each row under the posterior without it",
-                "Within the band where the model is right."
-                if self.calibration.kind == "pit"
-                else "On the line where the model is right.",
-                (6.0, 3.6) if self.calibration.kind == "pit" else (5.6, 4.6),
-            )
-        return section(
-            "Does the model fit?",
-            *(paragraph(s, "warning" if s in self.doubts else "") for s in self.sentences),
-            table(
-                _HEAD, self._lines(), "Quantities of the data beside those that the model makes."
-            ),
-            shown,
-            table(_ROW_HEAD, worst, "Rows that matter most."),
-            paragraph(self._facts(), "faint"),
-        )
+            by_row = self.calibration.kind == "pit"
+            shown = [
+                picture(
+                    lambda figure: self.plot(figure.subplots()),
+                    "Calibration of each row under the posterior without it",
+                    f"{'Within the band' if by_row else 'On the line'} where the model is right.",
+                    (6.0, 3.6) if by_row else (5.6, 4.6),
+                )
+            ]
+        parts = [*said, quantities, *shown, worst, Note(self._facts())]
+        return Section("Does the model fit?", parts, folded)
 
     def to_html(self, path: str | Path | None = None) -> str:
         """This check as one page of HTML, which needs neither a network nor a script.
@@ -200,10 +322,7 @@ class FitCheck:
         :return: the page.
         :raises OSError: if the file cannot be written.
         """
-        made = page("Does the model fit?", [self.html_section()])
-        if path is not None:
-            Path(path).write_text(made, encoding="utf-8")
-        return made
+        return page("Does the model fit?", self.section().parts, path)
 
     def to_dataframe(self) -> "pd.DataFrame":
         """One line a row of the data, as a pandas data frame indexed by the names of the rows.

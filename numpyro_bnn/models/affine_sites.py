@@ -16,7 +16,7 @@ from numpyro.infer import init_to_sample
 
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.jaxpr_dependence import AFFINE, CONSTANT, dependence
-from numpyro_bnn.priors.enclosing_handlers import enclosing_handlers
+from numpyro_bnn.priors.coordinates import enclosing_handlers
 
 Values = dict[str, Any]
 

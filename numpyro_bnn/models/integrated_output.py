@@ -39,9 +39,8 @@ from numpyro_bnn.models.affine_sites import (
     target_of,
 )
 from numpyro_bnn.priors.base import is_parameter, parameter
-from numpyro_bnn.priors.enclosing_handlers import enclosing_handlers
-from numpyro_bnn.priors.integrated_weights import key_of
-from numpyro_bnn.priors.precision_conditionals import UNITS, Level
+from numpyro_bnn.priors.coordinates import enclosing_handlers
+from numpyro_bnn.priors.precision_conditionals import UNITS, Level, key_of
 
 _GAUSSIAN = Asked(
     "integrate_output",

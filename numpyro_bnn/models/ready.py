@@ -44,8 +44,7 @@ from numpyro_bnn.likelihoods.families import (
 from numpyro_bnn.likelihoods.noise import noise_for_each
 from numpyro_bnn.likelihoods.observe import check_finite, check_weights
 from numpyro_bnn.models import integrated_output
-from numpyro_bnn.models.pickled_modules import dumped
-from numpyro_bnn.models.random_module import network_of, sampled
+from numpyro_bnn.models.random_module import dumped, network_of, sampled
 from numpyro_bnn.priors.base import Prior
 
 
@@ -136,6 +135,8 @@ class ReadyModel:
         self.kind = kind
         self.standardization: Standardization | None = None
         self._fits = 0
+        # What tracing found out about the module, until the next fit; see `_found`.
+        self._shapes: dict[tuple, Any] = {}
         self._observe = observe
         self.options = dict(options or {})
         self._sites: Callable = self._sampled
@@ -175,6 +176,7 @@ class ReadyModel:
         if not (is_given(x) and is_given(y)):
             return False
         self._fits += 1
+        self._shapes = {}
         column, names = Column("x", x), column_names(x)
         x, y = self._checked("x", x), self._checked("y", y)
         if x.ndim < 2:
@@ -296,10 +298,27 @@ class ReadyModel:
 
     def _sampled(self, rows: Any, y: Any, units: tuple[float, Any], weights: Any) -> Any:
         """Sample the sites of the model, in standardised units."""
-        example = jnp.zeros((1, *jnp.shape(rows)[1:]))
-        network = network_of(self.module, None, None, (example,), {})
-        net = sampled("net", network.over_rows(), self.prior, (example,), {})
+        columns = jnp.shape(rows)[1:]
+        example = np.zeros((1, *columns), jax.dtypes.canonicalize_dtype(float))
+        network = self._found(
+            "network",
+            columns,
+            lambda: network_of(self.module, None, None, (example,), {}).over_rows(),
+        )
+        net = sampled("net", network, self.prior, (example,), {})
         return self._observe(net, rows, y, units, weights)
+
+    def output_shape(self, net: Callable, columns: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of what the network gives for two rows."""
+        example = np.zeros((2, *columns), jax.dtypes.canonicalize_dtype(float))
+        return self._found("output", columns, lambda: jax.eval_shape(net, example).shape)
+
+    def _found(self, what: str, columns: tuple[int, ...], find: Callable[[], Any]) -> Any:
+        """What tracing the module finds out, once a fit; anew each time if the module can change."""
+        key = (what, columns, jax.config.jax_enable_x64)
+        if self.traced_as is None or key not in self._shapes:
+            self._shapes[key] = find()
+        return self._shapes[key]
 
     def _rows(self, x: Any, units: Standardization) -> Any:
         """Standardised inputs, whether given standardised, as values, or traced."""
@@ -425,11 +444,10 @@ def classification(
     """
 
     def observe(net: Callable, x: Any, y: Any, _: tuple[float, Any], weights: Any) -> Any:
-        example = jnp.zeros((2, *jnp.shape(x)[1:]))
-        shape = jax.eval_shape(net, example).shape
+        shape = model.output_shape(net, jnp.shape(x)[1:])
         if len(shape) != 2:
             raise ValueError(
-                units_needed("classification", shape, example, "an output unit for each class")
+                units_needed("classification", shape, np.zeros(2), "an output unit for each class")
             )
         width = shape[-1]
         if width == 1:

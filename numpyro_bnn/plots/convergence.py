@@ -9,9 +9,8 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, agreement
-from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors, row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
-from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.plots.style import axes_or_new, color_at, foreground, label_axes, legend_above
 from numpyro_bnn.scores.inputs import Scored
@@ -56,8 +55,8 @@ def plot_monte_carlo_error(
     unit = "relative" if measured[-1].total_variation is None else "total_variation"
     needed, _ = measured[-1].needed(accepted)
     series = {
-        "mean of rows": (unit, _limit(accepted, unit)),
-        "99 % quantile of rows": (f"{unit}_99", _limit(accepted, f"{unit}_99")),
+        "mean of rows": (unit, accepted.limits[unit][0]),
+        "99 % quantile of rows": (f"{unit}_99", accepted.limits[unit][1]),
     }
     known = {
         label: np.array([getattr(each, field) for each in measured])
@@ -120,7 +119,7 @@ def plot_agreement(
     chance = float(factor * within.mean())
     order = np.argsort(result.members, kind="stable")
     distance = apart[unit].mean(axis=-1)[np.ix_(order, order)]
-    limit = _limit(accepted, unit)
+    limit = accepted.limits[unit][0]
     ax = axes_or_new(ax, (5.4, 4.4))
     brightest = max(2 * limit, 2 * chance, float(np.max(distance)))
     image = ax.imshow(distance, cmap="cividis", vmin=0, vmax=brightest)
@@ -153,15 +152,6 @@ def _arrays(owner: str, predictions: Scored | Mapping[str, ArrayLike]) -> dict[s
             f"what bnn.predict(...) returns."
         )
     return found
-
-
-def _limit(tolerance: Tolerance, field: str) -> float:
-    return {
-        "total_variation": tolerance.total_variation,
-        "total_variation_99": tolerance.total_variation_99,
-        "relative": tolerance.relative_mean,
-        "relative_99": tolerance.relative,
-    }[field]
 
 
 def _forecast(needed: float) -> str:

@@ -1,6 +1,7 @@
 """Plots of predictions and of their scores. Reached through :mod:`numpyro_bnn.plots`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -21,7 +22,11 @@ from numpyro_bnn.plots.style import (
     line_style,
     marker_at,
 )
+from numpyro_bnn.posterior.predictive_draws import average
 from numpyro_bnn.scores.inputs import Scored
+
+# Rows whose intervals can be told apart in a plot.
+_MOST_INTERVALS = 300
 
 
 def plot_predictive_band(
@@ -68,13 +73,7 @@ def plot_predictive_band(
     x, draws = x[order], mean.reshape(-1, x.size)[:, order]
     within = np.zeros(x.size)
     if scale is not None:
-        try:
-            noise = np.broadcast_to(np.asarray(scale, np.float64), mean.shape)
-        except ValueError:
-            raise ValueError(
-                f"plot_predictive_band: scale has shape {np.shape(scale)}, which does not "
-                f"broadcast to that of mean, {mean.shape}."
-            ) from None
+        noise = np.broadcast_to(np.asarray(scale, np.float64), mean.shape)
         within = (noise.reshape(draws.shape)[:, order] ** 2).mean(0)
     center = draws.mean(0, dtype=np.float64)
     sd = np.sqrt(within + draws.var(0, dtype=np.float64))
@@ -90,12 +89,69 @@ def plot_predictive_band(
     ax.plot(x, center, color=color, linewidth=1.8, label=label)
     if data is not None:
         point_x, point_y = (np.ravel(np.asarray(part)) for part in data)
-        if point_x.shape != point_y.shape:
-            raise ValueError(
-                f"plot_predictive_band: data has {point_x.size} inputs and {point_y.size} targets."
-            )
         ax.scatter(point_x, point_y, s=10, color=foreground(ax), zorder=3, label="data")
     label_axes(ax, "input (units of x)", "target (units of y)")
+    legend_above(ax)
+    return ax
+
+
+def plot_intervals(
+    predictor: Any,
+    X: ArrayLike | None = None,
+    y: ArrayLike | None = None,
+    *,
+    coverage: float = 0.9,
+    ax: Axes | None = None,
+) -> Axes:
+    """Predicted mean and interval of each row, in the order of the means, with the targets as points.
+
+    :param predictor: a fitted :class:`~numpyro_bnn.BNNRegressor`, what :func:`numpyro_bnn.fit` returns, or
+        predictions.
+    :param X: the rows to predict, such as a data frame; None where predictions are given.
+    :param y: their targets, (row,); the legend says which share of them the intervals hold.
+    :param coverage: the share that the intervals should hold.
+    :param ax: axes to draw on.
+    :return: the axes; of more than 300 rows, 300 are drawn.
+    :raises ValueError: for targets of another shape than the predicted means.
+
+    >>> plot_intervals(BNNRegressor().fit(X, y), X_test, y_test)  # doctest: +SKIP
+    """
+    if hasattr(predictor, "predict_interval"):
+        middle, (low, high) = predictor.predict(X), predictor.predict_interval(X, coverage)
+    else:
+        made = predictor if X is None else predictor.predict(X)
+        middle, (low, high) = (
+            average(made).mean,
+            made.quantiles((0.5 - coverage / 2, 0.5 + coverage / 2)),
+        )
+    target = None if y is None else np.asarray(y)
+    if middle.ndim != 1 or (target is not None and target.shape != middle.shape):
+        shape = () if target is None else target.shape
+        raise ValueError(
+            f"plot_intervals: y has shape {shape} and the predictions {middle.shape}; expected (row,)."
+        )
+    shown = np.linspace(0, len(middle) - 1, min(len(middle), _MOST_INTERVALS)).round().astype(int)
+    order = np.argsort(middle, kind="stable")[shown]
+    place = np.arange(len(order))
+    ax = axes_or_new(ax, (7.0, 4.0))
+    name = f"{coverage:.0%} interval"
+    ax.vlines(
+        place, low[order], high[order], color=color_at(ax, 0), alpha=0.4, linewidth=2, label=name
+    )
+    ax.plot(place, middle[order], color=color_at(ax, 0), linewidth=1.5, label="mean")
+    if target is not None:
+        inside = (low <= target) & (target <= high)
+        label = f"observed ({inside.mean():.0%} inside)"
+        colors = np.where(inside, 0, 1)[order]
+        ax.scatter(
+            place,
+            target[order],
+            s=9,
+            c=[(foreground(ax), color_at(ax, 1))[k] for k in colors],
+            label=label,
+            zorder=3,
+        )
+    label_axes(ax, "rows, in the order of their predicted mean", "target")
     legend_above(ax)
     return ax
 
@@ -143,16 +199,11 @@ def plot_decision_boundary(
         size = (4.8 * len(panels), 4.4)
         _, ax = plt.subplots(1, len(panels), figsize=size, sharey=True, layout="constrained")
     all_axes = np.ravel(np.asarray(ax, dtype=object))
-    if len(all_axes) != len(panels):
-        raise ValueError(
-            f"plot_decision_boundary: got {len(all_axes)} axes for {len(panels)} panels "
-            f"({', '.join(panels)})."
-        )
     span = np.ptp(x, axis=0) + 1e-12
     low, high = x.min(0) - padding * span, x.max(0) + padding * span
     lines = [np.linspace(low[i], high[i], resolution, dtype=np.float32) for i in (0, 1)]
     grid = np.stack(np.meshgrid(*lines), -1).reshape(-1, 2)
-    for each, (title, probs_of) in zip(all_axes, panels.items()):
+    for each, (title, probs_of) in zip(all_axes, panels.items(), strict=True):
         probs = np.asarray(probs_of(grid), np.float64)
         probs = probs.reshape(-1, *probs.shape[-2:]).mean(0)
         strange = y[~np.isin(y, range(probs.shape[-1]))]
@@ -209,7 +260,7 @@ def plot_reliability(
 ) -> Axes:
     """Accuracy against confidence, with the number of rows of each bin above.
 
-    Bins as in :func:`numpyro_bnn.scores.calibration.reliability`: every row is in exactly one, and empty
+    Bins as in :func:`numpyro_bnn.scores.against_targets.reliability`: every row is in exactly one, and empty
     ones have no mark. Below the diagonal predictions are overconfident.
 
     :param probs: ``(…, row, class)``, or predictions; averaged over draws first.
@@ -406,12 +457,6 @@ def plot_score_against_time(
     ax = axes_or_new(ax)
     for index, (name, curve) in enumerate(curves.items()):
         parts = [np.atleast_1d(np.asarray(part, np.float64)) for part in curve]
-        if len(parts) not in (2, 3) or len({part.shape for part in parts}) != 1:
-            raise ValueError(
-                f"plot_score_against_time: the curve '{name}' has parts of shapes "
-                f"{[part.shape for part in parts]}; expected (cost, score) or (cost, score, "
-                "error) of one length."
-            )
         style = line_style(ax, index)
         marker = marker_at(index)
         ax.plot(*parts[:2], marker=marker, markersize=4.5, linewidth=1.5, label=name, **style)
@@ -453,11 +498,6 @@ def plot_severity(
     ax = axes_or_new(ax)
     for index, (name, values) in enumerate(curves.items()):
         values = np.asarray(values, np.float64)
-        if values.ndim not in (1, 2) or values.shape[-1:] != severity.shape:
-            raise ValueError(
-                f"plot_severity: '{name}' has shape {values.shape} for {severity.size} levels of "
-                "severity; expected (severity,) or (kind, severity)."
-            )
         style = line_style(ax, index)
         middle = np.median(np.atleast_2d(values), 0)
         marker = marker_at(index)

@@ -21,16 +21,16 @@ from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost
+from numpyro_bnn.posterior.archive import refuse_other_model
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import targets_of
-from numpyro_bnn.posterior.loo_preconditions import (
+from numpyro_bnn.posterior.leave_one_out import (
     why_densities_are_of_priors,
     why_not_the_posterior,
     why_rows_count_otherwise,
 )
 from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.posterior.saved_model_check import refuse_other_model
 from numpyro_bnn.posterior.training_data import (
     TrainingData,
     known_rows,
@@ -118,10 +118,6 @@ def to_inference_data(
         another temperature than 1, of a stacked mixture, and of draws that `thin` chose; and of one that is
         left out, since latent sites that the target is computed from have no draws.
     """
-    if report is not None and not callable(getattr(report, "numbers", None)):
-        raise TypeError(
-            f"to_inference_data: report must be what bnn.diagnose returned, got {type(report).__name__}."
-        )
     if predict is not None and not isinstance(predict, Mapping):
         raise TypeError(
             f"to_inference_data: predict must map names to inputs, such as {{'test': x_test}}, got "
@@ -136,7 +132,11 @@ def to_inference_data(
             "to_inference_data: these draws carry no model, which predictions and the log "
             "likelihood need. Pass `model=`, or `log_likelihood=False` and no `predict`."
         )
-    training = _training(run, draws, x, y)
+    if x is None and y is not None:
+        raise ValueError("to_inference_data: `y` was given without `x`.")
+    inputs = None if x is None else checked_inputs("to_inference_data", draws, x)
+    target = None if y is None else targets_of(run, y, "to_inference_data")
+    training = training_data("to_inference_data", draws.model, run, inputs, target)
     lacking = training.x is None or (x is not None and y is None)
     if log_likelihood and not training.observed and not lacking:
         raise ValueError(
@@ -171,10 +171,10 @@ def to_inference_data(
         groups.add_log_prior(training)
     if training.observed:
         groups.add_observed(training)
-    for index, (name, inputs) in enumerate(predict.items()):
+    for index, (name, x) in enumerate(predict.items()):
         own_key = jax.random.fold_in(key, index + 1)
-        groups.add_predictions("predictions", f"{name}.", inputs, {}, targets, own_key, batch_size)
-        groups.add_inputs("predictions_constant_data", f"{name}.", inputs)
+        groups.add_predictions("predictions", f"{name}.", x, {}, targets, own_key, batch_size)
+        groups.add_inputs("predictions_constant_data", f"{name}.", x)
     if report is not None:
         groups.add_report(report.numbers())
     datasets = groups.datasets()
@@ -223,12 +223,7 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
         `model` keeps the units of other data or predicts something else than the one that was exported
         (:func:`numpyro_bnn.load` says what is compared).
     """
-    try:
-        posterior = idata["posterior"]
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"from_inference_data: {type(idata).__name__} has no group `posterior`."
-        ) from error
+    posterior = idata["posterior"]
     labels = _labels_of_chains(posterior)
     # Numbers in the run of the chains that were exported, by their labels.
     numbers: dict[Any, int] = dict(json.loads(posterior.attrs.get("numpyro_bnn_chains", "[]")))
@@ -267,8 +262,9 @@ def _by_chain(group: Any, numbers: Mapping[Any, int]) -> Any:
     """A group with axes of chains, in the order of their numbers, and draws."""
     # ``az.extract`` joins these axes, and selecting one chain drops the first.
     group = group.to_dataset() if hasattr(group, "to_dataset") else group
-    if _has_samples(group):
-        pairs = group.indexes["sample"]
+    pairs = group.indexes.get("sample")
+    # Whether chains and draws are joined to one axis.
+    if pairs is not None and {"chain", "draw"} <= set(pairs.names):
         grid = np.prod([pairs.get_level_values(axis).nunique() for axis in ("chain", "draw")])
         if pairs.is_unique and len(pairs) == grid:
             group = group.unstack("sample")
@@ -286,11 +282,6 @@ def _by_chain(group: Any, numbers: Mapping[Any, int]) -> Any:
     if len(labels) < group.sizes["chain"] or not set(labels) <= set(numbers):
         return group
     return group.isel(chain=np.argsort([numbers[label] for label in labels]))
-
-
-def _has_samples(group: Any) -> bool:
-    """Whether chains and draws are joined to one axis."""
-    return "sample" in group.indexes and {"chain", "draw"} <= set(group.indexes["sample"].names)
 
 
 def _labels_of_chains(group: Any) -> list:
@@ -338,12 +329,3 @@ def _chain_labels(draws: Draws) -> np.ndarray:
     left_out = {} if set(_JOINED) & set(draws.info) else draws.left_out
     labels = np.arange(draws.num_chains + len(left_out))
     return np.setdiff1d(labels, list(left_out))[: draws.num_chains]
-
-
-def _training(run: Any, draws: Draws, x: Any, y: Any) -> TrainingData:
-    if x is None and y is not None:
-        raise ValueError("to_inference_data: `y` was given without `x`.")
-    if x is not None:
-        x = checked_inputs("to_inference_data", draws, x)
-    y = None if y is None else targets_of(run, y, "to_inference_data")
-    return training_data("to_inference_data", draws.model, run, x, y)

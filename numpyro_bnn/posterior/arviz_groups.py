@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,26 +11,30 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import xarray as xr
+from jax import lax
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.units import taken
+from numpyro_bnn.posterior.archive import known_predictions
 from numpyro_bnn.posterior.draws import Draws, one_draw
-from numpyro_bnn.posterior.log_prior import log_prior
-from numpyro_bnn.posterior.predictions import predict_with, rows_at_a_time
+from numpyro_bnn.posterior.prediction_programs import VECTOR, flat_draws
+from numpyro_bnn.posterior.prediction_sites import structure_at
+from numpyro_bnn.posterior.predictions import blocks_of_draws, predict_with, rows_at_a_time
 from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.posterior.saved_model_check import known_predictions
 from numpyro_bnn.posterior.training_data import TrainingData, call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place
+from numpyro_bnn.potential.sites import all_rows
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.priors.axis_names import dims_of, layer_of, variable_name
+from numpyro_bnn.priors.coordinates import Standardized, parameterize
 from numpyro_bnn.priors.paths import is_auxiliary
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
+from numpyro_bnn.storage.draw_store import refuse_names
 from numpyro_bnn.storage.stored_array import StoredArray
-from numpyro_bnn.storage.stored_names import refuse_names
 
 # ArviZ's names of sampler statistics; the log joint is the negative potential energy.
 STATS = {
@@ -43,22 +47,6 @@ STATS = {
 _BLOCK = 2**26
 # The export as a whole has said which chains are suspect.
 predict_draws = named_elsewhere()(predict_with)
-
-
-class NumbersOfReport(Protocol):
-    """The numbers of a report that the export needs; see :mod:`numpyro_bnn.diagnostics.report`."""
-
-    @property
-    def attributes(self) -> Mapping[str, str | float | int]:
-        """Texts and numbers by name, the verdict among them."""
-
-    @property
-    def by_row(self) -> Mapping[str, np.ndarray]:
-        """Arrays over the rows that were judged."""
-
-    @property
-    def by_chain(self) -> Mapping[str, np.ndarray]:
-        """Arrays over chains."""
 
 
 class ArvizGroups:
@@ -242,7 +230,7 @@ class ArvizGroups:
             value = training.observed[name]
             self.add("observed_data", variable_name(name), _row_axes("", value.ndim, 0), value)
 
-    def add_report(self, numbers: NumbersOfReport) -> None:
+    def add_report(self, numbers: Any) -> None:
         """Add the numbers of a report on the run."""
         for name, rows in numbers.by_row.items():
             self.add("report", name, ["judged_row"], rows)
@@ -340,13 +328,6 @@ def class_layer(
     The bias b of that layer, and of no other, moves the log probabilities as in a softmax:
     ∂ log p_c / ∂ b_k = δ_ck - p_k. Names and sizes alone could point to a hidden layer with as many units
     as there are classes.
-
-    :param model: the model.
-    :param x: inputs; the first row is used.
-    :param target: name of the target site.
-    :param draw: one value of every site.
-    :param others: further positional and keyword arguments of the model; of rows the first is used.
-    :return: the layer, or None if the target has no classes or no layer is known to give them.
     """
     more, named = others
     args, kwargs = taken(((x, *more), named), slice(1), len(jax.tree.leaves(x)[0]))
@@ -386,3 +367,68 @@ def class_layer(
         if jnp.allclose(slope, wanted, atol=1e-4):
             return layer_of(site)
     return None
+
+
+_BASE = ".base"
+
+
+def log_prior(
+    draws: Draws, x: PyTree, targets: list[str], others: Mapping[Place, PyTree] | None = None
+) -> dict[str, np.ndarray]:
+    """The log prior density of every random site given those above it, nats, (chain, draw)."""
+    # A weight or a precision has its density in centred coordinates under its own name; other sites that only
+    # serve a sampler (``….base``, a precision for each row of a t-distributed target) are left out.
+    model = parameterize(all_rows(draws.model), "centered")
+    args, kwargs = prepared(model, *call_with({0: x, **(others or {})}))
+    structure = structure_at(model, *args, **kwargs)
+    # A target with missing values (`obs_mask=`) is two sites.
+    targets = [n + end for n in targets for end in ("", "_observed", "_unobserved")]
+    sites = [n for n in structure.latent if n not in targets and not structure.sites[n].factor]
+    lacking = [name for name in sites if name not in draws]
+    if lacking:
+        raise ValueError(
+            f"to_inference_data: the log prior needs draws of every latent site, and these lack {lacking}. "
+            "Give all sites, or pass `log_prior=False`."
+        )
+    arguments = Arguments.split(args, kwargs)
+
+    def over_draws(block: dict[str, Any], arrays: list[jax.Array]) -> dict[str, jax.Array]:
+        given = Arguments.join(arrays, arguments.static)
+        flat = jax.tree.map(flat_draws, block)
+        return lax.map(
+            lambda draw: _of_one_draw(model, draw, given, sites), flat, batch_size=VECTOR
+        )
+
+    program = Program(over_draws)
+    known = {n: v for n, v in draws.items() if n in structure.shapes}
+    lead = (draws.num_chains, draws.num_draws)
+    made: dict[str, np.ndarray] = {}
+    for drawn in blocks_of_draws(known):
+        block = {name: value[:, drawn] for name, value in known.items()}
+        for name, found in program(block, arguments.arrays).items():
+            values = made.setdefault(name, np.empty(lead, found.dtype))
+            values[:, drawn] = np.asarray(found).reshape(lead[0], -1)
+    return made
+
+
+def _of_one_draw(
+    model: Callable, draw: dict[str, Any], arguments: tuple[tuple, dict], sites: list[str]
+) -> Any:
+    """Log prior densities at one draw, by the name of the parameter that a user knows."""
+    args, kwargs = arguments
+    traced = trace(substitute(seed(model, jax.random.key(0)), data=draw)).get_trace(*args, **kwargs)
+    found = {}
+    for name in sites:
+        site = traced[name]
+        density = site["fn"].log_prob(site["value"])
+        if site["scale"] is not None:
+            # A scale may have the axes of the plates around the site, an entry for each value.
+            density = site["scale"] * density
+        density = jnp.sum(density)
+        standardized = site["infer"].get("hierarchy")
+        if isinstance(standardized, Standardized):
+            scale = jnp.broadcast_to(standardized.scale, jnp.shape(site["value"]))
+            density = density - jnp.sum(jnp.log(scale))
+            name = name.removesuffix(_BASE)
+        found[name] = density
+    return found

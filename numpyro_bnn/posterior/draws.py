@@ -15,7 +15,7 @@ from numpyro_bnn.data.arguments import as_arrays, innermost
 from numpyro_bnn.data.columns import about_inputs, check_columns, check_row_shapes
 from numpyro_bnn.data.units import native
 from numpyro_bnn.posterior.fitted import held_by, inputs_of
-from numpyro_bnn.potential.fixed_parameters import like
+from numpyro_bnn.potential.compiled_arguments import like
 from numpyro_bnn.samplers.fields import has_exact_energy
 from numpyro_bnn.samplers.suspects import suspects_in
 

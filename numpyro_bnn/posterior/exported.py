@@ -7,6 +7,7 @@ the average over the draws, in the user's units.
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from jax import lax
 from numpyro.handlers import seed, substitute, trace
 from numpyro.util import find_stack_level
 
+from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.prediction_programs import VECTOR, flat_draws, parameters_of
-from numpyro_bnn.posterior.prediction_sites import draws_for
+from numpyro_bnn.posterior.prediction_sites import draws_for, measured_sites
 from numpyro_bnn.posterior.predictions import Predictor, keys_of_draws
 from numpyro_bnn.samplers.suspects import warn_of_use
 from numpyro_bnn.storage.folders import require_writable
@@ -130,12 +132,12 @@ def _predictive(
         )
     plates = set(structure.sites[target].plates) if target in structure.sites else set()
     local = [n for n in structure.latent if n != target and plates & set(structure.sites[n].plates)]
-    if local:
+    if local := local + measured_sites(structure):
         raise ValueError(
             f"export: the latent sites {local} have a value for every row, which is known for the rows of "
             "the fit alone. A model whose latent sites belong to no single row can be exported."
         )
-    given = draws_for(model, structure, draws, target, known.arguments, known.batch_size)
+    given = draws_for(known.call, draws, target, known.batch_size)
     values = {name: flat_draws(np.asarray(value)) for name, value in given.items()}
     size = sum(value.nbytes for value in values.values())
     if size > _MOST_BYTES:
@@ -209,17 +211,12 @@ def _compiled(
                 *args, **kwargs
             ).serialize()
 
-    try:
-        return compiled(*platforms)
-    except Exception as error:  # The model may raise anything.
-        failed = error
-    able = []
-    for name in platforms if len(platforms) > 1 else ():
-        try:
-            compiled(name)
-            able.append(name)
-        except Exception as error:
-            failed = error
+    found = result_or_error(lambda: compiled(*platforms))
+    if not isinstance(found, Exception):
+        return found
+    tried = {name: result_or_error(partial(compiled, name)) for name in platforms}
+    able = [name for name, made in tried.items() if not isinstance(made, Exception)]
+    failed = next((made for made in tried.values() if isinstance(made, Exception)), found)
     if not able:
         raise ValueError(
             f"export: the predictions of this model cannot be compiled: {failed} A file takes any number of "

@@ -6,18 +6,25 @@ deterministic site is always computed again, because it may depend on the inputs
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.infer import Predictive
 
+from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.data.arguments import innermost
+from numpyro_bnn.compilation.program_identity import Program
+from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.fingerprints import fingerprint, is_same
+from numpyro_bnn.likelihoods.noisy_inputs import Measured
 from numpyro_bnn.posterior.draws import group_by_chain
+from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import sites_taken
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.structure import as_jax, structure_of
+from numpyro_bnn.potential.targets import check_arguments
 
 _SIGNATURE = "give it the signature `def model(x, y=None)`"
 _KNOWN = "Latent values of single rows are known for the rows of the fit alone: predict at those."
@@ -27,32 +34,29 @@ _BY_SITE = (
 )
 
 
-def check_call(model: Callable, args: tuple, kwargs: Collection[str]) -> None:
-    """Refuse models that need more than the arguments of a prediction."""
+class ModelCall(NamedTuple):
+    """A call of a model without a target: what predictions are made from."""
+
+    model: Callable
+    structure: Structure
+    arguments: tuple[tuple, dict[str, PyTree]]
+
+
+def check_call(model: Callable, args: tuple, kwargs: Mapping[str, PyTree]) -> None:
+    """Refuse models that need other arguments than those of a prediction."""
     try:
-        parameters = list(inspect.signature(innermost(model)).parameters.values())
+        signature = inspect.signature(innermost(model))
     except (TypeError, ValueError):  # a callable that does not say what it takes
         return
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    names = [p.name for p in parameters]
-    if (unknown := set(kwargs).difference(names)) and all(
-        p.kind != variable[1] for p in parameters
-    ):
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
         raise TypeError(
-            f"predict: the model has no argument {', '.join(sorted(unknown))}; its arguments are {names}."
-        )
-    needed = [
-        p.name
-        for p in parameters[len(args) :]
-        if p.default is p.empty and p.kind not in variable and p.name not in kwargs
-    ]
-    if needed:
-        bound = ", ".join(f"{name}=…" for name in needed)
-        raise TypeError(
-            f"predict calls the model as `model(x)`, and it also needs {needed}. If that is the "
-            f"target, {_SIGNATURE}; give other arguments by name, `predict(model, run, x, {bound})`, or bind "
-            f"them: `functools.partial(model, {bound})` as the model."
-        )
+            f"predict calls the model as `model(x)`: {error}; its arguments are "
+            f"{list(signature.parameters)}. "
+            f"If the target is missing, {_SIGNATURE}; give other arguments by name, `predict(model, run, x, "
+            "width=…)`, or bind them: `functools.partial(model, width=…)` as the model."
+        ) from None
 
 
 def structure_at(model: Callable, *args: PyTree, **kwargs: PyTree) -> Structure:
@@ -69,11 +73,25 @@ def structure_at(model: Callable, *args: PyTree, **kwargs: PyTree) -> Structure:
         ) from error
 
 
-def without_imputed(samples: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Draws without the missing targets of a fit (``obs_mask=``), which belong to its rows alone."""
+def of_all_rows(
+    samples: Mapping[str, Array], structure: Structure, x: PyTree, fitted: PyTree | str | None
+) -> Mapping[str, Array]:
+    """Draws without what belongs to the rows of the fit alone: missing targets, and inputs measured there."""
     ends = "_unobserved"
-    imputed = {part for n in samples if n.endswith(ends) for part in (n, n.removesuffix(ends))}
-    return {n: v for n, v in samples.items() if n not in imputed} if imputed else samples
+    own = {part for n in samples if n.endswith(ends) for part in (n, n.removesuffix(ends))}
+    measured = {n for n in measured_sites(structure) if n in samples}
+    if measured and not (fitted is not None and _is_of_rows(x, fitted)):
+        own |= measured
+    return {n: v for n, v in samples.items() if n not in own} if own else samples
+
+
+def measured_sites(structure: Structure) -> list[str]:
+    """Inputs with an error, which are drawn given their measurements where they have no draws."""
+    return [name for name, site in structure.sites.items() if site.distribution is Measured]
+
+
+def _is_of_rows(x: PyTree, fitted: PyTree | str) -> bool:
+    return is_same(fingerprint(x), fitted if isinstance(fitted, str) else fingerprint(fitted))
 
 
 def site_in(structure: Structure, site: str | None) -> str | None:
@@ -93,20 +111,20 @@ def targets_without_draws(structure: Structure, samples: Collection[str]) -> lis
     # itself is given.
     weights = tuple(f"{name}." for name in samples)
     without = [
-        n for n in sites if n not in samples and not n.startswith(weights) and not sites[n].factor
+        n
+        for n in sites
+        if n not in samples
+        and not n.startswith(weights)
+        and not sites[n].factor
+        and sites[n].distribution is not Measured
     ]
     # A site that `condition` gives a value keeps it, while the target of `model(x)` has none.
     return [n for n in without if not sites[n].observed] or without
 
 
-def target_of(
-    model: Callable,
-    structure: Structure,
-    arguments: tuple[tuple, dict[str, PyTree]],
-    samples: Collection[str],
-    site: str | None,
-) -> str:
+def target_of(call: ModelCall, samples: Collection[str], site: str | None) -> str:
     """The site to predict: the one that was asked for, or the only one without draws."""
+    structure = call.structure
     sites, without = structure.sites, targets_without_draws(structure, samples)
     computed = [name for name in structure.deterministic if name not in structure.parameters]
     if site is not None:
@@ -120,18 +138,19 @@ def target_of(
 
         def takes(site: str, other: str) -> bool:
             # Also through sites without draws, which are drawn.
-            return bool(_needed(model, structure, arguments, samples, site, [other]))
+            return bool(_needed(call, samples, site, [other]))
 
         for name in structure.observed:
             if told := [n for n in missing if takes(target, n) and takes(name, n)]:
                 raise ValueError(
                     f"predict: '{target}' is computed from the latent sites {told}, which have no draws at "
                     f"these rows, while '{name}' is observed at them and tells of {told}, as measured "
-                    "inputs do. Values from the prior would ignore it, and their posterior given x is not "
-                    "computed. Predict at the rows of the fit, with the draws of the run."
+                    "inputs do. Values from the prior would ignore it. For inputs with a known error use "
+                    "`bnn.noisy_inputs`; else predict at the rows of the fit, with the draws of the run."
                 )
-        missing = [name for name in missing if not sites[name].plates]
-        if needed := _needed(model, structure, arguments, samples, target, missing):
+        drawn = measured_sites(structure)
+        missing = [name for name in missing if not sites[name].plates and name not in drawn]
+        if needed := _needed(call, samples, target, missing):
             raise ValueError(
                 f"predict: no draws for the latent sites {needed}, from which '{target}' is computed. Give "
                 "draws with these sites. Where the fit observed them, predict with their values: "
@@ -152,16 +171,9 @@ def target_of(
     )
 
 
-def sites_without_draws(
-    model: Callable,
-    structure: Structure,
-    arguments: tuple[tuple, dict[str, PyTree]],
-    samples: Collection[str],
-    target: str,
-) -> list[str]:
+def sites_without_draws(call: ModelCall, samples: Collection[str], target: str) -> list[str]:
     """Latent sites without draws that a target is computed from: predictions draw them from their priors."""
-    missing = _missing(structure, samples, target)
-    return _needed(model, structure, arguments, samples, target, missing)
+    return _needed(call, samples, target, _missing(call.structure, samples, target))
 
 
 def _missing(structure: Structure, samples: Collection[str], target: str) -> list[str]:
@@ -170,42 +182,40 @@ def _missing(structure: Structure, samples: Collection[str], target: str) -> lis
 
 
 def _needed(
-    model: Callable,
-    structure: Structure,
-    arguments: tuple[tuple, dict[str, PyTree]],
-    samples: Collection[str],
-    target: str,
-    missing: list[str],
+    call: ModelCall, samples: Collection[str], target: str, missing: list[str]
 ) -> list[str]:
     """Those of some sites without draws that the target is computed from."""
     if not missing:
         return []
-    discrete = {name for name, site in structure.sites.items() if site.discrete}
+    sites = call.structure.sites
+    discrete = {name for name, site in sites.items() if site.discrete}
     values = {
         name: jnp.zeros(shape, int if name in discrete else float)
-        for name, shape in structure.shapes.items()
+        for name, shape in call.structure.shapes.items()
         if name != target and (name in samples or name in missing)
     }
-    args, kwargs = as_jax(arguments)
-    taken = sites_taken(model, args, kwargs, target, values)
+    args, kwargs = as_jax(call.arguments)
+    taken = sites_taken(call.model, args, kwargs, target, values)
     return [name for name in missing if name in taken]
 
 
 def draws_for(
-    model: Callable,
-    structure: Structure,
+    call: ModelCall,
     samples: Mapping[str, Array],
     target: str,
-    arguments: tuple[tuple, dict[str, PyTree]],
     batch_size: int,
+    extended: Collection[str] = (),
 ) -> dict[str, Array]:
     """The draws whose values the sites of the model take, with axes (chain, draw)."""
+    structure, arguments = call.structure, call.arguments
     shapes = {n: shape for n, shape in structure.shapes.items() if n in samples and n != target}
     grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)
     size = len(jax.tree.leaves(arguments[0][0])[0])
-    whole = structure if size <= batch_size else structure_of(model, *arguments)
+    whole = structure if size <= batch_size else structure_of(call.model, *arguments)
     for name, value in grouped.items():
         own, expected = tuple(np.shape(value)[2:]), whole.shapes.get(name)
+        if name in extended:
+            continue
         if own != expected:
             raise ValueError(
                 f"predict: draws of '{name}' have values of shape {own}, but for {size} rows the "
@@ -236,9 +246,41 @@ def check_same_rows(
     ]
     if not local:
         return
-    if not is_same(fingerprint(x), fitted if isinstance(fitted, str) else fingerprint(fitted)):
+    if not _is_of_rows(x, fitted):
         raise ValueError(
             f"predict: the latent sites {local} have a value for every row of the fit, and x holds "
             f"other rows. {_KNOWN} Without draws of them, `site={target!r}`, they are drawn from their "
             "prior, which is right where nothing that is observed at x tells of them."
         )
+
+
+def prior_predictive(
+    model: Callable, key: jax.Array, x: PyTree, num_samples: int
+) -> dict[str, jax.Array]:
+    """Draw weights and targets from the prior.
+
+    :param model: the model, called as ``model(x)``.
+    :param key: random key.
+    :param x: inputs.
+    :param num_samples: number of draws.
+    :return: values of every site, with a leading axis of `num_samples`.
+    :raises ValueError: if `num_samples` is not positive or x has no rows.
+    :raises TypeError: if the model needs more than x.
+    """
+    num_samples = check_whole("prior_predictive", "num_samples", num_samples)
+    check_arguments((x,), {})
+    (x,), _ = prepared(model, (x,), {})
+    structure = structure_at(model, x)
+    arguments = Arguments.split(as_jax((x,)), {})
+
+    def draw(key: jax.Array, arrays: list[jax.Array]) -> dict[str, jax.Array]:
+        (x,), _ = Arguments.join(arrays, arguments.static)
+        return Predictive(model, num_samples=num_samples)(key, x)
+
+    drawn = Program(draw)(key, arguments.arrays)
+    shift = getattr(innermost(model), "shift", None)
+    if shift is None:
+        return drawn
+    # The target of a ready model is its last site, whatever `handlers.scope` calls it.
+    target = list(structure.sites)[-1]
+    return drawn | {target: np.asarray(drawn[target], np.float64) + shift}

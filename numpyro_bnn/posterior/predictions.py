@@ -1,15 +1,15 @@
 """Predictions of every draw, computed in blocks of draws and rows to need little memory."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 from numpyro import primitives
 
-from numpyro_bnn._calls import shows_call
+from numpyro_bnn._calls import result_or_error, shows_call
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import LastUsed, Program
@@ -17,26 +17,32 @@ from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost, is_by
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished, run_of
-from numpyro_bnn.posterior.prediction_programs import DRAWN, VECTOR, programs_of
+from numpyro_bnn.posterior.new_groups import with_new_groups
+from numpyro_bnn.posterior.prediction_programs import (
+    DRAWN,
+    VECTOR,
+    dependent_rows_message,
+    programs_of,
+    rows_depend,
+)
 from numpyro_bnn.posterior.prediction_sites import (
+    ModelCall,
     check_same_rows,
     draws_for,
+    measured_sites,
+    of_all_rows,
     site_in,
     sites_without_draws,
     structure_at,
     target_of,
-    without_imputed,
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
-from numpyro_bnn.posterior.separate_predictions import dependent_rows_message, rows_depend
 from numpyro_bnn.posterior.training_data import call_with
-from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.compiled_arguments import Arguments, with_first_values
 from numpyro_bnn.potential.data_dependencies import Place
-from numpyro_bnn.potential.fixed_parameters import with_first_values
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
 from numpyro_bnn.potential.potential import transforms_of
-from numpyro_bnn.potential.sites import Structure
-from numpyro_bnn.potential.without_subsampling import all_rows
+from numpyro_bnn.potential.sites import Structure, all_rows
 from numpyro_bnn.storage.stored_array import StoredArray
 
 # Numbers that are read from draws on disk at a time.
@@ -65,6 +71,7 @@ def predict(
     batch_size: int | None = None,
     site: str | None = None,
     reduce: Callable[[Predictions], PyTree] | None = None,
+    new_groups: Literal["sample"] | None = None,
     **by_row: PyTree,
 ) -> Any:
     """The distribution of the target at new inputs under every draw.
@@ -86,6 +93,9 @@ def predict(
         site with a value for every row, of which there is only the mean.
     :param reduce: a function of predictions, called with those of some rows at a time, that returns arrays
         with rows first, such as :func:`numpyro_bnn.average`. Their parts are put together.
+    :param new_groups: ``"sample"`` for rows of groups that the fit never saw, whose numbers go on after those
+        of the fit. Their effects are drawn from the distribution that the model gives to all groups of a
+        plate, one value for each draw. By default such rows are refused.
     :param by_row: further arguments of the model by name, such as an offset of each row of x; those that
         ``functools.partial`` binds to the model are taken too.
     :return: what `reduce` returns; without it :class:`Predictions` with leading axes (chain, draw, row).
@@ -119,7 +129,11 @@ def predict(
             "predict: got values of a function that JAX transforms (jit, vmap, grad), where results cannot "
             "be kept on the host. Call it outside; `bnn.export` makes a function that can be transformed."
         )
+    if new_groups not in (None, "sample"):
+        raise ValueError(f"predict: new_groups must be 'sample' or None, got {new_groups!r}.")
     options: dict[str, Any] = {"batch_size": batch_size, "site": site}
+    if new_groups is not None:
+        options["drawn_anew"] = frozenset(samples)
     of: Callable = partial(Predictor, model)
     if isinstance(samples, Draws):
         of = partial(_predictor_of, samples)
@@ -278,6 +292,7 @@ class Predictor:
         site: str | None = None,
         fitted: PyTree | str | None = None,
         others: Mapping[Place, PyTree] | None = None,
+        drawn_anew: Collection[str] = (),
     ) -> None:
         self._in_given_blocks = batch_size is not None
         self.batch_size = check_whole(
@@ -308,7 +323,17 @@ class Predictor:
         if self.structure.unfixed:
             self.model, self._frozen = with_first_values(self.model, *self.arguments), None
             self.structure = self._structure_at(self.batch_size)
-        refuse_unknown_indices("predict", self.model, *self.arguments)
+        # Sites with draws for fewer groups than the data have.
+        self._extended: set[str] = set()
+        if drawn_anew:
+            given = self.structure, *self.arguments
+            self.model, self._extended = with_new_groups(self.model, *given, drawn_anew)
+        if self._extended:
+            # A new group has one effect in all rows.
+            self.batch_size, self._frozen = self.size, None
+            self.structure = self._structure_at(self.size)
+        advice = " `predict(…, new_groups='sample')` draws the effects of new groups of a plate."
+        refuse_unknown_indices("predict", self.model, *self.arguments, advice)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()
         # Whether rows were seen to depend on one another, which few draws may not show.
@@ -318,13 +343,11 @@ class Predictor:
     def __call__(self, samples: Mapping[str, Array], first: int = 0) -> Predictions:
         """Predictions of draws (draw, …) or (chain, draw, …) that begin at draw `first` of a run."""
         suspect = samples.suspect if isinstance(samples, Draws) else {}
-        samples = without_imputed(samples)
+        samples = self._known(samples)
         self.rows_at_a_time(samples)
         target = self.target_of(samples)
         check_same_rows(self.structure, samples, target, self._given, self._fitted)
-        grouped = draws_for(
-            self.model, self.structure, samples, target, self.arguments, self.batch_size
-        )
+        grouped = draws_for(self.call, samples, target, self.batch_size, self._extended)
         evaluate = partial(self._evaluate, target, grouped, first)
         values = evaluate("parameters", None)
         site = self.structure.sites.get(target)
@@ -332,11 +355,14 @@ class Predictor:
         predictions.warn_of_suspects("predict")
         return predictions
 
+    def _known(self, samples: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The draws that serve at these rows."""
+        return of_all_rows(samples, self.structure, self._given, self._fitted)
+
     def target_of(self, samples: Mapping[str, Any]) -> str:
         """The site to predict from draws of some sites; its first axis is that of the rows."""
-        first = self._first_rows(self.batch_size)
-        known, site = without_imputed(samples), site_in(self.structure, self._site)
-        target = target_of(self.model, self.structure, first, known, site)
+        known, site = self._known(samples), site_in(self.structure, self._site)
+        target = target_of(self._first_call, known, site)
         if target not in self._with_rows:
             count = min(self.size, self.batch_size)
             check_rows_first(target, count, self.structure, self._structure_at)
@@ -345,9 +371,9 @@ class Predictor:
 
     def sites_from_priors(self, samples: Mapping[str, Any]) -> list[str]:
         """Latent sites that the target is computed from without draws: priors give a value a draw."""
-        samples = without_imputed(samples)
-        known = self.model, self.structure, self._first_rows(self.batch_size)
-        return sites_without_draws(*known, samples, self.target_of(samples))
+        known = self._known(samples)
+        found = sites_without_draws(self._first_call, known, self.target_of(samples))
+        return [name for name in found if name not in samples]
 
     def rows_at_a_time(self, samples: Mapping[str, Array]) -> int:
         """How many rows are predicted together: all of them where they depend on one another."""
@@ -363,10 +389,8 @@ class Predictor:
     def are_separate(self, samples: Mapping[str, Array], part: int = _ROWS) -> bool:
         """Whether a row has the same predictions among any others, as far as can be seen."""
         if not self._dependent:
-            samples = without_imputed(samples)
-            target = self.target_of(samples)
-            call = self.model, self.structure, target, samples, self.arguments, part
-            self._dependent = rows_depend(*call)
+            samples = self._known(samples)
+            self._dependent = rows_depend(self.call, self.target_of(samples), samples, part)
         return not self._dependent
 
     def _structure_at(self, count: int) -> Structure:
@@ -385,6 +409,15 @@ class Predictor:
                 f"predict: x has {self.size} rows, and the arguments {other} other numbers of them. The "
                 f"model says: {error}. Give a value for each row of x."
             ) from error
+
+    @property
+    def call(self) -> ModelCall:
+        """The call of the model at all rows, with its structure at a block of them."""
+        return ModelCall(self.model, self.structure, self.arguments)
+
+    @property
+    def _first_call(self) -> ModelCall:
+        return self.call._replace(arguments=self._first_rows(self.batch_size))
 
     def _first_rows(self, count: int) -> PyTree:
         """The arguments of the model at the first rows."""
@@ -420,10 +453,9 @@ class Predictor:
         """Results of the compiled program, for blocks of draws and of rows, with their positions."""
         lead = np.shape(next(iter(grouped.values())))[:2]
         latent = [n for n in self.structure.latent if n != target and n not in grouped]
-        # Each draw has its own dropout masks and prior values of single rows.
-        random = self.structure.takes_keys or any(
-            self.structure.sites[name].plates for name in latent
-        )
+        # Each draw has its own dropout masks, prior values of single rows, and effects of new groups.
+        drawn_here = [n for n in latent if self.structure.sites[n].plates] or self._extended
+        random = self.structure.takes_keys or drawn_here or measured_sites(self.structure)
         arrays, static = Arguments.split(*self.arguments)
         for drawn in blocks_of_draws(grouped):
             # Put on the device once for all blocks of rows.
@@ -512,13 +544,10 @@ def check_rows_first(
         raise ValueError(_message(target, count, structure))
     if count == 1 or count not in shape[1:]:
         return
-    try:
-        fewer = _shape(at_rows(count - 1), target)
-    except Exception:  # The model may raise at these rows; treat as unknown.
-        return
     # The axis of the rows is the one that changes with them. A target whose size does not depend on the
     # inputs has no rows.
-    if fewer[:1] == (count,) and fewer != shape:
+    fewer = result_or_error(lambda: _shape(at_rows(count - 1), target))
+    if isinstance(fewer, tuple) and fewer[:1] == (count,) and fewer != shape:
         raise ValueError(_message(target, count, structure))
 
 

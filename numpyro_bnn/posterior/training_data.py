@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from numpyro.handlers import seed, substitute, trace
 
+from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import (
@@ -28,15 +29,14 @@ from numpyro_bnn.data.arguments import (
     names_of,
     prepared,
 )
+from numpyro_bnn.data.fingerprints import noted_rows
 from numpyro_bnn.data.host_rows import OnHost
-from numpyro_bnn.data.row_hashes import noted_rows
 from numpyro_bnn.posterior.draws import Run
 from numpyro_bnn.posterior.fitted import arguments_of, model_of, targets_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place, SiteSources, sources_of
-from numpyro_bnn.potential.sites import counted
+from numpyro_bnn.potential.sites import all_rows, counted
 from numpyro_bnn.potential.structure import blanks, structure_of
-from numpyro_bnn.potential.without_subsampling import all_rows
 
 
 class TrainingData(NamedTuple):
@@ -165,14 +165,10 @@ def rows_of_call(
     """What draws keep of the rows in a call of a model, by which these are known later."""
 
     def targets() -> frozenset[Place]:
-        try:
-            return (
-                frozenset()
-                if model is None
-                else target_places(model, by_place(model, args, kwargs))
-            )
-        except Exception:  # The model may raise; treat as unknown.
+        if model is None:
             return frozenset()
+        found = result_or_error(lambda: target_places(model, by_place(model, args, kwargs)))
+        return frozenset() if isinstance(found, Exception) else found
 
     return noted_rows(model, args, kwargs, targets)
 
@@ -222,8 +218,10 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     # A ready model takes the mean off its target; what was given is in the user's units.
     is_ready = getattr(innermost(model), "shift", None) is not None
     found = {name: np.asarray(values[name][0]) for name in sites}
-    if is_ready:
-        found = {name: _as_given(given, targets[name], value) for name, value in found.items()}
+    for name, value in found.items() if is_ready else ():
+        (place,) = targets[name]
+        own = np.asarray(as_array("training_data", "y", given[place]), np.float64)
+        found[name] = own.reshape(value.shape)
     taken_out = frozenset[Place]().union(*targets.values())
     # NumPyro splits a target with missing values (`obs_mask=`) into two sites of one name.
     bare = {n: n.removesuffix("_observed") for n in sites}
@@ -238,14 +236,6 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
         frozenset(named[n] for n, s in weights.items() if (np.asarray(s) != 1).any()),
         frozenset(named[n] for n in sites if sources.values[n].latent),
     )
-
-
-def _as_given(
-    given: Mapping[Place, PyTree], places: frozenset[Place], value: np.ndarray
-) -> np.ndarray:
-    """The target of a ready model, in the user's units and in double precision."""
-    (place,) = places
-    return np.asarray(as_array("training_data", "y", given[place]), np.float64).reshape(value.shape)
 
 
 def observed_targets(
@@ -295,13 +285,15 @@ def _at_rows(
     """Where the target is in the call, and what the model observes at some rows."""
     own = model_of(fitted)
     given = by_place(own, *arguments_of(fitted))
-    try:
+
+    def found() -> tuple[Place, TrainingData]:
         places = target_places(own, given) if given and own is not None else frozenset()
         place = next(iter(places)) if len(places) == 1 else place_by_name(model)
-        arguments = _not_by_row(given, places) | {0: x, place: y}
-        return place, data_of(model, arguments)
-    except Exception:  # The model may need more arguments, or raise; treat as unknown.
-        return None, TrainingData()
+        return place, data_of(model, _not_by_row(given, places) | {0: x, place: y})
+
+    # The model may need more arguments.
+    made = result_or_error(found)
+    return (None, TrainingData()) if isinstance(made, Exception) else made
 
 
 def _not_by_row(given: Mapping[Place, PyTree], places: frozenset[Place]) -> dict[Place, PyTree]:

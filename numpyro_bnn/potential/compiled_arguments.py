@@ -1,12 +1,19 @@
-"""Splits the arguments of a model into arrays, which are inputs of a compiled program, and constants."""
+"""What a compiled program takes: arrays are inputs, the rest constants; and fixed parameters of a model.
 
-from collections.abc import Sequence
-from typing import NamedTuple
+Fixed parameters are neither sampled nor data: sites of ``numpyro.param``. ``flax_module`` makes them, as do
+networks of ``random_flax_module`` with priors for some parameters only. NumPyro initialises them in each
+call of the model. Here a fit initialises them once, with one key.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import Array
+from numpyro_bnn.data.host_rows import with_stand_ins
 
 
 class Arguments(NamedTuple):
@@ -31,3 +38,44 @@ class Arguments(NamedTuple):
         remaining = iter(arrays)
         leaves = [next(remaining) if a else leaf for a, leaf in zip(is_array, rest)]
         return jax.tree.unflatten(structure, leaves)
+
+
+KINDS = ("param", "mutable")
+
+
+class Fixed(substitute):
+    """A model whose fixed parameters have values."""
+
+
+def fixed_in(model: Any) -> dict[str, Any]:
+    """Values of the fixed parameters that a model was given; empty where it has none."""
+    while model is not None and not isinstance(model, Fixed):
+        model = getattr(model, "func", None) or getattr(model, "fn", None)
+    return {} if model is None else model.data
+
+
+def with_first_values(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Callable:
+    """A model with values of its fixed parameters, the same for equal arguments."""
+    arguments = Arguments.split(args, dict(kwargs))
+
+    @jax.jit
+    def first(arrays: list[Any]) -> dict[str, Any]:
+        args, kwargs = Arguments.join(arrays, arguments.static)
+        sites = trace(seed(with_stand_ins(model), jax.random.key(0))).get_trace(*args, **kwargs)
+        return {name: site["value"] for name, site in sites.items() if site["type"] in KINDS}
+
+    return Fixed(model, data=first(arguments.arrays))
+
+
+def with_values(model: Callable, args: tuple, values: list[Any]) -> Callable:
+    """A model with values of its fixed parameters, in their order, as they were stored."""
+    first = fixed_in(with_first_values(model, args, {}))
+    return Fixed(model, data=jax.tree.unflatten(jax.tree.structure(first), values))
+
+
+def like(model: Callable | None, other: Callable | None) -> Callable | None:
+    """A model with the fixed parameters that another one has, unless it has its own."""
+    values = fixed_in(other)
+    return (
+        Fixed(model, data=values) if values and model is not None and not fixed_in(model) else model
+    )

@@ -9,7 +9,6 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.ops.provenance import eval_provenance
 from numpyro.primitives import Messenger
 
-from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.distributions.unwrap import family_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
@@ -66,7 +65,10 @@ def sources_of(
         factors = {n: site["fn"] for n, site in samples.items() if is_factor(site["fn"])}
         values = {n: site["value"] for n, site in samples.items() if site["is_observed"]}
         distributions = {n: site["fn"] for n, site in samples.items() if n not in factors}
-        return [_leaves_of_each(one) for one in (values | factors, distributions)]
+        return [
+            {n: jax.tree.leaves(part) for n, part in one.items()}
+            for one in (values | factors, distributions)
+        ]
 
     def joined(inputs: Iterable[frozenset[str]]) -> Sources:
         names = frozenset[str]().union(*inputs)
@@ -100,10 +102,6 @@ def sites_taken(
     found = eval_provenance(parts, **{f"site {other}": value for other, value in values.items()})
     names = frozenset[str]().union(*found)
     return frozenset(other for other in values if f"site {other}" in names)
-
-
-def _leaves_of_each(parts: Mapping[str, PyTree]) -> dict[str, list]:
-    return {name: jax.tree.leaves(part) for name, part in parts.items()}
 
 
 def _is_array(leaf: Any) -> bool:

@@ -14,6 +14,7 @@ from jax.experimental import checkify
 from numpyro.handlers import seed, substitute
 from numpyro.infer import init_to_uniform
 
+from numpyro_bnn._calls import result_or_error
 from numpyro_bnn.data.arguments import named_leaves
 from numpyro_bnn.data.host_rows import sources_in
 from numpyro_bnn.data.units import Column
@@ -25,12 +26,21 @@ _FOUND = re.compile(r"index (-?\d+) is out of bounds for axis \d+ with size (\d+
 
 
 def refuse_unknown_indices(
-    owner: str, model: Callable, args: tuple, kwargs: Mapping[str, Any]
+    owner: str, model: Callable, args: tuple, kwargs: Mapping[str, Any], advice: str = ""
 ) -> None:
     """Refuse concrete arguments of a model, prepared for the device, that index beyond a table of it."""
-    named = [(n, v) for n, v in named_leaves(model, args, kwargs) if _is_array(v)]
+    found = unknown_index(model, args, kwargs)
+    if found is not None:
+        raise ValueError(_message(owner, _arrays(model, args, kwargs), *found) + advice)
+
+
+def unknown_index(
+    model: Callable, args: tuple, kwargs: Mapping[str, Any]
+) -> tuple[int, int] | None:
+    """An index of the data that is beyond a table of the model, and the size of the table."""
+    named = _arrays(model, args, kwargs)
     if sources_in((args, kwargs)) or not any(_whole(v).any() for _, v in named):
-        return
+        return None
     arrays, static = Arguments.split(args, dict(kwargs))
 
     def program(arrays: list[Any]) -> Any:
@@ -40,23 +50,40 @@ def refuse_unknown_indices(
         )
         return drawn(*args, **kwargs)
 
-    try:
+    def found() -> tuple[int, int] | None:
         if "gather" not in str(jax.make_jaxpr(program)(arrays)):
-            return
+            return None
         check = jax.jit(lambda arrays: checkify.checkify(program, checkify.index_checks)(arrays)[0])
-        beyond, far = _index(check, arrays), None
-        if beyond is not None and beyond == _index(check, [_without_indices(v) for v in arrays]):
-            return  # no index of the data: JAX 0.7 has one in the transform of a Cholesky factor
-        if beyond is None and any((v[_negative(v)] < 0).any() for v in arrays):
-            far = _index(check, [np.where(_negative(v), _FAR, v) for v in arrays])
-    except Exception:  # the model may raise; its own checks report why
-        return
-    if beyond is not None:
-        raise ValueError(_message(owner, named, *beyond))
-    # An index may have an offset, such as an hour that begins at -12.
-    least = min((v[_negative(v)].min() for v in arrays if _negative(v).any()), default=0)
-    if far is not None and least + far[0] - _FAR < 0:
-        raise ValueError(_message(owner, named, int(least), far[1]))
+        negative = [_negative(v) for v in arrays]
+        if (beyond := _index(check, arrays)) is not None:
+            # Else no index of the data: JAX 0.7 has one in the transform of a Cholesky factor.
+            is_of_data = beyond != _index(check, [_without_indices(v) for v in arrays])
+            return beyond if is_of_data else None
+        if not any(n.any() for n in negative):
+            return None
+        far = _index(check, [np.where(n, _FAR, v) for v, n in zip(arrays, negative)])
+        # An index may have an offset, such as an hour that begins at -12.
+        least = int(min(v[n].min() for v, n in zip(arrays, negative) if n.any()))
+        return (least, far[1]) if far is not None and least + far[0] - _FAR < 0 else None
+
+    # Where the model raises, its own checks say why.
+    beyond = result_or_error(found)
+    return None if isinstance(beyond, Exception) else beyond
+
+
+def largest_beside(index: int, model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> int:
+    """The largest whole number of the columns that hold an index, or the index itself."""
+    found = [index]
+    for _, values in _arrays(model, args, kwargs):
+        columns = np.reshape(values, (len(values), -1))
+        holding = (columns == index).any(0) & _whole(values).ravel()
+        found += [int(columns[:, holding].max())] if holding.any() else []
+    return max(found)
+
+
+def _arrays(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The concrete arrays of a call with their names."""
+    return [(n, v) for n, v in named_leaves(model, args, kwargs) if _is_array(v)]
 
 
 def _is_array(value: Any) -> bool:

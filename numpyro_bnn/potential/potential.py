@@ -11,36 +11,39 @@ energies in nats. A minibatch is made from outside the model, by substituting th
 its data plate.
 """
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpyro
 import numpyro.distributions as dist
 from jax import lax
 from numpyro.distributions import biject_to
-from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import init_to_sample, init_to_uniform
+from numpyro.handlers import block, seed, substitute, trace
+from numpyro.infer import HMC, init_to_sample, init_to_uniform
+from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import (
     _unconstrain_params,
     compute_log_probs,
     constrain_fn,
+    log_density,
     potential_energy,
 )
 from numpyro.primitives import Messenger
 
+from numpyro_bnn._checks import check_whole
 from numpyro_bnn.data.arguments import prepared
-from numpyro_bnn.data.entered_plates import axis_of_plate
-from numpyro_bnn.data.host_rows import sources_in, with_stand_ins
+from numpyro_bnn.data.host_rows import RowsTaken, sources_in, with_stand_ins
 from numpyro_bnn.distributions.gamma import scaled
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.potential.rows import Rows, summed
+from numpyro_bnn.potential.rows import Rows, rows_are_shared, summed, taken_by_all
 from numpyro_bnn.potential.rows_in_parts import refuse_dependent_rows
-from numpyro_bnn.potential.shared_rows import rows_are_shared, taken_by_all
+from numpyro_bnn.potential.sites import without_subsampling
 from numpyro_bnn.potential.structure import as_jax, structure_of, with_structure
 from numpyro_bnn.potential.targets import check_targets
-from numpyro_bnn.potential.without_subsampling import without_subsampling
 
 
 class TemperedLikelihood(NamedTuple):
@@ -96,30 +99,6 @@ class _DefaultKey(Messenger):
             msg["value"] = jax.random.key(0)
 
 
-class _Taken(Messenger):
-    """Handler that selects rows by ``take(values, axis)`` in each ``numpyro.subsample`` of the data plate."""
-
-    def __init__(self, fn: Callable, take: Callable, plate: str, size: int) -> None:
-        self.take = take
-        self.plate = plate
-        self.size = size
-        super().__init__(fn)
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] != "subsample":
-            return
-        # Another plate of the same size needs all of its rows.
-        dim = axis_of_plate(self.plate, self)
-        if dim is None:
-            return
-        axis = dim - msg["kwargs"]["event_dim"]
-        shape = jnp.shape(msg["value"])
-        if len(shape) >= -axis and shape[axis] == self.size:
-            # With another type the plate does not subsample the rows again.
-            msg["type"] = "taken"
-            msg["value"] = self.take(jnp.asarray(msg["value"]), axis)
-
-
 class Potential:
     """Potential energy of a model given its arguments, over unconstrained latent values.
 
@@ -135,7 +114,8 @@ class Potential:
 
     def __init__(self, model: Callable, args: tuple = (), kwargs: dict | None = None) -> None:
         self.args, self.kwargs = as_jax(prepared(model, args, kwargs or {}))
-        model, self.structure = with_structure(model, self.args, self.kwargs)
+        model, self._given_structure = with_structure(model, self.args, self.kwargs)
+        self.structure = self._given_structure
         self.model = without_subsampling(model, self.structure)
         if self.model is not model:
             self.structure = structure_of(self.model, self.args, self.kwargs)
@@ -149,6 +129,23 @@ class Potential:
             )
         self._sources = sources_in((self.args, self.kwargs))
         self.bound = with_stand_ins(_DefaultKey(self.model))
+
+    def at(
+        self, args: tuple, kwargs: dict | None = None, model: Callable | None = None
+    ) -> "Potential":
+        """The potential for other arguments of the same shapes, which may be traced; not checked again.
+
+        :param args: positional arguments.
+        :param kwargs: keyword arguments.
+        :param model: another model of the same sites; None for the same one.
+        """
+        other = copy.copy(self)
+        if model is not None:
+            other.model = without_subsampling(model, self._given_structure)
+            other.bound = with_stand_ins(_DefaultKey(other.model))
+        other.args, other.kwargs = as_jax(prepared(other.model, args, kwargs or {}))
+        other._sources = sources_in((other.args, other.kwargs))
+        return other
 
     @property
     def is_on_host(self) -> bool:
@@ -213,8 +210,7 @@ class Potential:
         """The model that sees the rows `indices` of `plate` only; see :meth:`minibatch`."""
         if plate not in self._plates:
             raise ValueError(_no_plate(plate, self._plates))
-        bound = with_stand_ins(_DefaultKey(self.model), indices, ahead, plate)
-        model = substitute(bound, data={plate: indices})
+        take: Callable | None = None
         if rows_are_shared():
 
             def take(values: jax.Array, axis: int) -> jax.Array:
@@ -226,9 +222,8 @@ class Potential:
                 # A slice is faster than a gather of as many rows.
                 return lax.dynamic_slice_in_dim(values, indices[0], len(indices), axis)
 
-        else:
-            return model
-        return _Taken(model, take, plate, self.structure.plates[plate].size)
+        rows = RowsTaken(indices, plate, self.structure.plates[plate].size, ahead, take)
+        return substitute(with_stand_ins(_DefaultKey(self.model), rows), data={plate: indices})
 
     @property
     def _plates(self) -> list[str]:
@@ -399,3 +394,65 @@ def potential_of(model: Callable, *args: object, **kwargs: object) -> Potential:
     ('data', 3)
     """
     return Potential(model, args, kwargs)
+
+
+SITE = "log likelihood in chunks"
+
+
+class _LogLikelihood:
+    """Log likelihood and gradient of some rows, as :func:`~numpyro_bnn.potential.rows.in_chunks` expects."""
+
+    def __init__(self, model: Callable, args: tuple, kwargs: dict, plate: str | None) -> None:
+        self.potential = Potential(model, args, kwargs)
+        self.plate, self.size = self.potential.data_plate(plate)
+
+    def value(self, latent: dict, indices: jax.Array, contiguous: bool) -> jax.Array:
+        """log p(y_I | θ) N/B at constrained values."""
+        potential = self.potential
+        bound = substitute(potential.rows_of(indices, self.plate, contiguous), data=latent)
+        hidden = block(seed(bound, jax.random.key(0)), hide=list(potential.structure.latent))
+        # This code runs inside a model, whose handlers must not see the rows of a chunk.
+        with block():
+            return log_density(hidden, potential.args, potential.kwargs, {})[0]
+
+    def some(self, latent: dict, indices: jax.Array, contiguous: bool) -> tuple[jax.Array, dict]:
+        return jax.value_and_grad(self.value)(latent, indices, contiguous)
+
+
+class Chunked:
+    """A model whose likelihood is summed in chunks of rows; the head of this module says how."""
+
+    def __init__(self, fn: Callable, chunk_size: int, plate: str | None = None) -> None:
+        self.fn = fn
+        self.chunk_size = check_whole("MCMC", "chunk_size", chunk_size)
+        self.plate = plate
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        with block():
+            observed = structure_of(self.fn, args, kwargs).observed
+        if not observed:
+            return self.fn(*args, **kwargs)
+        # The model is called on all rows once more, for the values of deterministic sites; the compiler
+        # removes that call where they are not used.
+        visited = trace(block(with_stand_ins(self.fn), hide=list(observed)))
+        sites = visited.get_trace(*args, **kwargs)
+        latent = {
+            name: site["value"]
+            for name, site in sites.items()
+            if site["type"] == "sample" and not site["is_observed"]
+        }
+        with block():
+            rows = _LogLikelihood(self.fn, args, kwargs, self.plate)
+        numpyro.factor(SITE, summed(rows, self.chunk_size)(latent))
+        return None
+
+
+def chunked_kernel(kernel: MCMCKernel, chunk_size: int) -> MCMCKernel:
+    """A copy of HMC or NUTS over a model whose likelihood is summed in chunks."""
+    if not isinstance(kernel, HMC) or kernel.model is None:
+        raise ValueError(
+            f"MCMC: chunk_size={chunk_size!r} is for HMC or NUTS over a model, got "
+            f"{type(kernel).__name__}. For a kernel of this package give it "
+            f"`gradient=gradients.full(chunk_size={chunk_size!r})` instead."
+        )
+    return kernel.wrap_model(lambda model: Chunked(model, chunk_size))

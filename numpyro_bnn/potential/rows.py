@@ -1,40 +1,30 @@
-"""Energies and gradients on some rows, and on all rows, a chunk at a time."""
+"""Energies and gradients on some rows, on all rows a chunk at a time, and on rows that devices share.
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+While a program is traced for a mesh with the axis ``"data"``, :func:`rows_are_shared` is true, and
+:func:`taken_by_all` gives each device an equal part of a minibatch.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.flat_position import by_site
 
 
-class SummedOverRows(Protocol):
-    """A sum over rows, which :func:`in_chunks` computes a chunk at a time."""
-
-    @property
-    def size(self) -> int:
-        """Number of rows N."""
-
-    def some(
-        self, position: PyTree, indices: jax.Array, contiguous: bool
-    ) -> tuple[jax.Array, PyTree]:
-        """Value and gradient on some rows, scaled by N/B as an estimate of those on all rows."""
-
-
 class Rows(NamedTuple):
-    """A potential and the rows that minibatches come from.
+    """A potential and the rows that minibatches come from."""
 
-    - **potential** - energy on all rows: a :class:`~numpyro_bnn.potential.potential.Potential` or a function
-    - **plate** - name of the data plate; empty where rows are not taken by number
-    - **size** - number of rows N; 0 where it is not known
-    """
-
+    # Energy on all rows: a :class:`~numpyro_bnn.potential.potential.Potential` or a function
     potential: Any
-    plate: str = ""
-    size: int = 0
+    plate: str = ""  # Name of the data plate; empty where rows are not taken by number
+    size: int = 0  # Number of rows N; 0 where it is not known
 
     def energy(self, position: PyTree) -> jax.Array:
         """U on all rows, in nats, at values by name or at a flat position."""
@@ -60,11 +50,10 @@ class Rows(NamedTuple):
         return jax.value_and_grad(energy)(position)
 
 
-def in_chunks(
-    potential: SummedOverRows, position: PyTree, chunk_size: int
-) -> tuple[jax.Array, PyTree]:
+def in_chunks(potential: Any, position: PyTree, chunk_size: int) -> tuple[jax.Array, PyTree]:
     """U and its gradient on all rows, `chunk_size` at a time.
 
+    `potential` has `size`, the number of rows, and `some`, value and gradient on some rows, as :class:`Rows`.
     A chunk I of C rows gives U(θ; I), in which the prior counts once and the rows N/C times, so
     that the sum over chunks weighted by C/N is U(θ).
     """
@@ -88,7 +77,7 @@ def in_chunks(
     return total
 
 
-def summed(rows: SummedOverRows, chunk_size: int) -> Callable[[PyTree], jax.Array]:
+def summed(rows: Any, chunk_size: int) -> Callable[[PyTree], jax.Array]:
     """The sum over all rows, with a derivative that is computed together with the value."""
 
     @jax.custom_jvp
@@ -103,3 +92,38 @@ def summed(rows: SummedOverRows, chunk_size: int) -> Callable[[PyTree], jax.Arra
         return value, jnp.asarray(sum(jax.tree.leaves(slopes)), value.dtype)
 
     return total
+
+
+CHAIN, DATA = "chain", "data"
+# The mesh whose axis "data" shares the rows of the program that is being traced.
+_SHARING: ContextVar[Any] = ContextVar("sharing", default=None)
+
+
+@contextmanager
+def _shared_by(mesh: Mesh | None) -> Iterator[None]:
+    before = _SHARING.set(mesh)
+    try:
+        yield
+    finally:
+        _SHARING.reset(before)
+
+
+def rows_are_shared() -> bool:
+    """Whether the program that is being traced has its rows on several devices."""
+    return _SHARING.get() is not None
+
+
+def taken_by_all(values: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
+    """Rows of a minibatch, (B,) row numbers, an equal part of them on each device that shares the data."""
+    # The following computation runs on each device for its part, and the results are summed.
+    # Inside a map over groups of chains, the mesh of that map must be used.
+    inside = jax.sharding.get_abstract_mesh()
+    mesh = _SHARING.get() if inside.empty else inside
+
+    def on_devices(array: jax.Array, *axes: str | None) -> jax.Array:
+        sharding = NamedSharding(mesh, PartitionSpec(*axes))
+        return lax.with_sharding_constraint(array, sharding)
+
+    # Every device gets all row numbers: distributing them would cost another exchange.
+    rows = jnp.take(values, on_devices(indices), axis)
+    return on_devices(rows, *[None] * (axis % rows.ndim), DATA)

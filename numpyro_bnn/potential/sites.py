@@ -1,11 +1,17 @@
-"""Sites and plates of a model, described by their shapes."""
+"""Sites and plates of a model, described by their shapes; plates that subsample (``subsample_size=``).
 
-from collections.abc import Iterable, Mapping
+NumPyro draws the rows of such a plate anew in each call of the model where there is a random key,
+and uses the same rows for a whole run where there is none. Here a model is always a function of
+all rows, and a caller that wants a minibatch substitutes its row numbers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from numpyro.distributions import MaskedDistribution
+from numpyro.primitives import Messenger
 
 from numpyro_bnn.priors.precision_conditionals import Level, largest_likely
 
@@ -147,3 +153,38 @@ class Structure(NamedTuple):
     def row_counts(self) -> set[int]:
         """Sizes of the plates around data."""
         return {self.plates[p].size for name in self.data for p in self.sites[name].plates}
+
+
+class all_rows(Messenger):
+    """Handler under which no plate subsamples by itself."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Replace a plate that takes a subsample by one that takes all its rows."""
+        if msg["type"] != "plate":
+            return
+        size, subsample_size = msg["args"]
+        if subsample_size is not None and subsample_size < size:
+            msg["args"] = (size, None)
+            msg["value"] = jnp.arange(size)
+
+
+def without_subsampling(model: Callable, structure: Structure) -> Callable:
+    """The model on all rows; the model itself where no plate subsamples."""
+    subsamples = any(p.subsample_size < p.size for p in structure.plates.values())
+    return all_rows(model) if subsamples else model
+
+
+def own_batch_size(owner: str, structure: Structure, plate: str | None = None) -> int | None:
+    """Rows that the model takes of the plate around its observed sites; None for all."""
+    plates_of_observed = {p for name in structure.data for p in structure.sites[name].plates}
+    found = {
+        name: structure.plates[name].subsample_size
+        for name in sorted(plates_of_observed if plate is None else plates_of_observed & {plate})
+        if structure.plates[name].subsample_size < structure.plates[name].size
+    }
+    if len(found) > 1:
+        raise ValueError(
+            f"{owner}: several plates of the model subsample, {found}, and a minibatch is of one. "
+            "Remove `subsample_size=` from the others."
+        )
+    return next(iter(found.values()), None)

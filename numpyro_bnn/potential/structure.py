@@ -1,9 +1,8 @@
 """Finds and checks sites, plates and hierarchical precisions of a model by an abstract trace."""
 
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,13 +23,13 @@ from numpyro_bnn.data.units import check_range
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.likelihoods.observe import check_classes, check_dtype
+from numpyro_bnn.potential.compiled_arguments import KINDS, fixed_in, with_first_values
 from numpyro_bnn.potential.data_dependencies import (
     given_sites,
     informative_sites,
     is_factor,
     sources_of,
 )
-from numpyro_bnn.potential.fixed_parameters import KINDS, fixed_in, with_first_values
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
 from numpyro_bnn.potential.sites import Plate, Site, Structure, altered
 from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
@@ -66,25 +65,7 @@ def explain_tracing() -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _explain_names() -> Iterator[None]:
-    """Explain NumPyro's error for two sites with one name, naming it."""
-    try:
-        yield
-    except AssertionError as error:
-        found = re.search("unique names but got `(.*)` duplicated", str(error))
-        if found is None:
-            raise
-        raise ValueError(
-            f"The model has two sites named '{found[1]}', and every site needs a name of its own. "
-            "Give two networks, `random_module(name, …)`, two names, and two likelihoods another "
-            "`name=`. Two priors of one network need patterns of different layers where both group "
-            "precisions by layer, `groups='layer'`."
-        ) from error
-
-
 @explain_tracing()
-@_explain_names()
 def structure_of(
     model: Callable, args: tuple, kwargs: dict, indices: Mapping[str, jax.Array] | None = None
 ) -> Structure:
@@ -259,16 +240,15 @@ def trace_and_check(
     check_arguments(args, kwargs)
     ready = innermost(model)
     learned = hasattr(ready, "learn") and ready.learn(*args, **kwargs)
-    try:
+    with ExitStack() as refused:
+        if learned:
+            refused.callback(ready.forget)
         args, kwargs = prepared(model, args, kwargs)
         model, structure = with_structure(model, args, kwargs)
         check_targets(structure)
         check_observed(structure, ready, args, kwargs)
         refuse_unknown_indices("The data of a fit", model, args, kwargs)
-    except Exception:
-        if learned:
-            ready.forget()
-        raise
+        refused.pop_all()
     if structure.takes_keys:
         warnings.warn(
             "The model draws random numbers that are no sites, as dropout does (`apply_rng=`, "

@@ -8,8 +8,7 @@ conditional distributions of its precisions, ``coordinates.py`` the handler :fun
 """
 
 from numpyro_bnn.priors.base import FromFunction, Prior
-from numpyro_bnn.priors.hierarchical import Hierarchical
-from numpyro_bnn.priors.horseshoe import Horseshoe
+from numpyro_bnn.priors.hierarchical import Hierarchical, Horseshoe
 from numpyro_bnn.priors.independent import ByPath, FanIn, Laplace, Normal, StudentT, pretrained
 
 __all__ = [

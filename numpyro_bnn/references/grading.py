@@ -12,8 +12,7 @@ from numpyro_bnn.diagnostics.compare_runs import label_of, limit_of_errors
 from numpyro_bnn.diagnostics.convergence.rhat import moments, rhat
 from numpyro_bnn.posterior.draws import Run, draws_of
 from numpyro_bnn.posterior.predictions import predict
-from numpyro_bnn.references.models import PROBLEMS, Problem
-from numpyro_bnn.references.reference import Quantities, Reference, load
+from numpyro_bnn.references.reference import PROBLEMS, Problem, Quantities, Reference, load
 
 FUNCTIONS = "functions"
 Outcome: TypeAlias = Literal["differs", "no difference is seen", "cannot be told"]

@@ -2,8 +2,8 @@
 
 :class:`numpyro_bnn.MCMC` extends NumPyro's ``MCMC``: its programs are compiled once, and it refuses set-ups
 whose results would be silently wrong.
-``programs.py`` holds the two compiled programs, ``chain_states.py`` the chain states and draw buffers,
-``plan.py`` the segments of a run, ``course.py`` the loop over them, ``devices.py`` the placement of chains
-and rows, ``recorder.py`` the writing to disk, ``refusals.py`` the set-ups that are refused. Begin with
+``programs.py`` holds the two compiled programs, ``chain_states.py`` the segments, chain states and draw
+buffers, ``sampling.py`` the loop over segments, ``devices.py`` the placement of chains and rows,
+``recorder.py`` the writing to disk, ``refusals.py`` the set-ups that are refused. Begin with
 ``compiled_runs.py``, then ``sampling.py``.
 """

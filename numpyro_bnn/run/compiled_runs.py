@@ -3,7 +3,8 @@
 The public class with its arguments and promises is :class:`numpyro_bnn.MCMC`.
 """
 
-from collections.abc import Callable, Collection
+import warnings
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -13,21 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.util import _is_under_jax_transform, is_prng_key
+from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
 
 from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_key, refuse_equal_keys
 from numpyro_bnn._text import constructor_of
-from numpyro_bnn._types import PyTree
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import inputs_of_call
 from numpyro_bnn.data.columns import Columns, column_names
 from numpyro_bnn.data.not_finite import advice_on_data
-from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.potential.fixed_parameters import Fixed, fixed_in
-from numpyro_bnn.potential.starts import BoundModel
+from numpyro_bnn.potential.compiled_arguments import Arguments, Fixed, fixed_in
+from numpyro_bnn.potential.starts import BoundModel, starts_for
 from numpyro_bnn.potential.structure import explain_tracing
-from numpyro_bnn.run.adaptation_windows import takes_traced_warmup
-from numpyro_bnn.run.chain_states import ChainStates
+from numpyro_bnn.run.chain_states import ChainStates, Plan
 from numpyro_bnn.run.continued import (
     check_chains,
     is_stale,
@@ -35,41 +34,35 @@ from numpyro_bnn.run.continued import (
     remember,
     steps_of_warmup,
 )
-from numpyro_bnn.run.course import Judge
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.kernel_protocol import (
     after_pilot,
-    check_num_warmup,
     is_zero_temperature,
     over_model,
+    takes_traced_warmup,
+    with_inner_kernels,
 )
-from numpyro_bnn.run.ladder_results import LadderResults
-from numpyro_bnn.run.outcome import (
-    suspects_of_run,
-    warn_of_early_end,
-    warn_of_rounding,
-    without_chains,
-)
-from numpyro_bnn.run.plan import Plan
 from numpyro_bnn.run.programs import Programs, split_fields
-from numpyro_bnn.run.progress import explain_memory
 from numpyro_bnn.run.recorder import Disk
 from numpyro_bnn.run.refusals import check_call
-from numpyro_bnn.run.sampling import Sampling
-from numpyro_bnn.run.starts import starts_for
+from numpyro_bnn.run.sampling import Judge, Sampling, explain_memory
 from numpyro_bnn.samplers.failed_chains import failed_chains, warn_of_failed
 from numpyro_bnn.samplers.fields import fields_of
-from numpyro_bnn.samplers.suspects import warn_of_run
+from numpyro_bnn.samplers.suspects import suspect_chains, warn_of_run
 from numpyro_bnn.samplers.temperature_of_kernels import warn_of_momenta
+from numpyro_bnn.samplers.tempering.evidence import Tempering
 from numpyro_bnn.storage.checkpoints import Start
 from numpyro_bnn.storage.processes import Processes
 from numpyro_bnn.storage.same_run import Facts, environment, facts_of
+from numpyro_bnn.storage.stored_array import StoredArray
 
+# Fewer draws than these say little of a spread; numbers of draws on disk that are read at a time.
+_ENOUGH_FOR_A_SPREAD, _BLOCK = 20, 2**22
 # Attributes of a run that decide its draws, or how they are cut into chunks.
 _SETTINGS = ("num_warmup", "num_samples", "num_chains", "thinning", "chain_method", "chunk_size")
 
 
-class CompiledRuns(LadderResults, NumPyroMCMC):
+class CompiledRuns(NumPyroMCMC):
     """NumPyro's ``MCMC`` with the compiled programs of this package in place of NumPyro's loop.
 
     The class that users see, :class:`numpyro_bnn.MCMC`, checks its arguments and sets the attributes
@@ -146,20 +139,19 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
 
     def _see(self, args: tuple, kwargs: dict[str, Any]) -> BoundModel | None:
         """Trace the model with its data, and refuse what the kernel cannot sample correctly."""
-        seen = check_call(self.sampler, self.model, self.chunk_size is not None, args, kwargs)
-        if (
-            seen.fit is not None
-            and (values := fixed_in(seen.fit.model))
-            and not fixed_in(self.model)
-        ):
+        given, is_chunked = (args, kwargs), self.chunk_size is not None
+        checked = check_call(self.sampler, self.model, is_chunked, *given)
+        self._args, self._kwargs, fit = checked
+        if fit is not None and (values := fixed_in(fit.model)) and not fixed_in(self.model):
             # From here on the run is one of a model with these values of its fixed parameters.
             fix = partial(Fixed, data=values)
             self.sampler, self._kernel = (over_model(k, fix) for k in (self.sampler, self._kernel))
         if self._warmup_state is None:
-            check_num_warmup(self.sampler, self.num_warmup)
-        self._args, self._kwargs = seen.args, seen.kwargs
-        self.columns = column_names(inputs_of_call(self.model, args, kwargs))
-        return seen.fit
+            for kernel in with_inner_kernels(self.sampler):
+                if hasattr(kernel, "check_num_warmup"):
+                    kernel.check_num_warmup(self.num_warmup)
+        self.columns = column_names(inputs_of_call(self.model, *given))
+        return fit
 
     def _facts(self, disk: Disk, fit: BoundModel | None) -> Facts:
         """Facts about settings, data and libraries; read before the run, which may change arrays in place."""
@@ -272,21 +264,20 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
                 self._disk.begin(start, self._facts(self._disk, fit), program)
             else:
                 self._disk.refuse_other_program(program(), accept)
-        finished = sampling.run(resumed=accept is not None)
+        self._states, bad, num_draws = sampling.run(resumed=accept is not None)
         self._last_state = chain_states.stacked
         remember(self._last_state, origin)
-        self._states = finished.draws
         self._states_flat = None
         suspect = self._find_suspects(self._collection_params["phase"])
-        self.left_out = failed_chains(self._last_state, finished.bad)
+        self.left_out = failed_chains(self._last_state, bad)
         if self.left_out:
             about_data = advice_on_data(self.model, self._args, self._kwargs)
             warn_of_failed(self.left_out, self.num_chains, about_data)
             self._states = without_chains(self._states, self.left_out, self.num_chains)
         self.suspect = {c: why for c, why in suspect.items() if c not in self.left_out}
-        self.stopped = None if judge is None else judge.stopped(finished.num_draws)
+        self.stopped = None if judge is None else judge.stopped(num_draws)
         can_resume = self._disk is not None and self._disk.checkpoint is not None
-        warn_of_early_end(self.stopped, finished.num_draws, plan.draws, can_resume)
+        warn_of_early_end(self.stopped, num_draws, plan.draws, can_resume)
         if self._disk is not None:
             self._processes.first(partial(self._note, self._disk))
             if self._disk.dtype is not None:
@@ -309,9 +300,37 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         """Find chains that never moved or whose moves failed after warm-up: reason by chain."""
         if phase == "warmup":
             return {}
-        return suspects_of_run(
-            self.sampler, self._states, self._sample_field, self._last_state, self.thinning
-        )
+        stats = {n: values for n, values in self._states.items() if n != self._sample_field}
+        batch_size = getattr(getattr(self.sampler, "gradient", None), "batch_size", None)
+        sites, given = self._states[self._sample_field], (self._last_state, self.thinning)
+        return suspect_chains(sites, stats, *given, batch_size is None)
+
+    @property
+    def tempering(self) -> Tempering:
+        """Swap rates, barrier, round trips and log evidence of :class:`ParallelTempering`.
+
+        :raises AttributeError: for another kernel, and before `run`.
+        """
+        has_run = self._states is not None
+        evidence_of = getattr(self.sampler, "evidence_of", lambda fields: None)
+        result = evidence_of(self.get_extra_fields(True)) if has_run else None
+        if result is None:
+            raise AttributeError(
+                f"MCMC: only a finished run of ParallelTempering knows the evidence, and this is "
+                f"{type(self.sampler).__name__}{'' if has_run else ' before `run`'}."
+            )
+        return result
+
+    @property
+    def log_evidence(self) -> np.ndarray:
+        """log p(y) in nats of every chain, by stepping stones over the rungs of
+        :class:`~numpyro_bnn.samplers.tempering.kernel.ParallelTempering`; (num_chains,)."""
+        return self.tempering.log_evidence
+
+    @property
+    def log_evidence_error(self) -> np.ndarray:
+        """Monte Carlo standard error of `log_evidence`, in nats, (num_chains,)."""
+        return self.tempering.log_evidence_error
 
     def _get_states_flat(self) -> Any:
         if self._states_flat is None:
@@ -327,3 +346,57 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_programs": {}}
+
+
+def without_chains(fields: PyTree, left_out: Collection[int], num_chains: int) -> PyTree:
+    """Draws without those of some chains, so that values that are not finite are never averaged."""
+    kept = np.setdiff1d(np.arange(num_chains), list(left_out))
+    return jax.tree.map(
+        lambda x: x.take_chains(kept) if isinstance(x, StoredArray) else x[kept], fields
+    )
+
+
+def warn_of_rounding(sites: Mapping[str, Array], latent: Collection[str], dtype: str) -> None:
+    """Warn of sites whose draws on disk are too coarse: spacing of `dtype` above a tenth of the spread."""
+    kind = jnp.finfo(dtype)
+    for name in latent:
+        draws = sites[name]
+        count = draws.shape[0] * draws.shape[1]
+        if (
+            not (draws.size and np.issubdtype(draws.dtype, np.floating))
+            or count < _ENOUGH_FOR_A_SPREAD
+        ):
+            continue
+        first = np.asarray(draws[:1, :1], np.float64)[0, 0]
+        total, squares = np.zeros_like(first), np.zeros_like(first)
+        step = max(1, _BLOCK * draws.shape[1] // draws.size)
+        for begin in range(0, draws.shape[1], step):
+            off = np.asarray(draws[:, begin : begin + step], np.float64) - first
+            total += off.sum((0, 1))
+            squares += (off**2).sum((0, 1))
+        off = total / count
+        spread = np.sqrt(np.maximum(squares / count - off**2, 0.0))
+        exponent = np.frexp(first + off)[1] - 1
+        spacing = np.maximum(np.ldexp(float(kind.eps), exponent), float(kind.smallest_subnormal))
+        coarse = spacing > 0.1 * spread
+        if coarse.any():
+            worst = np.unravel_index(np.argmax(spacing - 0.1 * spread), coarse.shape)
+            warnings.warn(
+                f"MCMC: draws_dtype={dtype!r} is too coarse for {coarse.sum()} of {coarse.size} numbers of "
+                f"'{name}': around {(first + off)[worst]:.4g} its values lie {spacing[worst]:.2g} apart, and "
+                f"the stored draws have a standard deviation of {spread[worst]:.2g}. Their spread on disk "
+                "is that of rounding. Run again with draws_dtype=None.",
+                stacklevel=find_stack_level(),
+            )
+
+
+def warn_of_early_end(stopped: Any, num_draws: int, planned: int, can_resume: bool) -> None:
+    """Warn that a run was interrupted, or ended before its averages were known."""
+    if stopped is None:
+        early = num_draws < planned
+        text = f"Interrupted: kept {num_draws} of {planned} draws of each chain."
+    else:
+        early, text = stopped.is_early, str(stopped)
+    if early:
+        more = " Go on with `mcmc.resume(…)`." if can_resume else ""
+        warnings.warn(f"{text}{more}", stacklevel=find_stack_level())

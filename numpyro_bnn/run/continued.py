@@ -8,7 +8,7 @@ again at the same position; a state of the same data is left as it is, and gives
 
 import warnings
 import weakref
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,88 +21,50 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.run.kernel_protocol import can_recompute
 from numpyro_bnn.storage.same_run import Facts, facts_of
 
-
-class DataFingerprint(NamedTuple):
-    """The posterior that a state belongs to.
-
-    - **target** - the model, or the kernel where it has none
-    - **facts** - structure of the arguments, and a hash of each array
-    - **others** - all other arguments, data on the host among them: the objects themselves
-    """
-
-    target: object
-    facts: Facts
-    others: tuple
-
-    def is_that_of(self, other: "DataFingerprint | None") -> bool:
-        """Whether both are certainly the same."""
-        return (
-            other is not None
-            and self.target is other.target
-            and self.facts == other.facts
-            and all(a is b or a == b for a, b in zip(self.others, other.others))
-        )
+# The posterior that a state belongs to: the model (or the kernel without one); the structure of the arguments
+# and a hash of each array; all other arguments, data on the host among them.
+Origin: TypeAlias = tuple[object, Facts, tuple]
+# Weak references to the arrays of states, and their origins, by the identity of the first array. An entry
+# goes away with that array. The random key does not count: users replace it.
+_remembered: dict[int, tuple[list[weakref.ref], Origin]] = {}
 
 
-def origin_of(sampler: MCMCKernel, args: tuple, kwargs: dict[str, Any]) -> DataFingerprint:
+def origin_of(sampler: MCMCKernel, args: tuple, kwargs: dict[str, Any]) -> Origin:
     """The posterior of a run. All arrays in memory are read, a second for some gigabytes."""
     leaves, structure = jax.tree.flatten((args, kwargs))
     is_array = [isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves]
     arrays = [leaf if a else None for leaf, a in zip(leaves, is_array)]
     others = tuple(leaf for leaf, a in zip(leaves, is_array) if not a)
     target = getattr(sampler, "model", None) or sampler
-    return DataFingerprint(target, facts_of({"data": arrays, "structure": str(structure)}), others)
-
-
-class _Remembered(NamedTuple):
-    leaves: tuple[weakref.ref, ...]
-    origin: DataFingerprint
-
-
-# States by the identity of their first array. An entry goes away with that array. The random key does not
-# count: users replace it.
-_remembered: dict[int, _Remembered] = {}
+    return target, facts_of({"data": arrays, "structure": str(structure)}), others
 
 
 def _arrays_of(state: PyTree) -> list[Any]:
-    return [
-        leaf
-        for leaf in jax.tree.leaves(_without_key(state))
-        if isinstance(leaf, jax.Array) and not is_typed_key(leaf)
-    ]
+    state = state._replace(rng_key=None) if hasattr(state, "rng_key") else state
+    leaves = jax.tree.leaves(state)
+    return [leaf for leaf in leaves if isinstance(leaf, jax.Array) and not is_typed_key(leaf)]
 
 
-def _without_key(state: PyTree) -> PyTree:
-    return state._replace(rng_key=None) if hasattr(state, "rng_key") else state
-
-
-def remember(state: PyTree, origin: DataFingerprint) -> None:
+def remember(state: PyTree, origin: Origin) -> None:
     """Remember for which data a state was made, as long as its arrays live."""
-    arrays = _arrays_of(state)
-    if arrays:
+    if arrays := _arrays_of(state):
         place = id(arrays[0])
         first = weakref.ref(arrays[0], lambda _: _remembered.pop(place, None))
-        others = (weakref.ref(array) for array in arrays[1:])
-        _remembered[place] = _Remembered((first, *others), origin)
+        _remembered[place] = ([first, *map(weakref.ref, arrays[1:])], origin)
 
 
-def remembered(state: PyTree) -> DataFingerprint | None:
+def remembered(state: PyTree) -> Origin | None:
     """The posterior that a state was made for; None for one that was changed, loaded or made elsewhere."""
     arrays = _arrays_of(state)
-    found = _remembered.get(id(arrays[0])) if arrays else None
-    if found is None or len(found.leaves) != len(arrays):
-        return None
-    same = all(known() is array for known, array in zip(found.leaves, arrays))
-    return found.origin if same else None
+    known, origin = _remembered.get(id(arrays[0]) if arrays else 0, ([], None))
+    same = len(known) == len(arrays) and all(one() is a for one, a in zip(known, arrays))
+    return origin if same else None
 
 
-def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: DataFingerprint) -> bool:
-    """Whether a run has to compute again what a given state holds of data.
-
-    :raises ValueError: for other data, if the kernel cannot compute its state again.
-    """
+def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: Origin) -> bool:
+    """Whether a run has to compute again what a given state holds of data."""
     before = None if state is None else remembered(state)
-    if state is None or origin.is_that_of(before):
+    if state is None or origin == before:
         return False
     if can_recompute(kernel):
         return True
@@ -122,10 +84,7 @@ def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: DataFingerprint) 
 
 
 def check_chains(state: PyTree | None, num_chains: int) -> None:
-    """Refuse a state of another number of chains than the run has.
-
-    :raises ValueError: naming both numbers.
-    """
+    """Refuse a state of another number of chains than the run has."""
     key = getattr(state, "rng_key", None)
     if key is None:
         return

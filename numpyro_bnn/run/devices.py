@@ -25,20 +25,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import Program
-from numpyro_bnn.potential.shared_rows import CHAIN, DATA, _shared_by
+from numpyro_bnn.potential.rows import CHAIN, DATA, _shared_by
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Padded:
-    """An array with rows of padding at its end.
+    """An array with rows of padding at its end."""
 
-    - **array** - the padded array
-    - **size** - number of rows without the padding
-    """
-
-    array: jax.Array
-    size: int = field(metadata={"static": True})
+    array: jax.Array  # The padded array
+    size: int = field(metadata={"static": True})  # Number of rows without the padding
 
 
 # The rows of one array as programs take them.
@@ -51,10 +47,7 @@ def devices_for(num_chains: int) -> int:
 
 
 class Placement:
-    """Puts chains and rows on the devices of a mesh.
-
-    :param mesh: with axes among ``"chain"`` and ``"data"``; None for the default device.
-    """
+    """Puts chains and rows on the devices of a mesh."""
 
     def __init__(self, mesh: Mesh | None) -> None:
         # A mesh with explicit axes, the default of newer JAX, needs a sharding in every operation.
@@ -62,11 +55,7 @@ class Placement:
 
     @classmethod
     def given(cls, mesh: object, num_chains: int, chain_method: object) -> "Placement":
-        """The placement for the argument `mesh` of ``MCMC``; where it is None, a rule decides.
-
-        :raises TypeError: if it is no mesh.
-        :raises ValueError: if the chains do not fit it.
-        """
+        """The placement for the argument `mesh` of ``MCMC``; where it is None, a rule decides."""
         if mesh is None:
             devices = devices_for(num_chains) if chain_method == "parallel" else 1
             return cls(
@@ -112,12 +101,7 @@ class Placement:
         return NamedSharding(self.mesh, PartitionSpec(*known))
 
     def rows(self, arrays: Sequence[Array], sizes: Collection[int]) -> list[DeviceRows]:
-        """Put data on the devices.
-
-        :param arrays: the data.
-        :param sizes: row counts; arrays with so many rows are shared out.
-        :raises ValueError: if rows are to be shared out and there is no such number.
-        """
+        """Put data on the devices."""
         if self.mesh is None:
             return [jnp.asarray(a) for a in arrays]
         shards = self.num_shards

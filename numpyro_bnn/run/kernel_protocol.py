@@ -24,21 +24,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from numpyro.infer import SA, hmc_util
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.potential.sites import Structure
-from numpyro_bnn.samplers.tempering.evidence import Tempering
 
 # Folded into the key of the pilot run: a number that no chain uses.
 _PILOT = 2**31 - 1
-
-
-def take_batch_size(kernel: MCMCKernel, structure: Structure) -> None:
-    """Give a minibatch kernel the batch size that the model names (``subsample_size=``)."""
-    if hasattr(kernel, "take_batch_size"):
-        kernel.take_batch_size(structure)
+# Windows of the mass matrix: enough for a hundred million steps.
+_MOST = 22
 
 
 def keeps_all_in_state(kernel: MCMCKernel) -> bool:
@@ -56,13 +52,6 @@ def with_inner_kernels(sampler: MCMCKernel) -> Iterator[Any]:
     for kernel in inner:
         if isinstance(kernel, MCMCKernel):
             yield from with_inner_kernels(kernel)
-
-
-def check_num_warmup(sampler: MCMCKernel, num_warmup: int) -> None:
-    """Refuse a length of warm-up with which a kernel, or one inside it, cannot do its work."""
-    for kernel in with_inner_kernels(sampler):
-        if hasattr(kernel, "check_num_warmup"):
-            kernel.check_num_warmup(num_warmup)
 
 
 def is_zero_temperature(kernel: MCMCKernel, num_steps: int) -> bool:
@@ -100,14 +89,6 @@ def can_recompute(kernel: MCMCKernel) -> bool:
     return type(kernel).refresh is not MCMCKernel.refresh
 
 
-def state_for_data(
-    kernel: MCMCKernel, state: PyTree, args: tuple, kwargs: dict[str, object]
-) -> PyTree:
-    """The state of one chain with all that it keeps of data computed anew, by a kernel that can."""
-    own = getattr(kernel, "state_for_data", kernel.refresh)
-    return own(state, args, kwargs)
-
-
 def without_counts(state: PyTree) -> PyTree:
     """A state that was given to a run, without the counts of the run that it comes from."""
 
@@ -119,6 +100,38 @@ def without_counts(state: PyTree) -> PyTree:
     )
 
 
-def evidence_of(kernel: MCMCKernel, fields: dict[str, PyTree]) -> Tempering | None:
-    """The estimate of the log evidence; None for kernels without one."""
-    return kernel.evidence_of(fields) if hasattr(kernel, "evidence_of") else None
+def windows(num_steps: jax.Array) -> jax.Array:
+    """Begin and end of each window in which HMC, NUTS and BarkerMH of NumPyro adapt, of a traced length."""
+    # NumPyro builds the windows in Python, so that each length is another program; all that it makes of them
+    # is a table of their ends. This one has more rows than windows: those after the last end at no step, -1.
+    is_short = num_steps < 150
+    first = jnp.where(is_short, 15 * num_steps // 100, 75)
+    stop = num_steps - jnp.where(is_short, num_steps // 10, 50)
+    size = jnp.where(is_short, stop - first, 25) << jnp.arange(_MOST)
+    begin = first + size - size[0]
+    # Each window is twice as long as the one before, and the last takes what is left.
+    doubles = 3 * size <= stop - begin
+    end = jnp.where(doubles, begin + size, stop)
+    is_window = jnp.roll(doubles, 1).at[0].set(num_steps >= 20)
+    end = jnp.where(is_window, end, 0)
+    start = jnp.where(num_steps < 20, num_steps, first)
+    return jnp.stack([jnp.r_[0, begin, 0], jnp.r_[start, end, 0] - 1], 1)
+
+
+def takes_traced_warmup(sampler: MCMCKernel) -> bool:
+    """Whether ``init`` is that of NumPyro or of this package: others may need a number of Python."""
+    kernels = list(with_inner_kernels(sampler))
+    homes = {type(k).init.__module__.partition(".")[0] for k in kernels}
+    # SA keeps the number where another trace finds it.
+    is_known = homes <= {"numpyro", __name__.partition(".")[0]}
+    return is_known and not any(isinstance(k, SA) for k in kernels)
+
+
+def _also_traced(build: Callable) -> Callable:
+    def build_adaptation_schedule(num_steps: Any) -> Any:
+        return (windows if isinstance(num_steps, jax.core.Tracer) else build)(num_steps)
+
+    return build_adaptation_schedule
+
+
+hmc_util.build_adaptation_schedule = _also_traced(hmc_util.build_adaptation_schedule)

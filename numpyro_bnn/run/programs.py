@@ -25,7 +25,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.run.devices import DeviceRows, Placement
-from numpyro_bnn.run.kernel_protocol import keeps_all_in_state, state_for_data
+from numpyro_bnn.run.kernel_protocol import keeps_all_in_state
 from numpyro_bnn.samplers.fields import uncorrected_block
 
 # Bytes that a draw buffer should take, and the least and most draws that it holds.
@@ -98,7 +98,9 @@ class Programs:
     def _prepare(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> None:
         """Let the kernel learn what its steps need, in the trace that it is called in."""
         if not keeps_all_in_state(self.kernel):
-            self._init(_key_of(state), init_params, arrays)
+            # Which key does not matter where nothing is executed.
+            key = getattr(state, "rng_key", jax.random.key(0))
+            self._init(key, init_params, arrays)
 
     def _refresh(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
         """States with all that they keep of data computed again."""
@@ -107,7 +109,8 @@ class Programs:
             state, init_params = chain
             args, kwargs = self._arguments(arrays)
             self._prepare(state, init_params, arrays)
-            made = state_for_data(self.kernel, state, args, kwargs)
+            renew = getattr(self.kernel, "state_for_data", self.kernel.refresh)
+            made = renew(state, args, kwargs)
             # Other types than before would compile `advance` again.
             return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), made, state)
 
@@ -118,7 +121,8 @@ class Programs:
 
         def one(chain: tuple, arrays: Sequence[DeviceRows]) -> Draws:
             state, init_params = chain
-            return self._collect(state, init_params, arrays)
+            self._prepare(state, init_params, arrays)
+            return self._collected(state, *self._arguments(arrays))
 
         shapes = jax.eval_shape(partial(self._map_chains, one), (state, init_params), arrays)
         at = 0 if self.num_chains == 1 else 1
@@ -129,11 +133,6 @@ class Programs:
             return jnp.zeros((*leaf.shape[:at], size, *leaf.shape[at:]), leaf.dtype)
 
         return jax.tree.map(zeros, shapes)
-
-    def _collect(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
-        self._prepare(state, init_params, arrays)
-        args, kwargs = self._arguments(arrays)
-        return self._collected(state, args, kwargs)
 
     def _collected(self, state: State, args: tuple, kwargs: dict[str, Any]) -> Draws:
         values = [_field(state, name, self._block) for name in self.fields]
@@ -190,40 +189,25 @@ def _draws_that_fit(draw: PyTree) -> int:
 
 
 def split_fields(fields: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Fields to collect, each once, and sites to leave out of the draws.
-
-    :param fields: dotted names of state fields, the field of the draws first; ``"~z.site"`` leaves a
-        site out.
-    """
+    """Fields to collect, each once, and sites to leave out of the draws."""
     prefix = f"~{fields[0]}."
     removed = tuple(name.removeprefix(prefix) for name in fields if name.startswith(prefix))
     return tuple(dict.fromkeys(f for f in fields if not f.startswith(prefix))), removed
 
 
 def _recorded(values: Any) -> dict[str, Any]:
-    """Check what `record` returned: a mapping of arrays by name."""
-    if not isinstance(values, Mapping):
+    """What `record` returned, if it is a mapping of arrays by name."""
+    numbers = (bool, int, float, complex, np.ndarray, np.generic, jax.Array)
+    leaves = jax.tree.leaves(dict(values)) if isinstance(values, Mapping) else []
+    wrong = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, numbers)]
+    if not leaves or wrong or not all(isinstance(name, str) for name in values):
+        keys = f" with the keys {list(values)}" if isinstance(values, Mapping) else ""
+        of = f" and values of {wrong}" if wrong else ""
         raise TypeError(
-            f"MCMC: record must return a dict of arrays, got {type(values).__name__}; nothing was "
-            "sampled. End the function with `return {'name': values}`."
+            f"MCMC: record must return a dict of arrays by name, got {type(values).__name__}{keys}{of}; "
+            "nothing was sampled. End the function with `return {'name': values}`."
         )
-    wrong = [name for name in values if not isinstance(name, str)]
-    if wrong or not jax.tree.leaves(dict(values)):
-        raise ValueError(
-            f"MCMC: record must return at least one array by name, got {_shown(values)}; nothing was "
-            "sampled. Return what to keep of each draw."
-        )
-    for path, leaf in jax.tree_util.tree_flatten_with_path(dict(values))[0]:
-        if not isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic, jax.Array)):
-            raise TypeError(
-                f"MCMC: record must return arrays, got {type(leaf).__name__} for "
-                f"{jax.tree_util.keystr(path)}; nothing was sampled. Return numbers alone."
-            )
     return dict(values)
-
-
-def _shown(values: Mapping) -> str:
-    return f"{type(values).__name__} with the keys {list(values)}"
 
 
 def _strong(leaf: Any) -> jax.Array:
@@ -254,8 +238,3 @@ def _field(state: State, name: str, block: int | None) -> Any:
             f"MCMC: extra_fields names '{name}', which the state of the kernel does not have; it has "
             f"{known}. Name one of these, or of their parts: 'adapt_state.step_size'."
         ) from error
-
-
-def _key_of(state: State) -> jax.Array:
-    """A random key of the right kind; which one does not matter where nothing is executed."""
-    return getattr(state, "rng_key", jax.random.key(0))

@@ -16,21 +16,20 @@ import jax
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.run.chain_states import ChainStates
-from numpyro_bnn.run.plan import Plan, Segment
+from numpyro_bnn.run.chain_states import ChainStates, Plan, Segment
 from numpyro_bnn.samplers.failed_chains import exploded_chains
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.storage.chunk_files import DTYPES
-from numpyro_bnn.storage.draw_store import DrawStore
-from numpyro_bnn.storage.draw_variables import Variable, variables_of
+from numpyro_bnn.storage.draw_store import DrawStore, Variable, variables_of
 from numpyro_bnn.storage.folders import (
+    FolderInUse,
+    FolderLock,
     leave_mark,
     path_of,
     refuse_nested,
     require_storage,
     require_writable,
 )
-from numpyro_bnn.storage.locks import FolderInUse, FolderLock
 from numpyro_bnn.storage.processes import Processes
 from numpyro_bnn.storage.same_run import Facts
 from numpyro_bnn.storage.stored_array import StoredArray
@@ -42,21 +41,14 @@ _UNWRITABLE = (
 
 
 class Disk(NamedTuple):
-    """The folders that a run is stored in.
+    """The folders that a run is stored in."""
 
-    - **checkpoint** - folder of checkpoints, or None
-    - **every** - steps between checkpoints, and in a chunk of draws
-    - **draws** - folder of draws; None for one inside `checkpoint`
-    - **dtype** - dtype in which draws of sites are stored; None for that of the sampler
-    - **processes** - the processes of the run
-    - **locks** - locks on the folders, which the first process holds during the run
-    """
-
-    checkpoint: Path | None
-    every: int
-    draws: Path | None
-    dtype: str | None
-    processes: Processes = Processes()
+    checkpoint: Path | None  # Folder of checkpoints, or None
+    every: int  # Steps between checkpoints, and in a chunk of draws
+    draws: Path | None  # Folder of draws; None for one inside `checkpoint`
+    dtype: str | None  # Dtype in which draws of sites are stored; None for that of the sampler
+    processes: Processes = Processes()  # The processes of the run
+    # Locks on the folders, which the first process holds during the run
     locks: tuple[FolderLock, ...] = ()
 
     @classmethod
@@ -97,14 +89,7 @@ class Disk(NamedTuple):
 
     @contextmanager
     def held(self, resumed: bool) -> Iterator[None]:
-        """Lock the folders against other runs, and refuse folders that this run must not write to.
-
-        :param resumed: whether the folders should hold a run already, or none.
-        :raises FolderInUse: if another run writes there.
-        :raises FileExistsError: if there is another run, or files of the user.
-        :raises FileNotFoundError: if there should be a run and is none.
-        :raises OSError: if the folders cannot be written.
-        """
+        """Lock the folders against other runs, and refuse folders that this run must not write to."""
         with ExitStack() as locks:
             self.processes.first(partial(self._take, locks, resumed))
             yield
@@ -145,10 +130,7 @@ class Disk(NamedTuple):
             raise
 
     def begin(self, start: Start, facts: Facts, program: Callable[[], dict[str, str]]) -> None:
-        """Store what a run is and its start, before its first step; see :meth:`Checkpoint.begin`.
-
-        :raises OSError: if another process does not see the same folders.
-        """
+        """Store what a run is and its start, before its first step; see :meth:`Checkpoint.begin`."""
         processes = self.processes
         for folder in (self.checkpoint, self.store.path):
             if folder is None:
@@ -173,10 +155,7 @@ class Disk(NamedTuple):
         self.processes.together(lambda: checkpoint.refuse_other_program(program, accept))
 
     def load(self, like: PyTree) -> tuple[PyTree, Progress] | None:
-        """The last complete states, and their steps and draws; None where there are none yet.
-
-        :param like: abstract states of the same run.
-        """
+        """The last complete states, and their steps and draws; None where there are none yet."""
         checkpoint = self._checkpoint
         # One process decides: on a shared file system others may see the newest folder later.
         last = self.processes.first(checkpoint.last_step)
@@ -187,15 +166,8 @@ class Disk(NamedTuple):
     def recorder(
         self, like: PyTree, sample_field: str, plan: Plan, done: Progress, resumed: bool
     ) -> "Recorder":
-        """The recorder that writes to these folders.
-
-        :param like: abstract draws of a chunk, (chain, draw, …) by field.
-        :param sample_field: the field that holds the sites.
-        :param plan: segments and chunks of the run.
-        :param done: steps and draws that earlier processes have stored; later draws are dropped.
-        :param resumed: whether there were earlier processes.
-        """
-        variables = variables_of(like, sample_field, 2)
+        """The recorder that writes to these folders."""
+        variables = variables_of(like, sample_field)
         chains = jax.tree.leaves(like)[0].shape[0]
         store = self.store
         checkpoint = None if self.checkpoint is None else self._checkpoint
@@ -229,14 +201,6 @@ class Recorder:
     """Writes finished chunks to disk on a thread, while the next chunk is computed.
 
     The draws of a chunk are complete on disk before the checkpoint that counts them is written.
-
-    :param store: the store of draws.
-    :param variables: its variables, in the order of the leaves of the draws.
-    :param form: pytree structure of the draws by field.
-    :param checkpoint: folder of the chain states; None to keep draws alone.
-    :param done: steps and draws that are on disk already.
-    :param processes: the processes of the run.
-    :param may_write: called before anything is written; raises if this process may not write.
     """
 
     takes_parts = False
@@ -262,10 +226,7 @@ class Recorder:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn recorder")
 
     def put(self, draws: Callable[[], PyTree] | None, states: PyTree, progress: Progress) -> None:
-        """Hand over a chunk to be written; waits until the one before is on disk.
-
-        :raises OSError: if the chunk before could not be written.
-        """
+        """Hand over a chunk to be written; waits until the one before is on disk."""
         self.wait()
         if self.processes.is_first:
             self._pending = self._pool.submit(self._write, draws, states, progress)
@@ -288,17 +249,8 @@ class Recorder:
             self.checkpoint.save(states, progress)
         self._safe = progress
 
-    def leave_out(self, states: PyTree) -> None:
-        """Record chains that exploded, in a store that an earlier release of this package wrote."""
-        if self.processes.is_first:
-            self.store.leave_out(exploded_chains(states))
-
     def wait(self) -> None:
-        """Wait until everything that was handed over is on disk.
-
-        :raises OSError: if it could not be written; the message says which draws are on disk.
-        :raises RuntimeError: in the processes that do not write, for the same reason.
-        """
+        """Wait until everything that was handed over is on disk."""
         pending, self._pending = self._pending, None
 
         def finish() -> None:
@@ -310,10 +262,7 @@ class Recorder:
 
     @contextmanager
     def saying_what_is_safe(self) -> Iterator[None]:
-        """Add to errors of the file system which steps and draws are on disk already.
-
-        :raises OSError: with the error number of the file system.
-        """
+        """Add to errors of the file system which steps and draws are on disk already."""
         try:
             yield
         except FolderInUse:
@@ -321,7 +270,7 @@ class Recorder:
         except OSError as error:
             message = f"{error.strerror or error}. {self._what_is_safe()}"
             raise OSError(error.errno, message) from error
-        except Exception as error:
+        except (RuntimeError, ValueError) as error:
             # Orbax wraps errors of the file system in its own.
             error.add_note(self._what_is_safe())
             raise

@@ -3,8 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable
-from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,23 +20,11 @@ from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import trace_and_check
-from numpyro_bnn.run.kernel_protocol import take_batch_size, with_inner_kernels
+from numpyro_bnn.run.kernel_protocol import with_inner_kernels
 from numpyro_bnn.samplers.temperature_of_kernels import refuse_unequal
 
 # Kernels of NumPyro that need all rows in every step; HMCECS is an HMCGibbs that does not.
 _ON_ALL_ROWS = (HMC, HMCGibbs, MixedHMC, BarkerMH, SA, AIES, ESS)
-
-
-class CheckedCall(NamedTuple):
-    """The arguments of a run as arrays, and the model bound to them.
-
-    - **args**, **kwargs** - arguments of the model, as arrays
-    - **fit** - the model with these arguments; None for a kernel over a potential function
-    """
-
-    args: tuple
-    kwargs: dict[str, object]
-    fit: BoundModel | None
 
 
 def check_call(
@@ -46,37 +33,25 @@ def check_call(
     chunked: bool,
     args: tuple,
     kwargs: dict[str, object],
-) -> CheckedCall:
-    """Trace the model with its data, and refuse what the kernel cannot sample correctly."""
+) -> tuple[tuple, dict[str, object], BoundModel | None]:
+    """Arguments as arrays, and the model traced with them; refuses what the kernel samples wrongly."""
     if model is None:
-        return CheckedCall(args, kwargs, None)
+        return args, kwargs, None
     arguments = as_arrays(model, args, kwargs)
     refuse_host_rows(sampler, chunked, (args, kwargs))
     model, args, kwargs, structure = trace_and_check(model, args, kwargs)
-    take_batch_size(sampler, structure)
+    if hasattr(sampler, "take_batch_size"):
+        sampler.take_batch_size(structure)
     refuse_subsampling(sampler, structure)
-    refuse_discrete(sampler, structure)
     warn_of_unused_step_size(sampler)
     refuse_blocks_of_several_temperatures(sampler)
     fit = BoundModel(model, args, kwargs, structure)
     refuse_sites_of_host_rows(fit)
-    return CheckedCall(*arguments, fit)
-
-
-def check_extra_fields(extra_fields: object) -> None:
-    """Check the argument `extra_fields` of `run`.
-
-    :raises TypeError: for anything but a list of names.
-    """
-    if not isinstance(extra_fields, (tuple, list)):
-        raise TypeError(f"extra_fields must be a tuple of names, got {extra_fields!r}.")
+    return *arguments, fit
 
 
 def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
-    """Refuse a model that subsamples under a kernel that would use one fixed minibatch for the whole run.
-
-    :raises ValueError: naming the plate.
-    """
+    """Refuse a model that subsamples under a kernel that would use one fixed minibatch for the whole run."""
     on_all_rows = getattr(sampler, "looks_at_all_rows", isinstance(sampler, _ON_ALL_ROWS))
     if isinstance(sampler, HMCECS) or not on_all_rows:
         return
@@ -91,25 +66,8 @@ def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
             )
 
 
-def refuse_discrete(sampler: MCMCKernel, structure: Structure) -> None:
-    """Refuse discrete latent sites under HMC where NumPyro cannot sum them out.
-
-    :raises ValueError: naming them.
-    """
-    discrete = [name for name in structure.latent if structure.sites[name].discrete]
-    if discrete and isinstance(sampler, HMC) and find_spec("funsor") is None:
-        raise ValueError(
-            f"{type(sampler).__name__}: the latent site(s) {discrete} are discrete, and summing them "
-            "out needs the package `funsor`, which is not installed. Install it (`pip install "
-            "funsor`), sum them out in the model, or sample them with NumPyro's DiscreteHMCGibbs."
-        )
-
-
 def refuse_blocks_of_several_temperatures(sampler: MCMCKernel) -> None:
-    """Refuse Gibbs of which some blocks are at another temperature than others.
-
-    :raises ValueError: naming a block.
-    """
+    """Refuse Gibbs of which some blocks are at another temperature than others."""
     for kernel in with_inner_kernels(sampler):
         if isinstance(kernel, Gibbs):
             refuse_unequal([part for part, _ in kernel.blocks])
@@ -171,10 +129,7 @@ def refuse_sites_of_host_rows(fit: BoundModel) -> None:
 
 
 def check_energy(fit: BoundModel, energy: Array, position: Callable[[], PyTree]) -> None:
-    """Refuse starts without a finite potential energy.
-
-    :raises ValueError: naming the chain and the sites.
-    """
+    """Refuse starts without a finite potential energy."""
     bad = np.flatnonzero(~np.isfinite(np.atleast_1d(np.asarray(energy))))
     if not bad.size:
         return

@@ -17,20 +17,18 @@ Which way is better: `lppd`, `accuracy` up; `rmse`, `crps`, `brier`,
 
 from numpyro_bnn.scores.against_targets import (
     PairedDifference,
+    Reliability,
     accuracy,
     brier,
+    coverage,
     crps,
+    expected_calibration_error,
     lppd,
     paired_difference,
-    rmse,
-    standard_error,
-)
-from numpyro_bnn.scores.calibration import (
-    Reliability,
-    coverage,
-    expected_calibration_error,
     pit,
     reliability,
+    rmse,
+    standard_error,
 )
 from numpyro_bnn.scores.distributions import (
     Uncertainty,

@@ -14,78 +14,59 @@ disk leaves the state before it intact. Nothing here is ever unpickled.
 """
 
 import json
+import logging
 import lzma
 import os
 import uuid
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from numpyro_bnn._types import PyTree
-from numpyro_bnn.storage.folders import damaged, entries, read_json
-from numpyro_bnn.storage.orbax_arrays import (
-    alone,
-    from_plain,
-    in_order,
-    named,
-    quiet_orbax,
-    shapes_of,
-    to_plain,
-    zeros_like,
-)
+from numpyro_bnn._checks import is_typed_key
+from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn.storage.folders import UNREADABLE, damaged, entries, read_json
 from numpyro_bnn.storage.same_run import EARLIER, Facts, refuse_other_facts, refuse_other_program
 
 _FORMAT = "numpyro_bnn checkpoint 3"
 
 
 class Start(NamedTuple):
-    """How a run began.
+    """How a run began."""
 
-    - **keys** - random key of each chain
-    - **init_params** - initial positions of the chains, or None
-    - **extra_fields** - names of the state fields to collect
-    - **until** - settings of the stopping rule by name, for a run until predictions are known; None for
-      a run of fixed length
-    - **at** - the inputs (and targets) at which the stopping rule judges predictions, or None
-    """
-
-    keys: jax.Array
-    init_params: PyTree
-    extra_fields: tuple[str, ...]
+    keys: jax.Array  # Random key of each chain
+    init_params: PyTree  # Initial positions of the chains, or None
+    extra_fields: tuple[str, ...]  # Names of the state fields to collect
+    # Settings of the stopping rule by name, for a run until predictions are known; None for a run of fixed
+    # length
     until: dict[str, Any] | None = None
+    # The inputs (and targets) at which the stopping rule judges predictions, or None
     at: PyTree = None
 
 
 class Progress(NamedTuple):
-    """The number of steps and draws that a run has taken.
+    """The number of steps and draws that a run has taken."""
 
-    - **steps** - steps taken so far, warm-up included
-    - **draws** - draws of each chain in the store
-    """
-
-    steps: int
-    draws: int
+    steps: int  # Steps taken so far, warm-up included
+    draws: int  # Draws of each chain in the store
 
 
 class Checkpoint:
-    """The folder of checkpoints of one run; its files are described at the head of this module.
-
-    :param directory: the folder; made when the run begins.
-    """
+    """The folder of checkpoints of one run; its files are described at the head of this module."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory).absolute()
+        self.store_path = self.directory / "draws.zarr"
+        self._header = self.directory / "run.json"
+        # The header before the run is accepted; it also marks the folder as one of this package.
+        self._draft = self.directory / "run.json.partial"
+        self._steps = self.directory / "steps"
         self._manager: Any = None
-
-    @property
-    def store_path(self) -> Path:
-        """The folder for draws inside the checkpoint."""
-        return self.directory / "draws.zarr"
 
     @property
     def holds_run(self) -> bool:
@@ -93,28 +74,12 @@ class Checkpoint:
         return self._header.exists()
 
     @property
-    def _header(self) -> Path:
-        return self.directory / "run.json"
-
-    @property
-    def _draft(self) -> Path:
-        """``run.json`` before the run is accepted; it also marks the folder as one of this package."""
-        return self.directory / "run.json.partial"
-
-    @property
-    def _steps(self) -> Path:
-        return self.directory / "steps"
-
-    @property
     def run(self) -> str | None:
         """Identifier of the run, which its store of draws repeats; None for checkpoints of older versions."""
         return self._read_header().get("run")
 
     def refuse_foreign(self) -> None:
-        """Refuse a folder with files that are not of a checkpoint.
-
-        :raises FileExistsError: naming some of the files.
-        """
+        """Refuse a folder with files that are not of a checkpoint."""
         files = entries(self.directory)
         if files and not files & {self._header.name, self._draft.name}:
             raise FileExistsError(
@@ -124,10 +89,7 @@ class Checkpoint:
             )
 
     def refuse_occupied(self) -> None:
-        """Refuse a folder that holds a run already.
-
-        :raises FileExistsError: if it does.
-        """
+        """Refuse a folder that holds a run already."""
         if self.holds_run:
             raise FileExistsError(
                 f"checkpoint={str(self.directory)!r} holds a run already. Continue it with "
@@ -135,10 +97,7 @@ class Checkpoint:
             )
 
     def require_run(self) -> None:
-        """Refuse a folder that holds no run.
-
-        :raises FileNotFoundError: if it holds none.
-        """
+        """Refuse a folder that holds no run."""
         if not self.holds_run:
             raise FileNotFoundError(
                 f"checkpoint={str(self.directory)!r} holds no run: it was ended before it stored "
@@ -151,14 +110,7 @@ class Checkpoint:
             os.replace(self._header, self._draft)
 
     def begin(self, start: Start, facts: Facts, program: Mapping[str, str]) -> None:
-        """Store what a run is and its start, before its first step.
-
-        :param start: keys, initial positions and settings.
-        :param facts: facts about settings, data and libraries.
-        :param program: ``"kernel"`` in words, and ``"program"``: the text that it lowers to.
-        :raises FileExistsError: if the folder holds a run already.
-        :raises TypeError: if the initial positions have a structure that only pickle could store.
-        """
+        """Store what a run is and its start, before its first step."""
         import orbax.checkpoint as ocp
 
         self.refuse_occupied()
@@ -176,7 +128,7 @@ class Checkpoint:
                 "checkpoint=: the names of sites must be valid Unicode, and those of the starts are "
                 f"not: one cannot be stored ({list(start.init_params)!a}). Rename it in the model."
             ) from error
-        plain, kinds = to_plain(leaves)
+        plain, kinds = _to_plain(leaves)
         content = {
             "format": _FORMAT,
             "run": uuid.uuid4().hex,
@@ -185,28 +137,26 @@ class Checkpoint:
             "program": b64encode(lzma.compress(program["program"].encode())).decode(),
             "extra_fields": start.extra_fields,
             "until": start.until,
-            "start": {"form": form, "kinds": kinds, "shapes": shapes_of(plain)},
+            "start": {
+                "form": form,
+                "kinds": kinds,
+                "shapes": [(list(x.shape), str(x.dtype)) for x in plain],
+            },
         }
         self.directory.mkdir(parents=True, exist_ok=True)
         self._draft.write_text(json.dumps(content, indent=1))
-        with quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=alone()) as writer:
-            writer.save(self.directory / "start", named(plain), force=True)
+        with _quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=_alone()) as writer:
+            writer.save(self.directory / "start", _named(plain), force=True)
         os.replace(self._draft, self._header)
 
     def read_start(self, facts: Facts, accept: Collection[str] | None = None) -> Start:
-        """How the stored run began.
-
-        :param facts: facts about the run that would continue it.
-        :param accept: names in which the two runs may differ; None for callers without such an argument.
-        :raises FileNotFoundError: if nothing was stored.
-        :raises ValueError: if the stored run is another one, naming what differs, or files are damaged.
-        """
+        """How the stored run began."""
         self.require_run()
         content = self._read_header()
         refuse_other_facts(self.directory, content, facts, accept)
         try:
             keys, init_params, at = self._read_leaves(content["start"])
-        except Exception as error:  # damaged files may raise anything
+        except UNREADABLE as error:
             raise ValueError(
                 f"The start of the run in {self.directory} cannot be read; {self._header} or a file in "
                 f"{self.directory / 'start'} is damaged ({type(error).__name__}: {error}). {self._safe}"
@@ -217,10 +167,7 @@ class Checkpoint:
     def refuse_other_program(
         self, program: Mapping[str, str], accept: Collection[str] | None = None
     ) -> None:
-        """Refuse to continue the stored run with another program than it began with.
-
-        :raises ValueError: showing where the two differ, or if the file is damaged.
-        """
+        """Refuse to continue the stored run with another program than it began with."""
         content = self._read_header()
         if content["format"] in EARLIER:
             return
@@ -236,13 +183,13 @@ class Checkpoint:
         import orbax.checkpoint as ocp
 
         target = [np.zeros(shape, kind) for shape, kind in start["shapes"]]
-        with quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=alone()) as reader:
-            found = reader.restore(self.directory / "start", named(target))
+        with _quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=_alone()) as reader:
+            found = reader.restore(self.directory / "start", _named(target))
         form = jax.tree_util.PyTreeDef.deserialize_using_proto(
             jax.tree_util.default_registry, bytes.fromhex(start["form"])
         )
-        plain = in_order(found, target)
-        keys, init_params, *more = jax.tree.unflatten(form, from_plain(plain, start["kinds"]))
+        plain = _in_order(found, target)
+        keys, init_params, *more = jax.tree.unflatten(form, _from_plain(plain, start["kinds"]))
         if not more:  # stored before there was a stopping rule
             return keys, init_params, None
         # The inputs of the stopping rule stay on the host in their own precision: a device would round them.
@@ -279,32 +226,24 @@ class Checkpoint:
         """Store the complete states of all chains; until that is done the last checkpoint is kept."""
         import orbax.checkpoint as ocp
 
-        plain, kinds = to_plain(jax.tree.leaves(states))
+        plain, kinds = _to_plain(jax.tree.leaves(states))
         args = ocp.args.Composite(
-            state=ocp.args.StandardSave(named(plain)),
+            state=ocp.args.StandardSave(_named(plain)),
             progress=ocp.args.JsonSave({**progress._asdict(), "kinds": kinds}),
         )
-        with quiet_orbax():
+        with _quiet_orbax():
             self._open().save(progress.steps, args=args, force=True)
 
     def last_step(self) -> int | None:
-        """The step at which complete states were last stored; None where there are none yet.
-
-        :raises ValueError: if the files that list the stored steps are damaged.
-        """
+        """The step at which complete states were last stored; None where there are none yet."""
         try:
             return self._open().latest_step()
-        except Exception as error:  # damaged files may raise anything
+        except UNREADABLE as error:
             steps = [int(p.name) for p in self._steps.iterdir() if p.name.isdigit()]
             raise self._unreadable(max(steps, default=0), error) from error
 
     def load(self, like: PyTree, step: int) -> tuple[PyTree, Progress]:
-        """The complete states of all chains, and the numbers of steps and draws taken before them.
-
-        :param like: abstract states of the same run, for structure, shapes and dtypes.
-        :param step: the step at which they were stored.
-        :raises ValueError: if the stored states are those of another version, or damaged.
-        """
+        """The complete states of all chains, and the numbers of steps and draws taken before them."""
         import orbax.checkpoint as ocp
 
         leaves, structure = jax.tree.flatten(like)
@@ -316,14 +255,15 @@ class Checkpoint:
                 "are untouched: read them with `bnn.load`. Finish this run with the version that began it, "
                 "or begin another one in another folder."
             )
-        plain = zeros_like(leaves)
-        args = ocp.args.Composite(state=ocp.args.StandardRestore(named(plain)))
+        shapes = [jax.eval_shape(jax.random.key_data, x) if is_typed_key(x) else x for x in leaves]
+        plain = [np.zeros(x.shape, x.dtype) for x in shapes]
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(_named(plain)))
         try:
-            with quiet_orbax():
+            with _quiet_orbax():
                 found = self._open().restore(step, args=args).state
-            restored = from_plain(in_order(found, plain), kinds)
+            restored = _from_plain(_in_order(found, plain), kinds)
             return jax.tree.unflatten(structure, restored), progress
-        except Exception as error:  # damaged files may raise anything
+        except UNREADABLE as error:
             raise self._unreadable(step, error) from error
 
     def _load_progress(self, step: int) -> tuple[Progress, list[str | None]]:
@@ -332,13 +272,13 @@ class Checkpoint:
 
         args = ocp.args.Composite(progress=ocp.args.JsonRestore())
         try:
-            with quiet_orbax():
+            with _quiet_orbax():
                 found = self._open().restore(step, args=args).progress
             progress = Progress(*(int(found[name]) for name in Progress._fields))
             if progress.steps != step or not 0 <= progress.draws <= step:
                 raise ValueError(f"it tells {progress}")
             return progress, list(found["kinds"])
-        except Exception as error:  # damaged files may raise anything
+        except UNREADABLE as error:
             raise self._unreadable(step, error) from error
 
     def _unreadable(self, step: int, error: Exception) -> ValueError:
@@ -364,10 +304,57 @@ class Checkpoint:
                 max_to_keep=2,
                 enable_async_checkpointing=False,
                 create=False,
-                multiprocessing_options=alone(),
+                multiprocessing_options=_alone(),
             )
-            with quiet_orbax():
+            with _quiet_orbax():
                 self._manager = ocp.CheckpointManager(
                     self._steps, options=options, item_names=("state", "progress")
                 )
         return self._manager
+
+
+def _alone() -> Any:
+    """Options of orbax for one process that writes, or reads, without waiting for the others."""
+    import orbax.checkpoint as ocp
+
+    here = jax.process_index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"process_{here}"
+    )
+
+
+def _named(leaves: Sequence[Array]) -> dict[str, Array]:
+    """Leaves by their position as text: orbax stores mappings with text keys, and no empty arrays."""
+    return {str(i): leaf for i, leaf in enumerate(leaves) if leaf.size}
+
+
+def _in_order(found: Mapping[str, Array], like: Sequence[Array]) -> list[Array]:
+    """The leaves that `named` was given, from what orbax restored; empty ones as in `like`."""
+    return [found[str(i)] if leaf.size else leaf for i, leaf in enumerate(like)]
+
+
+def _to_plain(leaves: Sequence[Array]) -> tuple[list[np.ndarray], list[str | None]]:
+    """Leaves as NumPy arrays, and for each that was a typed random key the kind of the key."""
+    kinds = [str(jax.random.key_impl(x)) if is_typed_key(x) else None for x in leaves]
+    plain = [jax.random.key_data(x) if kind else x for x, kind in zip(leaves, kinds)]
+    return [np.asarray(x) for x in plain], kinds
+
+
+def _from_plain(leaves: Sequence[Array], kinds: list[str | None]) -> list[jax.Array]:
+    """The leaves that `to_plain` was given: arrays of JAX, and keys of their own kinds."""
+    return [
+        jnp.asarray(x) if kind is None else jax.random.wrap_key_data(jnp.asarray(x), impl=kind)
+        for x, kind in zip(leaves, kinds)
+    ]
+
+
+@contextmanager
+def _quiet_orbax() -> Iterator[None]:
+    """Silence the warnings that orbax logs about its own waiting."""
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

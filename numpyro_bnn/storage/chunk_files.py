@@ -26,14 +26,7 @@ _COMPRESSION: dict[str, Any] = {"cname": "lz4", "clevel": 1}
 def layout(
     kind: np.dtype, wanted: str | None, chains: int, draws: int, shape: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Chunk shape, dtype and compression of an array of draws: arguments of zarr's ``create_array``.
-
-    :param kind: dtype of the draws as they were sampled.
-    :param wanted: one of `DTYPES`, to store floating-point draws in; None keeps their dtype.
-    :param chains: number of chains, all in one chunk.
-    :param draws: draws in a chunk.
-    :param shape: shape of one draw of the variable.
-    """
+    """Chunk shape, dtype and compression of an array of draws: arguments of zarr's ``create_array``."""
     from zarr.codecs import BloscCodec, Crc32cCodec
 
     stored = np.dtype(kind) if kind != jnp.bfloat16 else np.dtype(np.float32)
@@ -60,11 +53,7 @@ def _chunk_shape(chains: int, draws: int, shape: tuple[int, ...], itemsize: int)
 
 
 class DrawFiles:
-    """The files of one zarr array: one file a chunk, or several, split along the first axis of a draw.
-
-    :param folder: the folder of the array.
-    :raises ValueError: if the file that describes it is missing or damaged.
-    """
+    """The files of one zarr array: one file a chunk, or several, split along the first axis of a draw."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -95,11 +84,7 @@ class DrawFiles:
         return [folder.joinpath(*map(str, inner)) for inner in np.ndindex(*counts)]
 
     def are_whole(self, chunk: int, with_checksums: bool) -> bool:
-        """Whether no file of a chunk is missing, cut short or changed.
-
-        :param chunk: number of the chunk.
-        :param with_checksums: whether to read the files and compare their checksums, not only their sizes.
-        """
+        """Whether no file of a chunk is missing, cut short or changed."""
         size = int(np.prod(self._lengths)) * self._kind.itemsize + _CHECKSUM_BYTES
         for path in self._paths(chunk):
             found = path.stat().st_size if path.is_file() else 0
@@ -110,10 +95,7 @@ class DrawFiles:
         return True
 
     def require(self, draws: slice) -> None:
-        """Refuse to read draws of which a file is missing or cut short: zarr would give zeros.
-
-        :raises ValueError: naming the chunk.
-        """
+        """Refuse to read draws of which a file is missing or cut short: zarr would give zeros."""
         for chunk in range(draws.start // self._lengths[1], -(-draws.stop // self._lengths[1])):
             if not self.are_whole(chunk, with_checksums=False):
                 raise ValueError(
@@ -121,12 +103,7 @@ class DrawFiles:
                 )
 
     def write(self, chunk: int, values: np.ndarray) -> None:
-        """Write the files of a chunk.
-
-        :param chunk: number of the chunk.
-        :param values: draws (chain, draw, …); the last chunk may hold fewer.
-        :raises ValueError: if a draw is too large for the dtype of the file.
-        """
+        """Write the files of a chunk."""
         crc32c = _crc32c()
         values = self._rounded(values)
         for part, path in enumerate(self._paths(chunk)):

@@ -5,34 +5,122 @@ The store holds two groups named as in ArviZ, ``posterior`` (one variable a site
 the metadata (``zarr.json``, each file replaced atomically) count it. So readers see complete draws only,
 and when the process is killed, all draws that were counted are intact. Only draws stored as bfloat16 are
 compressed. Every chunk ends in a checksum, and reading a damaged chunk raises an error that says which
-draws are intact.
+draws are intact. A site becomes a folder, a variable of an xarray dataset, whose axes have names too, and one
+of a netCDF file. Each of these accepts most names, and fails at some late: others are refused at once.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.not_finite import first_bad_draws, not_finite
+from numpyro_bnn.priors.axis_names import dims_of, variable_name
 from numpyro_bnn.storage.chunk_files import DrawFiles, layout
-from numpyro_bnn.storage.draw_variables import POSTERIOR, STATS, Variable, axes_of
-from numpyro_bnn.storage.folders import damaged, entries, read_json
+from numpyro_bnn.storage.folders import UNREADABLE, damaged, entries, read_json
 from numpyro_bnn.storage.stored_array import StoredArray
 
 FORMAT = "numpyro_bnn draws on disk 1"
 _SAFE = "The draws in its subfolders are untouched; restore the file from a copy."
 
 
-class DrawStore:
-    """The draws of one run on disk; the head of this module describes the folder.
+# The two groups of a store, named as ArviZ names them.
+POSTERIOR, STATS = "posterior", "sample_stats"
+# Bytes of the name of a folder, on the file systems in use.
+_LONGEST = 255
 
-    :param path: the folder.
-    :param guard: called before any metadata are written; raises if this process may not write.
-    """
+
+class Variable(NamedTuple):
+    """One array of the store."""
+
+    group: str  # ``"posterior"`` or ``"sample_stats"``
+    name: str  # Its name in the file
+    source: str  # Name of the site or state field; for a pytree, with the path of the leaf
+    shape: tuple[int, ...]  # Shape of one draw
+    dtype: np.dtype  # Dtype of the draws as they were sampled
+
+
+def variables_of(draws: Mapping[str, PyTree], sample_field: str) -> list[Variable]:
+    """The variables to store for the fields that a run collects, in the order of the leaves."""
+    found = []
+    for path, leaf in jax.tree_util.tree_flatten_with_path(dict(draws))[0]:
+        field, *rest = (jax.tree_util.keystr((part,), simple=True) for part in path)
+        own = field == sample_field
+        source = ".".join(rest or ["x"]) if own else ".".join([field, *rest])
+        group = POSTERIOR if own else STATS
+        shape = tuple(leaf.shape[2:])
+        found.append(Variable(group, variable_name(source), source, shape, leaf.dtype))
+    for group in (POSTERIOR, STATS):
+        alike = [v for v in found if v.group == group]
+        axes = [axis for names in axes_of(alike) for axis in names]
+        refuse_names("MCMC", {v.source: v.name for v in alike}, axes, on_disk=True)
+    return found
+
+
+def axes_of(variables: list[Variable]) -> list[list[str]]:
+    """Names of the axes of each variable of one group, beside (chain, draw)."""
+    named = dims_of({v.source: v.shape for v in variables if v.group == POSTERIOR})
+    return [
+        (named[v.source] if v.group == POSTERIOR else [])
+        or [f"{v.name}.axis_{i}" for i in range(len(v.shape))]
+        for v in variables
+    ]
+
+
+def refuse_names(
+    owner: str, names: Mapping[str, str], axes: Iterable[str], on_disk: bool = False
+) -> None:
+    """Refuse names under which a site cannot be written, or not be read again; by site."""
+    sites: dict[str, str] = {}
+    axes = {"chain", "draw", *axes}
+    for site, name in names.items():
+        why = _fault(name, axes) or (_fault_on_disk(name) if on_disk else "")
+        if why:
+            raise ValueError(
+                f"{owner}: the site {site!r} cannot be stored under {name!r}, {why}. Rename it in the "
+                "model."
+            )
+        if name in sites:
+            raise ValueError(
+                f"{owner}: the sites {sites[name]!r} and {site!r} would be stored under one name, "
+                f"{name!r}. Rename one in the model."
+            )
+        sites[name] = site
+
+
+def _fault(name: str, axes: set[str]) -> str:
+    """The reason why ArviZ or netCDF cannot hold a name; empty where they can."""
+    if name in ("", ".", ".."):
+        return "which is no name to a file system"
+    if name in axes:
+        return "which is the name of an axis of the draws"
+    if "\0" in name:
+        return "because names in files end at a null character"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "which is no valid Unicode"
+    return ""
+
+
+def _fault_on_disk(name: str) -> str:
+    if name == "zarr.json":
+        return "which is the name of a file of zarr"
+    if "\\" in name:
+        return "because a backslash means a subfolder"
+    if len(name.encode()) > _LONGEST:
+        return f"because it has {len(name.encode())} bytes, and the limit is {_LONGEST}"
+    return ""
+
+
+class DrawStore:
+    """The draws of one run on disk; the head of this module describes the folder."""
 
     def __init__(self, path: str | Path, guard: Callable[[], None] = lambda: None) -> None:
         self.path = Path(path)
@@ -45,18 +133,12 @@ class DrawStore:
         return (self.path / "zarr.json").exists() and not self._read_about().get("unfinished")
 
     def refuse_foreign(self) -> None:
-        """Refuse a folder with files that are not of a store of draws.
-
-        :raises FileExistsError: if it has any.
-        """
+        """Refuse a folder with files that are not of a store of draws."""
         if not (self.path / "zarr.json").exists():
             self.refuse_occupied()
 
     def refuse_occupied(self) -> None:
-        """Refuse a folder that is not empty.
-
-        :raises FileExistsError: if it is not.
-        """
+        """Refuse a folder that is not empty."""
         if entries(self.path):
             raise FileExistsError(
                 f"draws={str(self.path)!r} exists and is not empty. Choose another folder, continue "
@@ -64,11 +146,7 @@ class DrawStore:
             )
 
     def refuse_other(self, run: str | None) -> None:
-        """Refuse a folder that holds anything but the draws of one run.
-
-        :param run: identifier of that run; None for runs of older versions, which had none.
-        :raises FileExistsError: if there are other draws, or other files.
-        """
+        """Refuse a folder that holds anything but the draws of one run."""
         found = entries(self.path)
         if not found:
             return
@@ -93,16 +171,7 @@ class DrawStore:
         dtype: str | None,
         run: str | None = None,
     ) -> None:
-        """Create an empty store and open it for writing.
-
-        :param variables: the arrays to store.
-        :param chains: number of chains.
-        :param num_draws: number of draws of each chain that the arrays can hold.
-        :param chunk: draws of each chain in one chunk.
-        :param dtype: dtype in which floating-point draws are stored; None keeps their dtype.
-        :param run: identifier of the run. A store that the same run did not complete is made anew.
-        :raises FileExistsError: if the folder holds anything else.
-        """
+        """Create an empty store and open it for writing."""
         import zarr
 
         self.refuse_other(run)
@@ -151,10 +220,7 @@ class DrawStore:
         self._commit(about)
 
     def append(self, variables: list[Variable], leaves: list[np.ndarray]) -> None:
-        """Add a chunk of draws of every chain; only the last one of a run may be short.
-
-        :param leaves: arrays (chain, draw, …), in the order of `variables`.
-        """
+        """Add a chunk of draws of every chain; only the last one of a run may be short."""
         self._guard()
         about = self.about
         begin = about["num_draws"]
@@ -197,10 +263,7 @@ class DrawStore:
         _replace(self.path / "zarr.json", _group(about, dict(sorted(known.items()))))
 
     def leave_out(self, failed: Mapping[int, str]) -> None:
-        """Record chains to leave out of averages although their draws are finite.
-
-        :param failed: the reason by chain; seen in draws that are about to be added.
-        """
+        """Record chains to leave out of averages although their draws are finite."""
         about = self.about
         new = {str(chain): why for chain, why in failed.items()}
         new = {chain: why for chain, why in new.items() if chain not in about["left_out"]}
@@ -224,10 +287,7 @@ class DrawStore:
 
     @property
     def about(self) -> dict[str, Any]:
-        """The attributes of the store: format, number of draws, chunk length, chains to leave out.
-
-        :raises ValueError: if the folder is no store of draws of this package, or damaged.
-        """
+        """The attributes of the store: format, number of draws, chunk length, chains to leave out."""
         about = self._read_about()
         if about.get("unfinished"):
             raise ValueError(
@@ -278,18 +338,12 @@ class DrawStore:
                 found[group, array.attrs["source"]] = StoredArray(
                     array, self, files, about.get("run"), first=about["dropped"]
                 )
-        except Exception as error:  # zarr does not document what it raises for senseless metadata
+        except UNREADABLE as error:
             raise damaged(self.path / "zarr.json", error, _SAFE) from error
         return found
 
     def check(self, num_draws: int, to_continue: bool = False) -> None:
-        """Refuse a store with files missing or cut short: zarr would read a missing one as zeros.
-
-        :param num_draws: draws of each chain that should be whole.
-        :param to_continue: whether a run is to be continued in the store: then every file is read and
-            its checksum compared.
-        :raises ValueError: saying which draws are whole, and how to read them.
-        """
+        """Refuse a store with files missing or cut short: zarr would read a missing one as zeros."""
         if self._first_sound(to_continue) >= num_draws:
             return
         sound = min(num_draws, self.num_sound)

@@ -21,12 +21,9 @@ _MESSAGE_BYTES = 8192
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run; every one of them calls every method, in the same order.
+    """The processes of a run; every one of them calls every method, in the same order."""
 
-    - **several** - whether there are more than this one
-    """
-
-    several: bool = False
+    several: bool = False  # Whether there are more than this one
 
     @property
     def is_first(self) -> bool:
@@ -38,23 +35,14 @@ class Processes:
         return yes if not self.several else any(self._gathered(bool(yes)))
 
     def first(self, work: Callable[[], T]) -> T:
-        """Run a function in the first process only, and give its result to all.
-
-        :param work: returns a value that JSON can hold.
-        :return: the value that `work` returned in the first process.
-        :raises RuntimeError: in the other processes, if `work` raised an error in the first.
-        """
+        """Run a function in the first process only, and give its result to all."""
         if not self.several:
             return work()
         results = self._worked(work if self.is_first else lambda: None)
         return results[0]
 
     def together(self, work: Callable[[], T]) -> T:
-        """Run a function in every process, and raise in all if it fails in one.
-
-        :return: the value that `work` returned in this process.
-        :raises RuntimeError: if `work` raised an error in another process, with its message.
-        """
+        """Run a function in every process, and raise in all if it fails in one."""
         if not self.several:
             return work()
         kept: list[T] = []

@@ -38,10 +38,7 @@ _MOST = 8
 
 
 def facts_of(values: PyTree) -> Facts:
-    """Facts about settings and data, by dotted path.
-
-    :param values: nested dicts and lists of plain values, functions and arrays.
-    """
+    """Facts about settings and data, by dotted path."""
     leaves = jax.tree_util.tree_leaves_with_path(values, is_leaf=lambda leaf: leaf is None)
     return {jax.tree_util.keystr(p, simple=True, separator="."): _fact(leaf) for p, leaf in leaves}
 
@@ -86,12 +83,7 @@ def environment() -> Facts:
 
 
 def check_accept(accept: object) -> Collection[str]:
-    """Refuse an `accept` that is no list of names, or that names a setting the stored files depend on.
-
-    :param accept: the argument of `resume`.
-    :raises TypeError: for anything but a list of names.
-    :raises ValueError: for a setting in which a resumed run cannot differ.
-    """
+    """Refuse an `accept` that is no list of names, or that names a setting the stored files depend on."""
     if not isinstance(accept, (list, tuple, set, frozenset)) or not all(
         isinstance(name, str) and name for name in accept
     ):
@@ -111,14 +103,7 @@ def check_accept(accept: object) -> Collection[str]:
 def refuse_other_facts(
     directory: Path, content: Mapping[str, Any], now: Facts, accept: Collection[str] | None
 ) -> None:
-    """Refuse to continue the stored run with other settings, data or libraries.
-
-    :param directory: the folder of the checkpoint.
-    :param content: content of ``run.json``.
-    :param now: facts about the run that would continue it.
-    :param accept: names in which the two runs may differ; None for callers without such an argument.
-    :raises ValueError: naming the facts that differ.
-    """
+    """Refuse to continue the stored run with other settings, data or libraries."""
     before = content["facts"]
     if content["format"] in EARLIER:
         warnings.warn(
@@ -144,12 +129,7 @@ def refuse_other_program(
     now: Mapping[str, str],
     accept: Collection[str] | None,
 ) -> None:
-    """Refuse to continue the stored run with another program.
-
-    :param before: ``"kernel"`` in words and ``"program"`` as text, of the stored run.
-    :param now: those of the run that would continue it.
-    :raises ValueError: showing where the two differ.
-    """
+    """Refuse to continue the stored run with another program."""
     if before["program"] == now["program"] or "program" in (accept or ()):
         return
     lines = [

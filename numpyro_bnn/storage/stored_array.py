@@ -1,8 +1,7 @@
 """Draws on disk as an array whose values are read when they are indexed."""
 
 import tempfile
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,20 +12,6 @@ from numpyro_bnn.storage.chunk_files import DrawFiles
 _IN_MEMORY = 2**26
 
 
-class Store(Protocol):
-    """The part of a store of draws that one of its arrays uses."""
-
-    path: Path
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """The attributes of the store, read anew."""
-
-    @property
-    def num_sound(self) -> int:
-        """Draws of each chain that are neither missing nor damaged."""
-
-
 class StoredArray:
     """Draws of one variable on disk, shaped (chain, draw, …), read when they are indexed.
 
@@ -35,7 +20,7 @@ class StoredArray:
     (and a list of chains).
 
     :param array: the zarr array.
-    :param store: the store that holds it.
+    :param store: the :class:`~numpyro_bnn.storage.draw_store.DrawStore` that holds it.
     :param files: the files of the array.
     :param run: identifier of the run that the draws are of.
     :param chains: numbers of the chains to show; None for all.
@@ -45,7 +30,7 @@ class StoredArray:
     def __init__(
         self,
         array: Any,
-        store: Store,
+        store: Any,
         files: DrawFiles,
         run: str | None,
         chains: ArrayLike | None = None,
@@ -132,7 +117,12 @@ def _reads_a_part(index: tuple, ndim: int) -> bool:
     if not 2 <= len(index) <= ndim:
         return False
     chains, *rest = index
-    return (_is_plain(chains) or _is_list_of_numbers(chains)) and all(map(_is_plain, rest))
+    if isinstance(chains, (list, np.ndarray)):
+        chains = np.asarray(chains)
+        is_known = chains.ndim == 1 and chains.dtype.kind in "iu"
+    else:
+        is_known = _is_plain(chains)
+    return is_known and all(map(_is_plain, rest))
 
 
 def _is_plain(part: Any) -> bool:
@@ -141,22 +131,12 @@ def _is_plain(part: Any) -> bool:
     return isinstance(part, (int, np.integer)) and not isinstance(part, bool)
 
 
-def _is_list_of_numbers(part: Any) -> bool:
-    if not isinstance(part, (list, np.ndarray)):
-        return False
-    array = np.asarray(part)
-    return array.ndim == 1 and array.dtype.kind in "iu"
-
-
 def read_by_scalar(array: StoredArray) -> np.ndarray:
     """All draws of a site in an order in which the draws of one scalar can be read quickly.
 
     Statistics over draws need all draws of a few scalars, and a store keeps all scalars of a few draws
     together. So the draws are copied, a block at a time, to a temporary file in which the draws of a
     scalar are contiguous; it is mapped into memory, and deleted with the result.
-
-    :param array: draws on disk.
-    :return: (chain, draw, …) in single or double precision; memory-mapped where it is large.
     """
     chains, num_draws, *shape = array.shape
     kind = np.float32 if array.dtype == np.float16 else array.dtype

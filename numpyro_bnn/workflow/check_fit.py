@@ -1,4 +1,4 @@
-"""Whether a model fits its data, in one call: :func:`check_fit`."""
+"""Whether a model fits its data, in one call, and whether rows are those that were fitted."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -6,23 +6,34 @@ from typing import Any
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.stats import betabinom, binom
 
 from numpyro_bnn import scores
 from numpyro_bnn._checks import check_key
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost
-from numpyro_bnn.data.fingerprints import fingerprint, is_same
-from numpyro_bnn.data.row_hashes import KNOWN_ROWS
+from numpyro_bnn.data.fingerprints import (
+    KNOWN_ROWS,
+    SeenRows,
+    fingerprint,
+    is_same,
+    row_hashes,
+    seen_rows,
+)
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.fit_check.calibration import Calibration, of_classes, of_distribution
-from numpyro_bnn.fit_check.loo import LeaveOneOut, leave_one_out
-from numpyro_bnn.fit_check.quantities import of_labels, of_residuals
-from numpyro_bnn.fit_check.record import FitCheck, HeldOut, on_weights
+from numpyro_bnn.fit_check.loo import (
+    Calibration,
+    LeaveOneOut,
+    leave_one_out,
+    of_classes,
+    of_distribution,
+)
+from numpyro_bnn.fit_check.record import FitCheck, HeldOut, of_labels, of_residuals, on_weights
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, targets_of
-from numpyro_bnn.posterior.loo_preconditions import (
+from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, model_of, targets_of
+from numpyro_bnn.posterior.leave_one_out import (
     why_densities_are_of_priors,
     why_not_the_posterior,
     why_rows_count_otherwise,
@@ -31,13 +42,13 @@ from numpyro_bnn.posterior.predictions import predict_with, separate_at
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import (
     TrainingData,
+    as_observed,
     holds_host_rows,
     observed_targets,
     refuse_moving,
     training_data,
 )
 from numpyro_bnn.samplers.suspects import named_elsewhere
-from numpyro_bnn.workflow.training_rows import refuse_new_rows
 
 # Samplers without a Metropolis correction.
 _UNADJUSTED = ("SGLD", "PSGLD", "SGHMC", "BAOAB", "SGNHT", "MCLMC", "SGMCMC")
@@ -291,3 +302,86 @@ def _calibration(
     # The distribution function of a count jumps by its probability. Hidden rows may have no target.
     jumps = np.exp(predictions.log_likelihood(y)[..., rows].astype(np.float64))
     return of_distribution(loo, cdf, jumps)
+
+
+# Equal rows are put down to chance only where that is likelier than this.
+_CHANCE = 1e-4
+
+
+def refuse_training_rows(owner: str, fitted: Any, x: PyTree, y: ArrayLike) -> None:
+    """Refuse rows of inputs and targets of which too many equal a training row."""
+    for rows in _compared(owner, fitted, x, y):
+        distinct, counts = np.unique(np.array(rows.fitted), return_counts=True)
+        seen = int(np.isin(np.array(rows.given), distinct).sum())
+        if _chance_of(seen, len(rows.given), counts) < _CHANCE:
+            few = "" if rows.share == 1 else f", of which {rows.share:.2g} are known"
+            raise ValueError(
+                f"{owner}: {seen} of {len(rows.given)} calibration rows are training rows of this run{few}, "
+                "which fits them better than it fits new rows. Give rows that were held out before the fit."
+            )
+
+
+def _chance_of(seen: int, given: int, counts: np.ndarray) -> float:
+    """Probability that `seen` or more new rows equal a training row, where rows repeat as in training."""
+    # The share of rows that repeat is known from the training rows alone, as the share of those that equal
+    # another one: a beta distribution, and pairs, of which both rows count, tell half as much.
+    alone = counts[counts == 1].sum()
+    repeated, in_pairs = counts[counts > 1].sum(), counts[counts == 2].sum()
+    weight = (alone + 1) / (alone + in_pairs + 1)
+    return float(betabinom.sf(seen - 1, given, (repeated + 1) * weight, (alone + 1) * weight))
+
+
+def refuse_new_rows(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) -> None:
+    """Refuse rows of inputs and targets that are not among the training rows."""
+    found = [
+        (rows, np.isin(np.array(rows.given), np.array(rows.fitted)))
+        for rows in _compared(owner, fitted, x, y, site)
+    ]
+    if not found:
+        return
+    # The candidate for the target that agrees with most rows.
+    rows, known = max(found, key=lambda pair: pair[1].sum())
+    new = np.flatnonzero(~known)
+    if rows.share == 1:
+        told = f"{new.size} of {len(known)} rows, such as row {new[0]}, are" if new.size else ""
+    else:
+        unlikely = binom.cdf(known.sum(), len(known), rows.share) < _CHANCE
+        told = f"most of these {len(known)} rows are" if unlikely else ""
+    if told:
+        raise ValueError(
+            f"{owner}: {told} no training rows of this run, and leave-one-out is about the rows that were "
+            "fitted. Leave x and y out, or score new rows by `bnn.scores.lppd`."
+        )
+
+
+def _compared(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) -> list[SeenRows]:
+    """Fingerprints of training rows and of the rows given; none where they cannot be compared."""
+    model = model_of(fitted)
+    data = training_data(owner, model, fitted)
+    if data.x is None:
+        return _noted_with_draws(held_by(fitted, "draws") or fitted, x, y)
+    targets = [value for name, value in data.observed.items() if site in (None, name)]
+    if len(targets) == 1:
+        y = as_observed(owner, fitted, model, x, y, site)
+    # If the given target is one of several, only inputs are compared.
+    known = (data.x, *targets) if len(targets) == 1 else (data.x,)
+    leaves = [
+        jax.tree.leaves(as_arrays(model, values, {})[0]) for values in (known, (x, y)[: len(known)])
+    ]
+    if not _are_comparable(*leaves):
+        return []
+    trained, given = row_hashes(*leaves)
+    return [SeenRows(trained, given)]
+
+
+def _noted_with_draws(draws: Any, x: Any, y: Any) -> list[SeenRows]:
+    if not isinstance(draws, Draws) or KNOWN_ROWS not in draws.info:
+        return []
+    given = (jax.tree.leaves(one) for one in as_arrays(draws.model, (x, y), {})[0])
+    return seen_rows(draws.info[KNOWN_ROWS], *given)
+
+
+def _are_comparable(fitted: list[Any], new: list[Any]) -> bool:
+    """Whether both are arrays in memory with rows of the same shapes; `predict` tells of other columns."""
+    arrays = all(isinstance(leaf, (np.ndarray, jax.Array)) and leaf.ndim for leaf in fitted + new)
+    return arrays and [np.shape(f)[1:] for f in fitted] == [np.shape(n)[1:] for n in new]

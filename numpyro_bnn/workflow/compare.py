@@ -3,18 +3,23 @@
 import copy
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from numpyro.infer import NUTS
+from numpy.typing import ArrayLike
+from numpyro.infer import HMC, NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_bnn import scores
+from numpyro_bnn._html import Grid, html_of
+from numpyro_bnn._text import text_table
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.approximations.finish import NoMode
 from numpyro_bnn.approximations.laplace import laplace
@@ -26,17 +31,180 @@ from numpyro_bnn.approximations.stopping import num_held
 from numpyro_bnn.data.arguments import as_arrays, with_tables
 from numpyro_bnn.data.columns import check_columns, column_names
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
+from numpyro_bnn.diagnostics.diagnose import diagnose
+from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import held_by, inputs_of, is_finished
+from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, is_finished, run_of
 from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import as_observed
 from numpyro_bnn.samplers.fields import fields_of
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB
 from numpyro_bnn.samplers.sgmcmc.named.overdamped import SGLD
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
+from numpyro_bnn.samplers.temperature_of_kernels import temperatures_of
 from numpyro_bnn.workflow.mcmc import MCMC
-from numpyro_bnn.workflow.method_table import Comparison, judged
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Compared(NamedTuple):
+    """One method, judged on test rows.
+
+    - **method** - its name
+    - **log_score**, **log_score_error** - mean log predictive density, nats, and its standard
+      error over rows
+    - **difference**, **difference_error** - log score minus that of the reference, mean over rows, and
+      standard error of this mean of paired differences
+    - **error** - share of wrong classes, or root mean squared error
+    - **calibration** - expected calibration error, or coverage of the central 90 % interval
+    - **agreement** - share of rows at which it predicts the same class as the reference; NaN for a
+      regression
+    - **total_variation** - distance of its class probabilities from the reference's; for a regression
+      the 1-Wasserstein distance of the posterior of the mean, in units of the target
+    - **max_rhat** - largest R-hat of its predictions; NaN for a single chain
+    - **gradients** - passes over all rows that its gradients took, warm-up included; NaN if unknown
+    - **seconds** - wall clock, compilation included; NaN for a run that was finished before
+    - **suspect** - its chains that never moved or mostly diverged, in words; empty for none
+    """
+
+    method: str
+    log_score: float
+    log_score_error: float
+    difference: float
+    difference_error: float
+    error: float
+    calibration: float
+    agreement: float
+    total_variation: float
+    max_rhat: float
+    gradients: float
+    seconds: float
+    suspect: str = ""
+
+
+# Heading and format of each column, for classes and for a regression.
+_CLASSES = {
+    "log_score": ("log score", ".4f"),
+    "log_score_error": ("± s.e.", ".4f"),
+    "difference": ("– reference", "+.4f"),
+    "difference_error": ("± s.e.", ".4f"),
+    "error": ("error", ".4f"),
+    "calibration": ("calibration", ".4f"),
+    "agreement": ("agreement", ".4f"),
+    "total_variation": ("tot. var.", ".4f"),
+    "max_rhat": ("R-hat", ".3f"),
+    "gradients": ("gradients", ",.0f"),
+    "seconds": ("seconds", ",.0f"),
+}
+_REGRESSION = {
+    **{field: column for field, column in _CLASSES.items() if field != "agreement"},
+    "error": ("RMSE", ".4g"),
+    "calibration": ("cover 90 %", ".3f"),
+    "total_variation": ("distance", ".4g"),
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several methods on one model, scored on the same test rows; printing it shows the table.
+
+    :param rows: one a method, in the order asked for.
+    :param reference: the method that the others are compared with.
+    :param regression: whether the target is continuous.
+    :param predictions: predictions of the test rows, by method.
+    :param draws: by method, to predict at other rows with.
+    """
+
+    rows: tuple[Compared, ...]
+    reference: str
+    regression: bool
+    predictions: dict[str, Predictions]
+    draws: dict[str, Draws]
+
+    def __getitem__(self, method: str) -> Compared:
+        for row in self.rows:
+            if row.method == method:
+                return row
+        raise KeyError(f"no method {method!r}; compared were {[r.method for r in self.rows]}")
+
+    def _cells(self) -> Iterator[list[str]]:
+        columns = _REGRESSION if self.regression else _CLASSES
+        yield ["method", *(heading for heading, _ in columns.values())]
+        for row in self.rows:
+            name = f"{row.method} *" if row.method == self.reference else row.method
+            name += " (suspect)" if row.suspect else ""
+            values = [(getattr(row, field), spec) for field, (_, spec) in columns.items()]
+            yield [name, *("–" if np.isnan(v) else format(v, spec) for v, spec in values)]
+
+    def __str__(self) -> str:
+        head, *rows = self._cells()
+        note = (
+            "* the reference. Gradients are passes over all training rows; the measures of Izmailov et al. "
+            "2021 compare with the reference."
+        )
+        return "\n".join([*text_table(head, rows), note, *self._suspects()])
+
+    def _suspects(self) -> list[str]:
+        """A line for each method with suspect chains, which count like all others in its numbers."""
+        return [f"{row.method}, suspect: {row.suspect}." for row in self.rows if row.suspect]
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        head, *rows = self._cells()
+        return html_of(Grid(head, rows), *self._suspects())
+
+    def to_dataframe(self) -> "pd.DataFrame":
+        """The numbers as a pandas data frame, a row a method."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows).set_index("method")
+
+
+def error_and_calibration(predictions: Predictions, y: ArrayLike) -> tuple[float, float]:
+    """Share of wrong classes and calibration error; of a continuous target RMSE and coverage of 90 %."""
+    if "probs" in predictions.values:
+        error = 1 - float(scores.accuracy(predictions, y))
+        return error, float(scores.expected_calibration_error(predictions, y))
+    return float(scores.rmse(predictions, y)), float(scores.coverage(predictions, y, level=0.9))
+
+
+def judged(
+    method: str,
+    predictions: Predictions,
+    reference: Predictions,
+    y: ArrayLike,
+    max_rhat: float,
+    gradients: float,
+    seconds: float,
+    suspect: str = "",
+) -> Compared:
+    """Score a method against test targets and against the reference: a row of the table."""
+    mine = np.asarray(scores.lppd(predictions, y, pointwise=True))
+    theirs = np.asarray(scores.lppd(reference, y, pointwise=True))
+    gap = scores.paired_difference(mine, theirs)
+    if "probs" in predictions.values:
+        agreement = float(scores.agreement(predictions, reference))
+        distance = float(scores.total_variation(predictions, reference))
+    else:
+        agreement = float("nan")
+        distance = float(scores.wasserstein(predictions, reference))
+    return Compared(
+        method,
+        float(mine.mean()),
+        scores.standard_error(mine),
+        gap.difference,
+        gap.standard_error,
+        *error_and_calibration(predictions, y),
+        agreement,
+        distance,
+        max_rhat,
+        gradients,
+        seconds,
+        suspect,
+    )
 
 
 class Data(NamedTuple):
@@ -342,3 +510,90 @@ def _worst(values: Mapping[str, np.ndarray]) -> float:
     found = np.concatenate([np.ravel(rhat(v)) for v in values.values()])
     found = found[~np.isnan(found)]
     return float(found.max()) if found.size else float("nan")
+
+
+def second_opinion(
+    mcmc: Run,
+    x: PyTree | None = None,
+    *,
+    kernel: MCMCKernel | None = None,
+    key: jax.Array | None = None,
+    num_warmup: int | None = None,
+    num_samples: int | None = None,
+    progress_bar: bool = True,
+) -> Report:
+    """Sample the same model again in another way, and report where the two runs differ.
+
+    R-hat cannot see what every chain of a run misses. The second run starts from other
+    optimised weights and, where none is given, uses NUTS with a higher `target_accept_prob`
+    (0.95; 0.99 after a run that had as much): smaller steps, which enter narrow regions. Means and
+    quantiles of precisions and predictions are compared in joint Monte Carlo errors.
+
+    :param mcmc: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, or an estimator that was
+        fitted in this process: its run knows model and data, which draws by themselves do not.
+    :param x: inputs at which predictions are compared; default: the first argument of the run.
+    :param kernel: another sampler of the same model.
+    :param key: random key of the second run; default ``jax.random.key(1)``.
+    :param num_warmup: default: that of the first run, at most 500.
+    :param num_samples: default: that of the first run, at most 500.
+    :param progress_bar: show one progress bar a chain.
+    :return: the report on the first run, with the comparison in its `second`.
+    :raises ValueError: for a run without draws, without a model to sample again, or at another temperature
+        than `kernel`.
+    """
+    run = run_of(mcmc)
+    if not isinstance(run, MCMC) or run.last_state is None:
+        raise ValueError(
+            f"second_opinion: expected a numpyro_bnn.MCMC after `run`, or what keeps one, got "
+            f"{type(mcmc).__name__}{' before it' if isinstance(run, MCMC) else ''}. To compare finished "
+            "runs use diagnose(run, x, second=other)."
+        )
+    model = getattr(kernel or run.sampler, "model", None)
+    if model is None:
+        raise ValueError(
+            f"second_opinion: {type(run.sampler).__name__} carries no model to sample again. Give "
+            "a kernel over the model: kernel=NUTS(model)."
+        )
+    kernel = NUTS(model, target_accept_prob=_higher(run.sampler)) if kernel is None else kernel
+    _refuse_another_temperature(run, kernel)
+    args, kwargs = arguments_of(run)
+    x = inputs_of(run) if x is None else x
+    if x is None:
+        raise ValueError("second_opinion: the inputs of the run are not known. Give inputs as x.")
+    key_start, key_run = jax.random.split(jax.random.key(1) if key is None else key)
+    other = MCMC(
+        kernel,
+        num_warmup=min(run.num_warmup, 500) if num_warmup is None else num_warmup,
+        num_samples=min(run.num_samples, 500) if num_samples is None else num_samples,
+        num_chains=run.num_chains,
+        chain_method=run.chain_method,
+        progress_bar=progress_bar,
+    )
+    starts = optimize(
+        model, key_start, *args, num_chains=run.num_chains, progress_bar=progress_bar, **kwargs
+    )
+    other.run(key_run, *args, init_params=starts, **kwargs)
+    return diagnose(run, x, second=other)
+
+
+def _refuse_another_temperature(run: MCMC, kernel: MCMCKernel) -> None:
+    """Refuse a second run at another temperature: the two cannot be compared."""
+    recorded = run.get_extra_fields().get("temperature")
+    # The draws do not show how a schedule began.
+    first = temperatures_of(run.sampler) if recorded is None else set(np.unique(recorded).tolist())
+    second = temperatures_of(kernel)
+    its = ", ".join(f"{t:.3g}" for t in sorted(second))
+    strange = [t for t in first if not np.isclose(t, list(second), rtol=1e-4).any()]
+    if strange:
+        raise ValueError(
+            f"second_opinion: the run is at temperature {min(strange):.3g}, and the second one, by "
+            f"{type(kernel).__name__}, at {its}. Runs at different temperatures cannot be compared. "
+            "Give a kernel at the temperature of the run, such as "
+            f"kernel=BAOAB(model, step_size=…, temperature={min(strange):.3g}), or run at temperature 1."
+        )
+
+
+def _higher(sampler: Any) -> float:
+    """A target acceptance probability above that of the first run's sampler."""
+    aimed = sampler._target_accept_prob if isinstance(sampler, HMC) else 0.0
+    return 0.95 if aimed < 0.95 else 0.99

@@ -1,6 +1,5 @@
 """Which prior sits on which weight: a table of a model, in the order in which its layers are called."""
 
-import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -13,14 +12,14 @@ from numpyro.distributions import constraints
 from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger
 
+from numpyro_bnn._html import Grid, html_of
 from numpyro_bnn._text import text_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.models.call_order import call_order
-from numpyro_bnn.models.jaxpr_dependence import walk
+from numpyro_bnn.models.jaxpr_dependence import call_order, walk
+from numpyro_bnn.potential.sites import all_rows
 from numpyro_bnn.potential.structure import as_jax
-from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.priors.base import is_parameter
 from numpyro_bnn.priors.coordinates import parameterize
 from numpyro_bnn.priors.paths import is_auxiliary, layer_of, site_name
@@ -89,27 +88,17 @@ class ModelTable:
 
     def __repr__(self) -> str:
         lines = [self._COLUMNS, *self._cells()]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(self._COLUMNS))]
-
-        def aligned(line: tuple[str, ...]) -> str:
-            cells = [text.ljust(width) for text, width in zip(line[:-1], widths)]
-            return "  ".join([*cells, line[-1].rjust(widths[-1])]).rstrip()
-
-        rule = "  ".join("-" * width for width in widths)
-        return "\n".join([aligned(lines[0]), rule, *map(aligned, lines[1:]), self._total])
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        lines.insert(1, tuple("-" * width for width in widths))
+        columns = ["<"] * (len(widths) - 1) + [">"]
+        texts = [
+            "  ".join(f"{text:{side}{width}}" for text, side, width in zip(line, columns, widths))
+            for line in lines
+        ]
+        return "\n".join([*(text.rstrip() for text in texts), self._total])
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th style="text-align:left">{name}</th>' for name in self._COLUMNS)
-        body = "".join(
-            "<tr>"
-            + "".join(f'<td style="text-align:left">{html.escape(text)}</td>' for text in line)
-            + "</tr>"
-            for line in self._cells()
-        )
-        return (
-            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-            f"<p>{html.escape(self._total)}</p>"
-        )
+        return html_of(Grid(self._COLUMNS, list(self._cells())), self._total)
 
     def to_dataframe(self) -> "pd.DataFrame":
         """The rows as a pandas data frame, with the fields of :class:`Row` as columns."""

@@ -1,20 +1,18 @@
 """What an estimator makes of its arguments: arrays, tables with names, blocks of rows, random keys."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
-from sklearn.model_selection import train_test_split
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.data.arguments import refuse_text_columns
 from numpyro_bnn.data.units import Column, moments
-from numpyro_bnn.scores.conformal import rows_needed
+from numpyro_bnn.workflow.calibration import rows_needed
 
 # The first coverage for which held-out rows are calibrated; others use the same rows.
 COVERAGE = 0.9
@@ -134,32 +132,6 @@ def calibration_rows(
         )
     held = np.sort(order[np.arange(count) * len(order) // count])
     return np.setdiff1d(np.arange(len(y)), held), held
-
-
-def parted(
-    option: str, y: np.ndarray, count: int, seed: Any, classes: Sequence[Any] | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers in two parts; classes keep their shares in both."""
-    if classes is not None:
-        single = np.flatnonzero(np.bincount(y, minlength=len(classes)) == 1)
-        if single.size:
-            raise ValueError(
-                f"{option}: the class {str(classes[single[0]])!r} has a single row, which cannot be in both "
-                "parts. Leave it out, or give more rows of it."
-            )
-        least = min(count, len(y) - count)
-        if least < len(classes):
-            raise ValueError(
-                f"{option}: {count} of {len(y)} rows would be held out, and each part must have a row of "
-                f"each of the {len(classes)} classes. Hold out another share, or give more rows."
-            )
-    kept, held = train_test_split(
-        np.arange(len(y)),
-        test_size=count,
-        random_state=seed,
-        stratify=None if classes is None else y,
-    )
-    return kept, held
 
 
 def in_blocks(X: np.ndarray) -> np.ndarray:

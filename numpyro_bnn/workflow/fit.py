@@ -4,16 +4,20 @@ Members of an ensemble are good starts, one for each chain: warm-up then tunes m
 inside a mode, and need not find one (Sommer et al. 2024, *Connecting the dots: is mode-
 connectedness the key to feasible sample-based inference in Bayesian neural networks?*, and 2025,
 *Microcanonical Langevin ensembles*).
+
+The kernels that :func:`fit` takes by name, as the command line does, were chosen with their settings by
+benchmarks.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
+from numpyro.infer import HMC, NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._checks import check_key
@@ -30,10 +34,112 @@ from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.stacking import stack
 from numpyro_bnn.posterior.training_data import known_rows
 from numpyro_bnn.potential.structure import trace_and_check
+from numpyro_bnn.samplers.sgmcmc import gradients
+from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
+from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
+from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB, GGMC
 from numpyro_bnn.workflow.check_fit import check_fit
-from numpyro_bnn.workflow.default_kernels import BATCH, MANY_ROWS, kernel_for_fit
 from numpyro_bnn.workflow.mcmc import MCMC
 from numpyro_bnn.workflow.until import check_until
+
+# Every hundredth step is kept of samplers that take one gradient a step.
+_STEPS_A_DRAW = 100
+# With more rows than this, minibatches are the default: full gradients cost more than they gain.
+MANY_ROWS = 20_000
+BATCH = 500
+# By the median of its runs it mixes better than NUTS and MAMS in benchmarks/mixing/which_sampler.py, and it
+# predicted best in benchmarks/predictions/tabular.py.
+DEFAULT = "mclmc"
+
+
+class Recipe(NamedTuple):
+    """How to make the kernel of a name: defaults of its settings, steps to a draw that is kept."""
+
+    make: Callable[..., MCMCKernel]
+    settings: dict[str, object]
+    thinning: int = 1
+
+
+# About half the step size of MCLMC's own default, which biased a log precision by 0.28 sd on the digits.
+_ENERGY_VARIANCE = 1e-5
+_DEPTH: dict[str, Any] = {"max_tree_depth": 8}
+_BOTH = {**_DEPTH, "target_accept_prob": 0.9}
+KERNELS: dict[str, Recipe] = {
+    "nuts": Recipe(NUTS, _BOTH),
+    # A fixed number of steps, a quarter of NUTS's longest trajectory.
+    "hmc": Recipe(
+        lambda model, max_tree_depth, target_accept_prob: HMC(
+            model,
+            num_steps=max(1, 2**max_tree_depth // 4),
+            trajectory_length=None,
+            target_accept_prob=target_accept_prob,
+        ),
+        _BOTH,
+    ),
+    "mams": Recipe(
+        lambda model, max_tree_depth, target_accept_prob: MAMS(
+            model, max_num_steps=2**max_tree_depth - 1, target_accept_prob=target_accept_prob
+        ),
+        _BOTH,
+    ),
+    "ggmc": Recipe(
+        lambda model, max_tree_depth: GGMC(
+            model, step_size="auto", num_steps=max(1, 2**max_tree_depth // 4)
+        ),
+        _DEPTH,
+    ),
+    "mclmc": Recipe(MCLMC, {"energy_variance": _ENERGY_VARIANCE}, _STEPS_A_DRAW),
+    "baoab": Recipe(lambda model: BAOAB(model, step_size="auto"), {}, _STEPS_A_DRAW),
+}
+
+
+def kernel_named(name: str, model: Callable, **settings: Any) -> tuple[MCMCKernel, int]:
+    """Make a kernel by name, and say how many steps it takes to a draw that is kept."""
+    if name not in KERNELS:
+        raise ValueError(
+            f"fit: kernel must be one of {sorted(KERNELS)} or a kernel over the model, got {name!r}."
+        )
+    recipe = KERNELS[name]
+    for unknown in sorted(set(settings) - set(recipe.settings)):
+        having = sorted(other for other, its in KERNELS.items() if unknown in its.settings)
+        known = f"{having} have it: name one of them as `kernel`" if having else "Leave it out"
+        raise ValueError(f"fit: {unknown} is not a setting of the kernel {name!r}. {known}.")
+    return recipe.make(model, **(recipe.settings | settings)), recipe.thinning
+
+
+def kernel_for_fit(
+    kernel: str | MCMCKernel | None, model: Callable, batch_size: int | None, options: dict
+) -> tuple[MCMCKernel, int]:
+    """The kernel that :func:`numpyro_bnn.fit` samples with, and its steps to a draw."""
+    if isinstance(kernel, MCMCKernel):
+        if options or batch_size is not None:
+            given = sorted(options) + ([] if batch_size is None else ["batch_size"])
+            raise ValueError(
+                f"fit: {given} are for kernels by name; give them to {type(kernel).__name__} itself."
+            )
+        unadjusted = isinstance(kernel, SGMCMC) and kernel.num_steps == 1
+        return kernel, _STEPS_A_DRAW if unadjusted else 1
+    if batch_size is None:
+        return kernel_named(DEFAULT if kernel is None else kernel, model, **options)
+    minibatched = {"baoab": BAOAB, "mclmc": MCLMC}
+    name = "baoab" if kernel is None else kernel
+    kernel_named(name, model, **options)
+    if name not in minibatched:
+        raise ValueError(
+            f"fit: batch_size={batch_size}, but {name!r} uses all rows. Take one of "
+            f"{sorted(minibatched)}, or leave batch_size out."
+        )
+    if options:
+        raise ValueError(
+            f"fit: {sorted(options)} are settings of {name!r} over all rows, where batch_size="
+            f"{batch_size} sets the step by the curvature. Leave one of them out."
+        )
+    # The noise of plain minibatches makes predictions of networks too wide
+    # (benchmarks/mixing/networks_beside_full_batch.py). BAOAB takes off what is left of it.
+    gradient = gradients.svrg(batch_size, order="replacement", chunk_size=batch_size)
+    own = {"gradient_noise": "auto"} if name == "baoab" else {}
+    return minibatched[name](model, step_size="auto", gradient=gradient, **own), _STEPS_A_DRAW
+
 
 # Most training inputs at which predictions are diagnosed by default.
 _INPUTS = 1000
@@ -197,7 +303,8 @@ def fit(
     if until is None:
         mcmc.run(key_run, x_train, y_train, init_params=starts, **weighted)
     else:
-        minutes = None if max_minutes is None else _minutes_left(max_minutes, began - clock)
+        # Never zero, so that some draws are taken after a long optimisation.
+        minutes = None if max_minutes is None else max(max_minutes - (began - clock) / 60, 1e-3)
         rule: dict[str, Any] = {"until": until, "at": at, "max_minutes": minutes}
         mcmc.run_until(key_run, x_train, y_train, init_params=starts, **rule, **weighted)
     sampled = time.perf_counter()
@@ -241,11 +348,6 @@ def _check_until(until: Any, max_minutes: Any, x_test: Any, y_test: Any) -> None
             "`until=bnn.Tolerance()` too, or set the length by num_samples."
         )
     check_until(until, max_minutes)
-
-
-def _minutes_left(max_minutes: float, seconds: float) -> float:
-    """Minutes left for sampling; never zero, so that some draws are taken after a long optimisation."""
-    return max(max_minutes - seconds / 60, 1e-3)
 
 
 def _num_rows(x: Any, y: Any) -> int:

@@ -15,19 +15,18 @@ from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.data.columns import Columns, about_inputs
+from numpyro_bnn.posterior.archive import known_predictions
 from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.posterior.fitted import inputs_of
-from numpyro_bnn.posterior.saved_model_check import known_predictions
 from numpyro_bnn.posterior.training_data import known_rows
-from numpyro_bnn.potential.chunked_likelihood import chunked_kernel
+from numpyro_bnn.potential.potential import chunked_kernel
+from numpyro_bnn.potential.starts import starts_for
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.compiled_runs import CompiledRuns
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.programs import Programs
-from numpyro_bnn.run.progress import explain_memory
 from numpyro_bnn.run.recorder import Disk
-from numpyro_bnn.run.refusals import check_extra_fields
-from numpyro_bnn.run.starts import starts_for
+from numpyro_bnn.run.sampling import explain_memory
 from numpyro_bnn.samplers.fields import has_exact_energy
 from numpyro_bnn.samplers.suspects import warn_of_run
 from numpyro_bnn.storage.checkpoints import Start
@@ -213,7 +212,6 @@ class MCMC(CompiledRuns):
             number of chains, or of other data and of a kernel that cannot compute it again.
         :raises RuntimeError: if every chain becomes non-finite.
         """
-        check_extra_fields(extra_fields)
         if self._is_numpyros_own:
             if self._disk is not None or self.record is not None or self.chunk_size is not None:
                 raise ValueError(
@@ -274,7 +272,6 @@ class MCMC(CompiledRuns):
             positive, for `record`, and as :meth:`run` does.
         :raises TypeError: for another kind of `until`, `at` or `max_minutes`.
         """
-        check_extra_fields(extra_fields)
         check_key("MCMC.run_until", rng_key, self.num_chains)
         if self.model is None or self.record is not None or self._is_numpyros_own:
             raise ValueError(

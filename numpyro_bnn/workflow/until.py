@@ -1,6 +1,6 @@
 """The stopping rule of ``run_until``: Monte Carlo errors are within tolerance, or more draws cannot help.
 
-A run in stages (:mod:`numpyro_bnn.run.course`) is evaluated here. Each evaluation predicts from the new
+A run in stages (:mod:`numpyro_bnn.run.sampling`) is evaluated here. Each evaluation predicts from the new
 draws, drops a first part of the run while the halves of the rest differ, and asks for the verdict
 (:mod:`numpyro_bnn.diagnostics`). The run ends only when two evaluations in a row are in favour: a rule that
 stops at the first good verdict would often stop too early by chance.
@@ -8,6 +8,7 @@ stops at the first good verdict would often stop too early by chance.
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import jax
@@ -25,12 +26,12 @@ from numpyro_bnn.diagnostics.diagnose_draws import diagnose_draws
 from numpyro_bnn.diagnostics.evidence import predictions_not_finite
 from numpyro_bnn.diagnostics.monte_carlo.agreement import draws_to_drop
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
-from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance, checked_tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import limits_of, stats_by_site
 from numpyro_bnn.posterior.predictions import Predictor
 from numpyro_bnn.posterior.training_data import as_observed
-from numpyro_bnn.run.course import DrawsSoFar
+from numpyro_bnn.run.sampling import DrawsSoFar
 from numpyro_bnn.samplers.failed_chains import exploded_chains
 from numpyro_bnn.storage.checkpoints import Start
 
@@ -107,17 +108,7 @@ class StopReason(NamedTuple):
 
 
 class UntilKnown:
-    """Stops a run when Monte Carlo errors of predictions are within a tolerance; see the head of this module.
-
-    :param kernel: the kernel of the run, over a model.
-    :param until: the Monte Carlo error that is accepted; default ``Tolerance()``.
-    :param at: inputs and targets ``(x, y)`` at which predictions are judged; y may be None.
-    :param max_minutes: time limit, counted from here on; None for none.
-    :param fitted: the training inputs, where they are known.
-    :param columns: names of their columns, where they were a table.
-    :raises TypeError: for another kind of `until`, `at` or `max_minutes`.
-    :raises ValueError: if `at` is missing or its rows differ in number, or for no positive time.
-    """
+    """Stops a run when Monte Carlo errors of predictions at `at` are within the tolerance `until`."""
 
     def __init__(
         self,
@@ -153,20 +144,10 @@ class UntilKnown:
     def settings(self) -> dict[str, object]:
         """Settings by name, from which an equal stopping rule can be made with the same `at`."""
         minutes = None if self.max_seconds is None else self.max_seconds / 60.0
-        tolerance = self.tolerance
-        return {
-            "total_variation": tolerance.total_variation,
-            "relative": tolerance.relative,
-            "log_score": tolerance.log_score,
-            "max_minutes": minutes,
-        }
+        return {**asdict(self.tolerance), "max_minutes": minutes}
 
     def prepare(self, like: dict[str, PyTree], chunk: int) -> None:
-        """Predict from draws of zeros, so that errors are raised and programs compiled before the run.
-
-        :param like: abstract draws by field, (chain, draw, …).
-        :param chunk: number of draws in a block.
-        """
+        """Predict from draws of zeros, so that errors are raised and programs compiled before the run."""
 
         def zeros(leaf: Any) -> np.ndarray:
             return np.zeros((leaf.shape[0], chunk, *leaf.shape[2:]), leaf.dtype)
@@ -194,8 +175,7 @@ class UntilKnown:
         return {**found, "stats": stats_by_site(stats)}
 
     def is_late(self) -> bool:
-        """Whether the time limit is over. It counts from when this rule was made, before anything of the
-        run was compiled."""
+        """Whether the time limit is over, counted from when this rule was made."""
         return self.max_seconds is not None and time.monotonic() - self._began > self.max_seconds
 
     def evaluate(self, drawn: DrawsSoFar) -> None:
@@ -289,21 +269,13 @@ class UntilKnown:
         return text
 
     def stopped(self, draws: int) -> StopReason:
-        """How the run ended.
-
-        :param draws: draws of each chain that were sampled.
-        """
+        """How a run of so many draws a chain ended."""
         assert self.reason is not None
         return StopReason(self.reason, draws, self.dropped, tuple(self.looks), self._why_not_finite)
 
 
 def stored_judge(kernel: MCMCKernel, start: Start, fitted: PyTree) -> UntilKnown:
-    """The stopping rule of a stored run.
-
-    :param kernel: the kernel of the run.
-    :param start: how the run began.
-    :param fitted: the training inputs.
-    """
+    """The stopping rule of a stored run, which was fitted to some inputs."""
     assert start.until is not None
     numbers = dict(start.until)
     minutes = numbers.pop("max_minutes")
@@ -311,21 +283,10 @@ def stored_judge(kernel: MCMCKernel, start: Start, fitted: PyTree) -> UntilKnown
 
 
 def check_until(until: object, max_minutes: object) -> Tolerance:
-    """Check the arguments of a stopping rule, and return the tolerance.
-
-    :param until: the tolerance; None for the default.
-    :param max_minutes: time limit; None for none.
-    :raises TypeError: for anything but a `Tolerance` and a number.
-    :raises ValueError: for a time that is not positive and finite.
-    """
+    """Check the arguments of a stopping rule, and return the tolerance."""
     if max_minutes is not None:
         check_positive("run_until", max_minutes=max_minutes)
-    if until is not None and not isinstance(until, Tolerance):
-        raise TypeError(
-            f"run_until: until must be a bnn.Tolerance, got {until!r}. Write "
-            "`bnn.Tolerance(total_variation=0.01, relative=0.1, log_score=0.005)`."
-        )
-    return Tolerance() if until is None else until
+    return checked_tolerance("run_until: until", until)
 
 
 def _checked_at(model: Callable, at: Any, columns: Columns) -> tuple[Any, Any]:

@@ -33,14 +33,13 @@ from numpyro_bnn.data.arguments import (
     prepared,
 )
 from numpyro_bnn.data.columns import about_inputs
-from numpyro_bnn.data.row_hashes import KNOWN_ROWS
+from numpyro_bnn.data.fingerprints import KNOWN_ROWS
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.diagnostics.convergence.rhat import ess, mcse_mean
 from numpyro_bnn.fit_check.loo import LEAST_DRAWS
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, targets_of
-from numpyro_bnn.posterior.leave_one_out import smoothed
-from numpyro_bnn.posterior.loo_preconditions import why_not_the_posterior
+from numpyro_bnn.posterior.leave_one_out import smoothed, why_not_the_posterior
 from numpyro_bnn.posterior.training_data import (
     call_with,
     holds_host_rows,

@@ -9,7 +9,7 @@ from linear_gaussian import key
 from numpyro.handlers import scope
 
 import numpyro_bnn as bnn
-from numpyro_bnn.approximations.keywords import check_keywords
+from numpyro_bnn.approximations.member_optimizer import check_keywords
 
 BATCHES = {"batch_size": 4}
 FUNCTIONS = {

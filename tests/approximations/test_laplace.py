@@ -16,8 +16,8 @@ from scipy.stats import t as student
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.approximations import curvature
+from numpyro_bnn.approximations.curvature import _kind_for
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
-from numpyro_bnn.approximations.newton import _kind_for
 from numpyro_bnn.models import random_module as networks
 
 pytestmark = pytest.mark.usefixtures("quick_compile")

@@ -16,7 +16,7 @@ from linear_gaussian import check_law, key, posterior
 
 import numpyro_bnn as bnn
 from numpyro_bnn.approximations import curvature
-from numpyro_bnn.approximations.low_rank_laplace import low_rank
+from numpyro_bnn.approximations.laplace import low_rank
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 
 pytestmark = pytest.mark.usefixtures("quick_compile")

@@ -13,10 +13,15 @@ from linear_gaussian import BIAS, KERNEL, NOISE, key, posterior
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
+from numpyro_bnn.approximations.curvature import Newton, _inverse
 from numpyro_bnn.approximations.finish import say_if_not_reached
-from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
-from numpyro_bnn.approximations.members import allowed_excess, far_above, name_far
-from numpyro_bnn.approximations.newton import Newton, _inverse
+from numpyro_bnn.approximations.member_optimizer import (
+    MemberOptimizer,
+    TrainingOptions,
+    allowed_excess,
+    far_above,
+    name_far,
+)
 from numpyro_bnn.approximations.stopping import BLOCK, Settling
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -95,14 +100,14 @@ def test_conjugate_gradients_find_the_same_number(data, monkeypatch):
     z = {KERNEL: jnp.ones((2, 3, 1)), BIAS: jnp.zeros((2, 1))}
     newton = Newton(MemberOptimizer("test", linear.model, data, {}), z)
     exact = newton.decrements(z)
-    monkeypatch.setattr("numpyro_bnn.approximations.newton.MOST_DENSE", 3)
+    monkeypatch.setattr("numpyro_bnn.approximations.curvature.MOST_DENSE", 3)
     np.testing.assert_allclose(newton.decrements(z), exact, rtol=1e-2)
 
 
 @pytest.mark.parametrize("most_dense", [5000, 0])
 def test_a_gradient_that_is_not_finite_has_no_newton_step(data, most_dense, monkeypatch):
     """As at the end of a step too far, which is then not taken."""
-    monkeypatch.setattr("numpyro_bnn.approximations.newton.MOST_DENSE", most_dense)
+    monkeypatch.setattr("numpyro_bnn.approximations.curvature.MOST_DENSE", most_dense)
     z = {name: value[None] for name, value in nets.weights(linear.model, *data).items()}
     solve = Newton(MemberOptimizer("test", linear.model, data, {}), z).solver(z, None, 0)
     assert np.isfinite(solve(np.ones(4))).all()

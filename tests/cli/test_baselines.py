@@ -6,8 +6,7 @@ from scipy.stats import norm
 
 from numpyro_bnn import scores
 from numpyro_bnn.cli import tables
-from numpyro_bnn.cli.baselines import guess, recalls, warnings_of
-from numpyro_bnn.cli.job import score
+from numpyro_bnn.cli.job import guess, recalls, score, warnings_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 
 

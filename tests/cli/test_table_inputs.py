@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from numpyro_bnn.cli import tables
-from numpyro_bnn.cli.csv_columns import MISSING, inputs_of, misfits, read_fields, source_of
 from numpyro_bnn.cli.main import main
+from numpyro_bnn.cli.tables import MISSING, inputs_of, misfits, read_fields, source_of
 
 ROWS = 40
 

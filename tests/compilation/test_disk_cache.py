@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import numpyro_bnn as bnn
-from numpyro_bnn.compilation import disk_cache
+from numpyro_bnn.compilation import program_identity
 
 
 @pytest.fixture(autouse=True)
@@ -20,11 +20,11 @@ def settings():
     yield
     for name, value in before.items():
         jax.config.update(name, value)
-    disk_cache.compilation_cache.reset_cache()
+    program_identity.compilation_cache.reset_cache()
 
 
 def test_programs_are_kept_in_the_folder_until_it_is_switched_off(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk_cache, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(program_identity, "_LEAST_SECONDS", 0.0)
     folder = bnn.cache(tmp_path / "new" / "programs")
     assert folder == tmp_path / "new" / "programs"
     jax.block_until_ready(jax.jit(lambda x: jnp.sin(x) @ x)(jnp.ones((3, 3))))

@@ -19,8 +19,7 @@ from numpyro.infer import HMC, NUTS
 
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients, priors, schedules
-from numpyro_bnn.samplers.gibbs.interleaved import Interleaved
-from numpyro_bnn.samplers.gibbs.moves import RidgeScaling
+from numpyro_bnn.samplers.gibbs.moves import Interleaved, RidgeScaling
 from numpyro_bnn.storage.checkpoints import Start
 
 pytestmark = pytest.mark.usefixtures("quick_compile")

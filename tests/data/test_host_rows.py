@@ -16,7 +16,7 @@ from numpyro.infer.gibbs import CustomGibbs, Gibbs
 
 import numpyro_bnn as bnn
 from numpyro_bnn.data import host_rows
-from numpyro_bnn.run.course import Course
+from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.storage.same_run import digest
 
 N, FEATURES = 53, 3
@@ -117,13 +117,13 @@ def test_a_run_goes_on_from_its_checkpoint(files, tmp_path):
 
     whole = mcmc("whole")
     whole.run(jax.random.key(0), *files)
-    advance = Course.advance
+    advance = Sampling.advance
 
     def interrupted(course, done, bars, ends, draws=None):
         return advance(course, done, bars, lambda count: count >= 4, draws)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Course, "advance", interrupted)
+        patch.setattr(Sampling, "advance", interrupted)
         with pytest.warns(UserWarning, match="Interrupted"):
             mcmc("broken").run(jax.random.key(0), *files)
     again = mcmc("broken")

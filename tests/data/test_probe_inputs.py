@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from numpyro_bnn.data.columns import noted_inputs, probe_inputs
 from numpyro_bnn.data.host_rows import OnHost
-from numpyro_bnn.data.probe_inputs import noted_inputs, probe_inputs
 
 RNG = np.random.default_rng(0)
 INPUTS = {

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from numpyro_bnn import _html
+from numpyro_bnn._html import Grid, Section, html_of, picture
 from numpyro_bnn.diagnostics import diagnose_draws
 
 
@@ -22,14 +22,14 @@ def test_the_page_of_a_report_says_the_verdict_and_its_two_numbers_first(report,
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
     text = re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.S)
     order = [
-        report.verdict.words,
-        report.headline,
+        report.verdict.words.capitalize(),
+        report.headline[1:],
         "Monte Carlo error",
         "The chains agree",
         "R-hat",
     ]
     # The reasons, which say the same, are folded below the verdict.
-    text = re.sub(r"Why .*? chains ×", "", text, flags=re.S)
+    text = re.sub(r"Why this verdict .*? chains ×", "", text, flags=re.S)
     places = [text.index(words) for words in order]
     assert places == sorted(places)
     assert f"p = {report.agreement.p:.2g}" in text
@@ -46,7 +46,7 @@ def test_the_page_of_a_report_says_the_verdict_and_its_two_numbers_first(report,
 def test_the_rows_that_are_known_worst_are_named(report):
     names = [f"house {i}" for i in range(30)]
     errors = report.monte_carlo_error.by_row["relative"]
-    rows = report.html_sections(names)["rows"]
+    rows = html_of(*report.sections(names)[2:3])
     order = re.findall(r"house \d+", rows)
     assert order == [names[i] for i in np.argsort(-errors, kind="stable")[:10]]
     with pytest.raises(ValueError, match="got 3 names of rows for 30 rows that were judged"):
@@ -56,22 +56,26 @@ def test_the_rows_that_are_known_worst_are_named(report):
 def test_chains_that_disagree_and_draws_that_are_too_few():
     rng = np.random.default_rng(1)
     mean = rng.normal(size=(4, 300, 30)) + 5 * np.arange(4)[:, None, None]
-    apart = diagnose_draws({}, {"mean": mean, "scale": np.ones_like(mean)}).html_sections()
-    assert 'class="verdict bad"' in apart["verdict"]
-    assert "Do not average these chains" in apart["verdict"]
-    assert "Every chain tells its own story" in apart["evidence"]
-    few = diagnose_draws({}, {"mean": mean[:, :20], "scale": np.ones((4, 20, 30))}).html_sections()
-    assert 'class="verdict wait"' in few["verdict"]
-    assert few["evidence"] == few["rows"] == ""
+    apart = diagnose_draws({}, {"mean": mean, "scale": np.ones_like(mean)})
+    assert '<p class="bad"><strong>Chains disagree:</strong> Do not average' in html_of(
+        apart.in_one_line()
+    )
+    assert "Every chain tells its own story" in html_of(apart.sections()[1])
+    few = diagnose_draws({}, {"mean": mean[:, :20], "scale": np.ones((4, 20, 30))})
+    assert 'class="wait"' in html_of(few.in_one_line())
+    assert html_of(*few.sections()[1:3]).strip() == ""
 
 
 def test_cells_are_escaped_and_bars_stay_inside_their_cell():
-    made = _html.table(("a<", "b"), [("<i>", _html.bar(7.0)), (1.5, _html.bar(-1.0))], "x & y")
+    made = html_of(Grid(("a<", "b"), [("<i>", 7.0), ("1.5", -1.0), ("z", 0.5)], "x & y", ["z"]))
     assert '<p class="faint">x &amp; y</p>' in made
     assert "<th>a&lt;</th>" in made
     assert "<td>&lt;i&gt;</td>" in made
-    assert re.findall(r"width:([\d.]+)em", made) == ["7.00", "0.00"]
-    assert _html.section("nothing", "", "") == ""
+    assert "<td><b>z</b></td>" in made
+    assert re.findall(r"width:([\d.]+)em", made) == ["7.00", "0.00", "3.50"]
+    # Numbers stand on the right of their cell, bars begin on its left.
+    assert made.count('<td class="bar">') == 3
+    assert html_of(Section("nothing", [])).strip() == ""
 
 
 def test_a_picture_is_drawn_for_light_and_for_dark_pages():
@@ -81,7 +85,7 @@ def test_a_picture_is_drawn_for_light_and_for_dark_pages():
         papers.append(figure.get_facecolor()[:3])
         figure.subplots().plot([0, 1], [0, 1])
 
-    made = _html.picture(draw, "a line", "It rises.")
+    made = html_of(picture(draw, "a line", "It rises."))
     assert papers[0] == (1.0, 1.0, 1.0)
     assert max(papers[1]) < 0.2
     assert len(set(re.findall(r'="(data:image/png;base64,[^"]+)"', made))) == 2

@@ -44,7 +44,7 @@ def stats_of(temperature):
 def test_every_site_has_the_temperature_asked_for(temperature):
     """At h = 0.05 the discretisation is off by h²λ/4, 0.3 % at most."""
     found = read(stats_of(temperature), (4, 2000))
-    assert found.target_temperature == pytest.approx(temperature)
+    assert found.heat.target == pytest.approx(temperature)
     for kind in ("kinetic", "configurational"):
         assert set(found.temperatures[kind]) == {"all", *SHAPES}
         for site, (value, error) in found.temperatures[kind].items():

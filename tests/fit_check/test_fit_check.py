@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, norm, poisson
 
-from numpyro_bnn.fit_check.calibration import of_classes, of_distribution
-from numpyro_bnn.fit_check.loo import LeaveOneOut, leave_one_out
-from numpyro_bnn.fit_check.quantities import of_labels, of_residuals
+from numpyro_bnn.fit_check.loo import LeaveOneOut, leave_one_out, of_classes, of_distribution
+from numpyro_bnn.fit_check.record import of_labels, of_residuals
 
 NOISE = 0.5
 

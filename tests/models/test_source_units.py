@@ -15,8 +15,7 @@ from scipy import stats
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.distributions.gamma import Gamma
-from numpyro_bnn.priors.integrated_weights import GammaScaleMixture
-from numpyro_bnn.priors.precision_conditionals import Array, Level
+from numpyro_bnn.priors.precision_conditionals import Array, GammaScaleMixture, Level
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 SEQUENCE = np.ones((1, 10, 6), np.float32)

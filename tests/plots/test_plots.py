@@ -61,6 +61,17 @@ def density(z: jax.Array) -> jax.Array:
 
 POINTS = [np.array([0.0, 0.0, 0.0]), np.array([3.0, 0.0, 0.0]), np.array([1.0, 2.0, 0.0])]
 
+
+class Regressor:
+    """Predicts ten times the input, within one."""
+
+    def predict(self, X: Any) -> np.ndarray:
+        return 10.0 * np.asarray(X)
+
+    def predict_interval(self, X: Any, coverage: float) -> tuple[np.ndarray, np.ndarray]:
+        return self.predict(X) - 1, self.predict(X) + 1
+
+
 CALLS: dict[str, Callable[..., Any]] = {
     "plot_predictive_band": lambda ax: plots.plot_predictive_band(
         np.arange(4.0), np.ones((2, 3, 4)), 0.1, ax=ax
@@ -84,6 +95,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "plot_interval_calibration": lambda ax: plots.plot_interval_calibration(
         np.zeros((3, 50)), rng.normal(size=50), scale=1.0, ax=ax
     ),
+    "plot_intervals": lambda ax: plots.plot_intervals(Regressor(), np.arange(9), ax=ax),
     "plot_pit": lambda ax: plots.plot_pit(np.linspace(0.01, 0.99, 30), ax=ax),
     "plot_severity": lambda ax: plots.plot_severity([0, 1], {"MAP": [0.9, 0.8]}, ax=ax),
     "plot_monte_carlo_error": lambda ax: plots.plot_monte_carlo_error(DRAWN, ax=ax),
@@ -256,6 +268,19 @@ def test_interval_calibration_of_two_methods_on_the_same_axes() -> None:
     expected = scores.coverage(np.zeros((1, 80)), y, 1.0, level=[0.5, 0.9])
     np.testing.assert_allclose(line(ax, "observed").get_ydata(), expected)
     assert line(ax, "observed").get_color() != line(ax, "sharp").get_color()
+
+
+def test_intervals_are_drawn_in_the_order_of_what_is_predicted() -> None:
+    ax = plots.intervals(Regressor(), np.array([3, 1, 2]), np.array([30, 12, 20.5]), coverage=0.8)
+    np.testing.assert_array_equal(line(ax, "mean").get_ydata(), [10, 20, 30])
+    assert labels(ax) == ["80% interval", "mean", "observed (67% inside)"]
+    bars, points = ax.collections
+    np.testing.assert_array_equal(
+        [s[:, 1] for s in bars.get_segments()], [[9, 11], [19, 21], [29, 31]]
+    )
+    np.testing.assert_array_equal(points.get_offsets()[:, 1], [12, 20.5, 30])
+    many = plots.intervals(Regressor(), np.arange(1000))
+    assert len(line(many, "mean").get_ydata()) == 300
 
 
 def test_surface_has_its_samples_at_their_distances() -> None:

@@ -70,7 +70,9 @@ def test_other_numbers_of_rows_and_unknown_names_are_refused():
         ValueError, match=r"x has 5 rows, and the arguments \{'exposure': \(1001,\)\}"
     ):
         bnn.predict(counts, DRAWS, X[:5], exposure=EXPOSURE)
-    with pytest.raises(TypeError, match=r"no argument exposures; its arguments are .*exposure"):
+    with pytest.raises(
+        TypeError, match=r"keyword argument 'exposures'; its arguments are .*exposure"
+    ):
         bnn.predict(counts, DRAWS, X, exposures=EXPOSURE)
 
 

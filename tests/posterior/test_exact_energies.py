@@ -11,7 +11,7 @@ from numpyro.infer import NUTS
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
 from numpyro_bnn.posterior.draws import draws_of
-from numpyro_bnn.samplers.gibbs.interleaved import Interleaved
+from numpyro_bnn.samplers.gibbs.moves import Interleaved
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

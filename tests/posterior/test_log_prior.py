@@ -15,7 +15,7 @@ from test_arviz import IS_TREE, az
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
-from numpyro_bnn.posterior.log_prior import log_prior
+from numpyro_bnn.posterior.arviz_groups import log_prior
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)

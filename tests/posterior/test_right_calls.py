@@ -39,7 +39,7 @@ CALLS = {
     ),
     "an unknown keyword": (
         lambda: bnn.predict(model, DRAWS, X, rows=2),
-        r"no argument rows; its arguments are \['x', 'y'\]",
+        r"unexpected keyword argument 'rows'; its arguments are \['x', 'y'\]",
     ),
     "diagnose without x": (lambda: bnn.diagnose(DRAWS), f"argument: 'x'. {DIAGNOSE}"),
     "the model before the run": (

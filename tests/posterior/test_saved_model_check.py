@@ -13,8 +13,8 @@ import pytest
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
-from numpyro_bnn.data.probe_inputs import noted_inputs
-from numpyro_bnn.posterior.saved_model_check import known_predictions, refuse_other_model
+from numpyro_bnn.data.columns import noted_inputs
+from numpyro_bnn.posterior.archive import known_predictions, refuse_other_model
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 ROWS = 20

@@ -160,3 +160,12 @@ def test_values_of_rows_from_their_prior_are_no_dependence():
 
     found = bnn.predict(local, W, X[:40], site="y", batch_size=7)
     assert np.std(found.mean) > 0
+
+
+def test_a_check_that_fails_is_no_sign_that_rows_are_independent(monkeypatch):
+    def fails(*given):
+        raise MemoryError("no room for the check")
+
+    monkeypatch.setattr("numpyro_bnn.posterior.prediction_programs.same_in_parts", fails)
+    with pytest.raises(MemoryError, match="no room"):
+        bnn.predict(model_of(standardised), W, X)

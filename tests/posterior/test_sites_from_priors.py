@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 import numpyro_bnn as bnn
-from numpyro_bnn.posterior.loo_preconditions import sites_from_priors
+from numpyro_bnn.posterior.leave_one_out import sites_from_priors
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

@@ -11,7 +11,7 @@ from numpyro.infer import HMC, NUTS
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
-from numpyro_bnn.potential.chunked_likelihood import Chunked
+from numpyro_bnn.potential.potential import Chunked
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

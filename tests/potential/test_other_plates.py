@@ -10,9 +10,8 @@ from jax.sharding import Mesh
 from numpyro.handlers import scope
 
 import numpyro_bnn as bnn
-from numpyro_bnn.potential.chunked_likelihood import Chunked
-from numpyro_bnn.potential.rows import Rows, in_chunks
-from numpyro_bnn.potential.shared_rows import _shared_by
+from numpyro_bnn.potential.potential import Chunked
+from numpyro_bnn.potential.rows import Rows, _shared_by, in_chunks
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 N = 12

@@ -155,3 +155,14 @@ def test_data_on_the_host_are_refused_too():
 
     with pytest.raises(ValueError, match=MESSAGE):
         sampler("minibatches", on_host).run(jax.random.key(0), bnn.OnHost(X), Y)
+
+
+def test_a_check_that_fails_is_no_sign_that_rows_are_independent(monkeypatch):
+    def fails(*given):
+        raise MemoryError("no room for the check")
+
+    monkeypatch.setattr("numpyro_bnn.potential.rows_in_parts.same_in_parts", fails)
+    numbers = rng.normal(size=2)
+    model = model_of(lambda some, _: some @ jnp.asarray(numbers))
+    with pytest.raises(MemoryError, match="no room"):
+        bnn.potential_of(model, X, Y).data_plate()

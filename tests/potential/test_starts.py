@@ -170,14 +170,6 @@ def test_discrete_sites_need_no_start():
     mcmc.run(KEY, X, Y, init_params={"w": jnp.ones(3)})
 
 
-def test_hmc_over_discrete_sites_says_what_it_needs(monkeypatch):
-    monkeypatch.setattr("numpyro_bnn.run.refusals.find_spec", lambda name: None)
-    for kernel in (HMC, NUTS):
-        mcmc = bnn.MCMC(kernel(mixture), num_warmup=1, num_samples=1, progress_bar=False)
-        with pytest.raises(ValueError, match=r"\['kind'\] are discrete.*`funsor`.*Install it"):
-            mcmc.run(KEY, X, Y)
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

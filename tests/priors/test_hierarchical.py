@@ -18,9 +18,8 @@ from numpyro_bnn import priors
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.distributions.generalized_inverse_gaussian import sample_log
 from numpyro_bnn.potential.starts import complete, gentle_draw, own_coordinates
-from numpyro_bnn.priors.integrated_weights import drawn_back
 from numpyro_bnn.priors.paths import source_axis
-from numpyro_bnn.priors.precision_conditionals import Array, Child, Level
+from numpyro_bnn.priors.precision_conditionals import Array, Child, Level, drawn_back
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

@@ -20,7 +20,7 @@ from benchmarks._shared.reference_posteriors import (
 from benchmarks.neal import posteriors
 from numpyro_bnn import references
 from numpyro_bnn.references import reference as loading
-from numpyro_bnn.references.models import PROBLEMS
+from numpyro_bnn.references.reference import PROBLEMS
 from numpyro_bnn.samplers.tempering.evidence import Tempering
 
 RNG = np.random.default_rng(0)

@@ -9,7 +9,7 @@ from numpyro.infer import HMC, NUTS, BarkerMH
 
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients
-from numpyro_bnn.samplers.gibbs.interleaved import Interleaved
+from numpyro_bnn.samplers.gibbs.moves import Interleaved
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 ROWS, PRIOR_SD = 40, 10.0

@@ -9,7 +9,7 @@ from numpyro.infer import HMC, NUTS, SA, hmc_util
 
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients, preconditioners
-from numpyro_bnn.run.adaptation_windows import windows
+from numpyro_bnn.run.kernel_protocol import windows
 
 X = np.linspace(-1, 1, 8, dtype=np.float32)
 KERNELS = {

@@ -8,7 +8,7 @@ from numpyro.infer import HMC
 from sklearn.base import clone
 
 import numpyro_bnn as bnn
-from numpyro_bnn.run.course import Course
+from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.workflow import estimators
 
 pytestmark = [
@@ -50,13 +50,13 @@ def refused_warmup(mcmc, patch):
 
 
 def interrupted_run(mcmc, patch):
-    patch.setattr(Course, "advance", interrupted)
+    patch.setattr(Sampling, "advance", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(mcmc, X[:5], -Y[:5])
 
 
 def interrupted_warmup(mcmc, patch):
-    patch.setattr(Course, "advance", interrupted)
+    patch.setattr(Sampling, "advance", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mcmc.warmup(jax.random.key(0), X[:5], -Y[:5])
 

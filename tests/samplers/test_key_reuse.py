@@ -31,7 +31,7 @@ from numpyro_bnn.moves import (
     UnitRefresh,
     UnitRescaling,
 )
-from numpyro_bnn.potential.chunked_likelihood import Chunked
+from numpyro_bnn.potential.potential import Chunked
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
 

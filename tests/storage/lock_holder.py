@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from numpyro_bnn.storage import locks
+from numpyro_bnn.storage import folders as locks
 
 if len(sys.argv) > 2:
     locks.SILENCE = float(sys.argv[2])

@@ -15,7 +15,7 @@ from numpyro.infer import HMC
 from walker import Walk
 
 import numpyro_bnn as bnn
-from numpyro_bnn.run.plan import Plan
+from numpyro_bnn.run.chain_states import Plan
 from numpyro_bnn.storage import chunk_files as drawfiles
 from numpyro_bnn.storage import draw_store as drawstore
 from numpyro_bnn.storage import stored_array

@@ -19,10 +19,10 @@ import pytest
 from walker import Walk
 
 import numpyro_bnn as bnn
-from numpyro_bnn.storage import locks
+from numpyro_bnn.storage import folders as locks
 from numpyro_bnn.storage.checkpoints import Checkpoint
 from numpyro_bnn.storage.draw_store import DrawStore
-from numpyro_bnn.storage.locks import FolderInUse, FolderLock
+from numpyro_bnn.storage.folders import FolderInUse, FolderLock
 
 pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")

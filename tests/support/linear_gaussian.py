@@ -6,7 +6,7 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
-from numpyro_bnn.approximations.randomized_model import draw_noise, gaussian_priors, known_noise
+from numpyro_bnn.approximations.modes import draw_noise, gaussian_priors, known_noise
 
 NOISE, SCALE = 0.5, 0.8
 KERNEL, BIAS = "net/Dense_0.kernel", "net/Dense_0.bias"

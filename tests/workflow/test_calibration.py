@@ -16,8 +16,8 @@ from scipy.stats import kstest
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.workflow.calibration import nominal_sets, uniforms
-from numpyro_bnn.workflow.estimator_inputs import calibration_rows, held_out, parted
-from numpyro_bnn.workflow.training_rows import refuse_training_rows
+from numpyro_bnn.workflow.check_fit import refuse_training_rows
+from numpyro_bnn.workflow.estimator_inputs import calibration_rows, held_out
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compile"),
@@ -48,16 +48,6 @@ def test_counts_that_are_hardly_ever_above_zero_have_finite_intervals():
     low, high = made.predict_interval(x[:3])
     np.testing.assert_allclose([low, high], [[-1.0] * 3, [1.0] * 3], atol=1e-3)
     assert made.evaluate(x, y).after.coverage == 1.0
-
-
-def test_a_class_of_one_row_cannot_be_in_both_parts():
-    labels = np.array([0, 1] * 20 + [2])
-    with pytest.raises(ValueError, match=r"calibration=0\.3: the class 'rare' has a single row"):
-        parted("calibration=0.3", labels, 12, 0, ["cat", "dog", "rare"])
-    with pytest.raises(
-        ValueError, match=r"a row of each of the 20 classes\. Hold out another share"
-    ):
-        parted("--test-fraction 0.25", np.arange(40) % 20, 10, 0, range(20))
 
 
 def test_predictions_without_any_spread_are_refused():

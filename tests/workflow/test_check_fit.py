@@ -25,6 +25,7 @@ from linear_gaussian import NOISE, SCALE
 from scipy.stats import geom, norm, poisson
 
 import numpyro_bnn as bnn
+from numpyro_bnn._html import html_of
 from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.fit_check.loo import leave_one_out
 from numpyro_bnn.fit_check.record import on_weights
@@ -197,7 +198,7 @@ def test_classes_are_predicted_from_all_others():
     wrong = bnn.check_fit(sampled(two_classes, p=RNG.beta(3.0, 90.0, (4, 500))), ROWS, y)
     assert "calibration" in wrong.rare
     assert "The model is too sure: the likeliest class is right" in str(wrong)
-    assert "On the line where the model is right." in wrong.html_section()
+    assert "On the line where the model is right." in html_of(wrong.section())
 
 
 def test_counts_have_their_own_distribution_function():
@@ -237,7 +238,7 @@ def test_several_outputs_are_left_out_together():
     assert np.abs((check.loo.by_row - exact) / check.loo.error_by_row).max() < 5
     assert check.calibration is None
     assert "The test of calibration is made for one target a row" in str(check)
-    assert "<img" not in check.html_section()
+    assert "<img" not in html_of(check.section())
     with pytest.raises(
         ValueError, match=r"nothing to draw\. The test of calibration is made for one"
     ):

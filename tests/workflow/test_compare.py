@@ -14,8 +14,7 @@ from numpyro.infer.gibbs import Gibbs
 import numpyro_bnn as bnn
 from numpyro_bnn.samplers.temperature_of_kernels import temperatures_of
 from numpyro_bnn.workflow import compare as module
-from numpyro_bnn.workflow.compare import _DECAYED, DECAYS, Data, _sampled
-from numpyro_bnn.workflow.second_opinion import _higher
+from numpyro_bnn.workflow.compare import _DECAYED, DECAYS, Data, _higher, _sampled
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)

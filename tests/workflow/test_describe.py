@@ -140,7 +140,7 @@ def test_text_is_aligned_and_html_is_escaped():
             assert self.open.pop() == tag
 
         def handle_data(self, data):
-            if self.open[-1] == "td":
+            if self.open and self.open[-1] == "td":
                 self.found.append(data)
 
     cells = Cells()

@@ -121,12 +121,10 @@ def test_the_training_data_are_found(kind):
 def test_a_second_opinion_is_of_the_run_behind(kind, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "numpyro_bnn.workflow.second_opinion.optimize", lambda *a, **k: seen.append(a) or {}
+        "numpyro_bnn.workflow.compare.optimize", lambda *a, **k: seen.append(a) or {}
     )
     monkeypatch.setattr(bnn.MCMC, "run", lambda *args, **kwargs: None)
-    monkeypatch.setattr(
-        "numpyro_bnn.workflow.second_opinion.diagnose", lambda run, x, second: (run, x)
-    )
+    monkeypatch.setattr("numpyro_bnn.workflow.compare.diagnose", lambda run, x, second: (run, x))
     run, x = bnn.second_opinion(doors()[kind], kernel=NUTS(model_of_run()))
     assert run is doors()["run"]
     np.testing.assert_array_equal(x, X)

@@ -13,8 +13,7 @@ import pytest
 from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
-from numpyro_bnn.workflow.default_kernels import KERNELS
-from numpyro_bnn.workflow.fit import Fit
+from numpyro_bnn.workflow.fit import KERNELS, Fit
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

@@ -12,10 +12,10 @@ from few_draws import SETTINGS
 
 import numpyro_bnn as bnn
 from numpyro_bnn.approximations.optimize import ensemble_of
-from numpyro_bnn.data.row_hashes import KNOWN_ROWS
+from numpyro_bnn.data.fingerprints import KNOWN_ROWS
 from numpyro_bnn.posterior.training_data import rows_of_call
+from numpyro_bnn.workflow.check_fit import refuse_training_rows
 from numpyro_bnn.workflow.estimator_inputs import held_out
-from numpyro_bnn.workflow.training_rows import refuse_training_rows
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compile"),

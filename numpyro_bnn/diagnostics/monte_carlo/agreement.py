@@ -22,8 +22,13 @@ from scipy.sparse import csr_array
 from scipy.spatial.distance import pdist
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
-from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, as_chains, mean_errors
-from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import (
+    MeanErrors,
+    as_chains,
+    mean_errors,
+    row_distances,
+    units_of,
+)
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 # Length of a batch in autocorrelation times of the scalar that is slower than nine in ten.

@@ -21,8 +21,12 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked
-from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_errors
-from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import (
+    MeanErrors,
+    mean_errors,
+    row_distances,
+    units_of,
+)
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 # The mean absolute value of a normal error, in its standard deviations.
@@ -93,20 +97,15 @@ class MonteCarloError:
 
         :param tolerance: the errors that are accepted.
         """
-        limits = (
-            ("total_variation", "mean total variation", tolerance.total_variation, False),
-            ("total_variation_99", "total variation of the worst rows", tolerance.total_variation_99, True),
-            ("relative", "mean error in predictive sd", tolerance.relative_mean, False),
-            ("relative_99", "error in predictive sd of the worst rows", tolerance.relative, True),
-        )  # fmt: skip
         found = []
-        for name, what, limit, worst in limits:
-            value = getattr(self, name)
-            if value is not None:
-                known = self.by_row[name.removesuffix("_99")]
-                known = known[np.isfinite(known)]
-                finite = 0.0 if not known.size else _worst(known) if worst else float(known.mean())
-                found.append(check_of(what, value, limit, worst, finite, self.needed_to_know))
+        units = {"total_variation": "total variation", "relative": "error in predictive sd"}
+        for unit, rows in self.by_row.items():
+            known = rows[np.isfinite(rows)] if np.isfinite(rows).any() else np.zeros(1)
+            what, (limit, worst_limit) = units[unit], tolerance.limits[unit]
+            mean, worst = getattr(self, unit), getattr(self, f"{unit}_99")
+            whole = (f"mean {what}", mean, limit, False, float(known.mean()))
+            tail = (f"{what} of the worst rows", worst, worst_limit, True, _worst(known))
+            found += [check_of(*each, self.needed_to_know) for each in (whole, tail)]
         if self.log_score is not None:
             limit = tolerance.log_score_limit(self.log_score_rows or 0.0)
             finite = self.log_score if np.isfinite(self.log_score) else 0.0

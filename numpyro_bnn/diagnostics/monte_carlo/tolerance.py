@@ -52,6 +52,14 @@ class Tolerance:
         """Limit of the mean over rows of errors in predictive standard deviations."""
         return _MEAN_RELATIVE * self.relative
 
+    @property
+    def limits(self) -> dict[str, tuple[float, float]]:
+        """Limits of the mean over rows and of the 99 % quantile, by unit."""
+        return {
+            "total_variation": (self.total_variation, self.total_variation_99),
+            "relative": (self.relative_mean, self.relative),
+        }
+
     def log_score_limit(self, rows_error: float) -> float:
         """Limit of the error of the log score.
 
@@ -60,3 +68,13 @@ class Tolerance:
         # An infinite or undefined error from the rows gives no limit.
         share = _SHARE_OF_ROWS * rows_error
         return min(self.log_score, share) if share > 0 else self.log_score
+
+
+def checked_tolerance(what: str, tolerance: object) -> Tolerance:
+    """A tolerance that was given, or the default where it is None."""
+    if tolerance is not None and not isinstance(tolerance, Tolerance):
+        raise TypeError(
+            f"{what} must be a bnn.Tolerance, got {tolerance!r}. Write "
+            "`bnn.Tolerance(total_variation=0.01, relative=0.1, log_score=0.005)`."
+        )
+    return Tolerance() if tolerance is None else tolerance

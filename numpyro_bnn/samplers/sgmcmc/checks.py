@@ -11,11 +11,10 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
 from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.priors.integrated_weights import GammaScaleMixture
+from numpyro_bnn.priors.precision_conditionals import GammaScaleMixture
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
-from numpyro_bnn.samplers.sgmcmc.gradient_noise import ANCHORS
-from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
+from numpyro_bnn.samplers.sgmcmc.gradients import ANCHORS, Estimator
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 from numpyro_bnn.samplers.temperature_of_kernels import refuse_temperature

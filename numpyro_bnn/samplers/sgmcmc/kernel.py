@@ -26,9 +26,8 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.flat_position import flattened
 from numpyro_bnn.potential.potential import Potential, transforms_of
 from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.potential.sites import Structure
+from numpyro_bnn.potential.sites import Structure, own_batch_size
 from numpyro_bnn.potential.starts import gentle_start
-from numpyro_bnn.potential.without_subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import (
@@ -45,10 +44,8 @@ from numpyro_bnn.samplers.sgmcmc.checks import (
     check_target,
     refuse_integrals,
 )
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
-from numpyro_bnn.samplers.sgmcmc.gradient_noise import anchored_in_warmup, begin_noise
-from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
-from numpyro_bnn.samplers.sgmcmc.momentum_refresh import FreshMomentum, MomentumRefresh
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, FreshMomentum, MomentumRefresh
+from numpyro_bnn.samplers.sgmcmc.gradients import Estimator, anchored_in_warmup, begin_noise
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, steps_per_draw
@@ -90,7 +87,7 @@ class SGMCMC(MCMCKernel):
     :param friction: per unit time; where None it is tuned, or 0.1 / step_size.
     :param gradient_noise: known variance of the gradient, subtracted from the variance of the noise that is
         added; or ``"auto"``: estimated in warm-up from pairs of independent minibatches, at one gradient more
-        a step (:mod:`~numpyro_bnn.samplers.sgmcmc.gradient_noise`). With ``step_size="auto"`` the step is
+        a step (:mod:`~numpyro_bnn.samplers.sgmcmc.gradients`). With ``step_size="auto"`` the step is
         then also so small that kicks add no more than 8 % of the energy of a momentum. What is taken off
         is that of each weight by itself: noise that many weights share stays. Means over weights do not show
         it; ``gradient_temperature`` does, and a report complains of it. Give
@@ -99,7 +96,7 @@ class SGMCMC(MCMCKernel):
         (``benchmarks/mixing/networks_beside_full_batch.py``).
     :param metropolis: an accept-reject rule, or None.
     :param resample_momentum: calls of `sample` between fresh momenta, or another rule of
-        :mod:`~numpyro_bnn.samplers.sgmcmc.momentum_refresh`; never where None. Costs: :meth:`as_part`.
+        :mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.methods`; never where None. Costs: :meth:`as_part`.
     :param target_accept_prob: acceptance that Metropolis methods aim at with ``step_size="auto"``.
     :param tuning: tuning of step size and friction in warm-up, see
         :mod:`~numpyro_bnn.samplers.sgmcmc.tuning`; by default the step size, from the acceptance where there

@@ -33,8 +33,13 @@ from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.flat_position import by_site, flat_like
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.priors.precision_conditionals import levels_of
-from numpyro_bnn.samplers.sgmcmc.branches import where_needed
-from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like, size, spread, total
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
+    map_like,
+    size,
+    spread,
+    total,
+    where_needed,
+)
 
 
 class Moments(NamedTuple):

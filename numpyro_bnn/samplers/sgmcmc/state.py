@@ -7,10 +7,10 @@ import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.flat_position import by_site
-from numpyro_bnn.samplers.sgmcmc.branches import chosen
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
+    chosen,
     kinetic_temperatures,
     mean_over,
     means,

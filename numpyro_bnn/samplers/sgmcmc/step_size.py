@@ -17,7 +17,7 @@ from numpyro_bnn._types import Number, PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like, size, spread
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, RandomWalkProposal
-from numpyro_bnn.samplers.sgmcmc.gradient_noise import NoiseEstimate
+from numpyro_bnn.samplers.sgmcmc.gradients import NoiseEstimate
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 
 # The first step size as a share of the largest stable leapfrog step, 2/√λ.

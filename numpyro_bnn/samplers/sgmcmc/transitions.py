@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis, ProposalInputs
-from numpyro_bnn.samplers.sgmcmc.branches import where_needed
 from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
@@ -24,11 +23,15 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     kick,
     rescaled,
     temperature_along,
+    where_needed,
 )
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
-from numpyro_bnn.samplers.sgmcmc.gradient_noise import NoiseEstimate, learned_noise, quiet_step
-from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
-from numpyro_bnn.samplers.sgmcmc.momentum_refresh import MomentumRefresh
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, MomentumRefresh
+from numpyro_bnn.samplers.sgmcmc.gradients import (
+    Estimator,
+    NoiseEstimate,
+    learned_noise,
+    quiet_step,
+)
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule

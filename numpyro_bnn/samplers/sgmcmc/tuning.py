@@ -15,8 +15,14 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.samplers.sgmcmc.branches import chosen, where_needed
-from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like, size, spread, total
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
+    chosen,
+    map_like,
+    size,
+    spread,
+    total,
+    where_needed,
+)
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Moments, Preconditioner
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState

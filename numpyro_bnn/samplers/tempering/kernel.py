@@ -33,7 +33,9 @@ from numpyro_bnn.samplers.gibbs.moves import Bound, Move
 from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_redraw
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 from numpyro_bnn.samplers.tempering.ladder import (
+    MoveMoments,
     RungTuning,
+    TemperingState,
     after_sweep,
     begin_round,
     ends_round,
@@ -43,15 +45,14 @@ from numpyro_bnn.samplers.tempering.ladder import (
     swap_order,
     swap_probabilities,
 )
-from numpyro_bnn.samplers.tempering.prior_draws import (
+from numpyro_bnn.samplers.tempering.rung_kernels import (
+    RungKernel,
     best_draws,
     finite_or_before,
     prior_draw,
     prior_noise,
     refuse_improper,
 )
-from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
-from numpyro_bnn.samplers.tempering.state import MoveMoments, TemperingState
 
 # The pilot run: sweeps and rungs; rungs are doubled while pairs reject too often to estimate the barrier.
 _PILOT_SWEEPS = 200

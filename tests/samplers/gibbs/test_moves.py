@@ -13,9 +13,9 @@ from scipy import stats
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, moves, priors
 from numpyro_bnn.potential.starts import own_coordinates
-from numpyro_bnn.samplers.gibbs.interleaved import Interleaved
 from numpyro_bnn.samplers.gibbs.moves import (
     Bound,
+    Interleaved,
     PrecisionRedraw,
     RidgeScaling,
     UnitRefresh,

@@ -16,9 +16,8 @@ import numpyro_bnn as bnn
 from numpyro_bnn import preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import drift, kick
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, PersistentMomentum
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
-from numpyro_bnn.samplers.sgmcmc.momentum_refresh import PersistentMomentum
 from numpyro_bnn.samplers.sgmcmc.tuning import AcceptanceTuning, CurvatureTuning
 
 pytestmark = pytest.mark.usefixtures("quick_compile")

@@ -39,9 +39,9 @@ def some_fast(*fast):
 
 
 def test_every_sampler_is_in_the_catalogue():
-    from numpyro_bnn.samplers.sgmcmc.named import microcanonical, momentum, overdamped, windowed_hmc
+    from numpyro_bnn.samplers.sgmcmc.named import microcanonical, momentum, overdamped
 
-    rooms = (microcanonical, momentum, overdamped, windowed_hmc)
+    rooms = (microcanonical, momentum, overdamped)
     exported = {
         getattr(bnn, name)
         for name in bnn.__all__

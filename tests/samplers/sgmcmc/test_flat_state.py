@@ -10,7 +10,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn import gradients, preconditioners
 from numpyro_bnn.compilation.program_identity import separate_programs
 from numpyro_bnn.potential.flat_position import FlatPosition
-from numpyro_bnn.samplers.gibbs.interleaved import Interleaved
+from numpyro_bnn.samplers.gibbs.moves import Interleaved
 from numpyro_bnn.samplers.sgmcmc import kernel as kernels
 
 pytestmark = pytest.mark.usefixtures("quick_compile")

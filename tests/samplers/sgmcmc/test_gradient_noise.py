@@ -8,7 +8,7 @@ import pytest
 
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients
-from numpyro_bnn.samplers.sgmcmc.gradient_noise import (
+from numpyro_bnn.samplers.sgmcmc.gradients import (
     NoiseEstimate,
     begin_noise,
     learned_noise,

@@ -17,9 +17,8 @@ from numpyro.infer.gibbs import CustomGibbs, Gibbs
 
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import SemiImplicit
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import PersistentMomentum, SemiImplicit
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
-from numpyro_bnn.samplers.sgmcmc.momentum_refresh import PersistentMomentum
 from numpyro_bnn.samplers.sgmcmc.transitions import half_kick
 
 pytestmark = pytest.mark.usefixtures("quick_compile")

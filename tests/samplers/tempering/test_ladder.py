@@ -7,7 +7,7 @@ import numpy as np
 import numpyro_bnn as bnn
 from numpyro_bnn.samplers.tempering import ladder
 from numpyro_bnn.samplers.tempering.evidence import log_evidence_of
-from numpyro_bnn.samplers.tempering.state import MoveMoments
+from numpyro_bnn.samplers.tempering.ladder import MoveMoments
 
 
 def test_swaps_leave_the_product_of_all_rungs_as_it_is():

@@ -14,7 +14,7 @@ from scipy import stats
 
 import numpyro_bnn as bnn
 from numpyro_bnn.samplers.tempering.evidence import doubts, tempering_of
-from numpyro_bnn.samplers.tempering.prior_draws import prior_draw
+from numpyro_bnn.samplers.tempering.rung_kernels import prior_draw
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 CURVATURE, STEPS = 30.0, 6

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from numpyro_bnn.scores import conformal
+from numpyro_bnn.workflow import calibration as conformal
 
 PROBS = np.array([[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.1, 0.6]])
 

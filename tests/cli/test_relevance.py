@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import numpyro_bnn as bnn
-from numpyro_bnn.workflow.relevance import relevance
+from numpyro_bnn.cli.job_report import relevance
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

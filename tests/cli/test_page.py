@@ -1,0 +1,72 @@
+"""What the page of a job shows of classes, without a fit."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from numpyro_bnn._html import Grid, Picture
+from numpyro_bnn.cli import job_report
+from numpyro_bnn.cli.job import Options, Outcome
+from numpyro_bnn.posterior.predictive_draws import Predictions
+
+
+def _predictions(probs):
+    """Predictions (chain, draw, row, class) that know the density of each class."""
+
+    def evaluate(what, y):
+        return {what: np.log(np.take_along_axis(probs, y[None, None, :, None], -1)[..., 0])}
+
+    return Predictions({"probs": probs}, evaluate)
+
+
+def _sections(y, probs, classes):
+    table = SimpleNamespace(y=y, classes=classes)
+    outcome = SimpleNamespace(
+        table=table, test=np.arange(len(y)), posterior=_predictions(probs[None, None])
+    )
+    return {section.heading: section.parts for section in job_report._of_classes(outcome)}
+
+
+def test_of_two_classes_a_threshold_is_shown_by_what_it_does():
+    y = np.array([0, 0, 0, 1, 1, 0])
+    p = np.array([0.01, 0.3, 0.6, 0.55, 0.92, 0.2])
+    found = _sections(y, np.stack([1 - p, p], -1), ("benign", "malignant"))
+    grid, curves = found["Telling malignant from benign"]
+    assert isinstance(curves, Picture)
+    rows = {row[0]: row[1:] for row in grid.rows}
+    assert rows["25%"] == ("100.0%", "50.0%", "50.0%")
+    assert rows["75%"] == ("50.0%", "100.0%", "100.0%")
+    assert rows["95%"] == ("0.0%", "100.0%", "–")
+    recall, confusion = found["Class by class"]
+    assert [row[:3] for row in recall.rows] == [
+        ("benign", "4", "75.0%"),
+        ("malignant", "2", "100.0%"),
+    ]
+    assert confusion.alt == "Confusion matrix"
+
+
+@pytest.mark.parametrize(("count", "drawn"), [(3, True), (30, False)])
+def test_more_classes_have_no_threshold_and_very_many_no_matrix(count, drawn):
+    y = np.arange(count)
+    probs = np.full((count, count), 1 / count)
+    found = _sections(y, probs, tuple(f"class {k}" for k in range(count)))
+    assert list(found) == ["Class by class", "Are the probabilities right?"]
+    grid, *pictures = found["Class by class"]
+    assert isinstance(grid, Grid)
+    assert len(pictures) == drawn
+
+
+@pytest.mark.parametrize(("spread", "alike"), [(0.0, True), (1e-4, True), (0.2, False)])
+def test_an_ensemble_of_one_function_is_named_as_such(spread, alike):
+    p = 0.5 + spread * np.array([-1.0, 1.0, 0.5])[:, None] * np.ones(8)
+    members = _predictions(np.stack([1 - p, p], -1)[:, None])
+    options = Options(num_chains=3)
+    table = SimpleNamespace(y=np.arange(8) % 2)
+    outcome = SimpleNamespace(
+        options=options,
+        table=table,
+        test=np.arange(8),
+        predictions={"deep ensemble of 3": members},
+    )
+    assert Outcome.one_function.fget(outcome) == alike

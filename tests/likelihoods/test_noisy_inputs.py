@@ -1,0 +1,132 @@
+"""Inputs with a known error: exact densities, exact predictions at new measurements, clear refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import NUTS
+from scipy import integrate, stats
+
+import numpyro_bnn as bnn
+from numpyro_bnn.likelihoods.noisy_inputs import Measured
+
+ERROR, NOISE = 0.7, 0.5
+RNG = np.random.default_rng(0)
+TRUE = RNG.normal(size=30)
+X = np.float32(TRUE + ERROR * RNG.normal(size=30))
+Y = np.float32(2 * TRUE + NOISE * RNG.normal(size=30))
+NEW = np.float32([-2.0, 0.3, 1.5])
+
+
+def model(x, y=None):
+    inputs = bnn.noisy_inputs(x, ERROR, prior=dist.Normal(0.0, 1.0))
+    slope = numpyro.sample("slope", dist.Normal(0.0, 3.0))
+    bnn.likelihoods.gaussian(slope * inputs, y, noise=NOISE)
+
+
+@pytest.fixture(scope="module")
+def run():
+    mcmc = bnn.MCMC(NUTS(model), num_warmup=300, num_samples=1000, progress_bar=False)
+    mcmc.run(jax.random.key(0), X, Y)
+    return mcmc
+
+
+def test_the_density_is_that_of_value_and_measurement():
+    values = np.array([0.3, 1.2])
+    given = Measured(dist.LogNormal(0.2, 0.5), jnp.array([0.1, 2.0]), jnp.array([0.4, 0.9]))
+    right = stats.lognorm(0.5, scale=np.exp(0.2)).logpdf(values)
+    right += stats.norm(values, [0.4, 0.9]).logpdf([0.1, 2.0])
+    np.testing.assert_allclose(given.log_prob(jnp.asarray(values)), right, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("measured", "error"), [(0.9, 0.1), (0.9, 5.0), (-0.2, 0.4)])
+@pytest.mark.parametrize(
+    "prior", [dist.Normal(0.5, 2.0), dist.LogNormal(0.2, 0.5)], ids=["normal", "lognormal"]
+)
+def test_draws_given_a_measurement_are_from_its_posterior(prior, measured, error):
+    given = Measured(prior, jnp.float32(measured), jnp.float32(error))
+    draws = np.asarray(given.sample(jax.random.key(1), (4000,)), np.float64)
+    low, high = (1e-6, 30.0) if isinstance(prior, dist.LogNormal) else (-30.0, 30.0)
+    grid = np.linspace(low, high, 200_001)
+    density = np.exp(np.asarray(given.log_prob(grid), np.float64))
+    mass, first, second = (integrate.trapezoid(density * grid**k, grid) for k in range(3))
+    mean = first / mass
+    variance = second / mass - mean**2
+    squares = (draws - mean) ** 2
+    assert abs(draws.mean() - mean) < 5 * np.sqrt(variance / 4000)
+    assert abs(squares.mean() - variance) < 5 * squares.std() / np.sqrt(4000)
+
+
+def test_predictions_at_new_measurements_know_the_error():
+    slope = 2.0
+    draws = {"slope": np.full((4, 1000), slope), "x_true": np.zeros((4, 1000, 30))}
+    means = np.asarray(bnn.predict(model, draws, NEW).mean, np.float64).reshape(4000, 3)
+    shrunk = 1 / (1 + ERROR**2)
+    right, sd = slope * NEW * shrunk, slope * ERROR * np.sqrt(shrunk)
+    assert (abs(means.mean(0) - right) < 5 * sd / np.sqrt(4000)).all()
+    assert (abs(means.var(0) / sd**2 - 1) < 5 * np.sqrt(2 / 4000)).all()
+    # Each row has an error of its own.
+    assert abs(np.corrcoef(means.T)[0, 1]) < 5 / np.sqrt(4000)
+
+
+def test_the_posterior_is_exact(run):
+    grid = np.linspace(-1, 6, 7001)
+    sd = np.sqrt((grid * ERROR) ** 2 / (1 + ERROR**2) + NOISE**2)
+    means = grid[:, None] * X / (1 + ERROR**2)
+    log_density = stats.norm(0, 3).logpdf(grid) + stats.norm(means, sd[:, None]).logpdf(Y).sum(1)
+    density = np.exp(log_density - log_density.max())
+    right = (density * grid).sum() / density.sum()
+    slopes = run.get_samples(group_by_chain=True)["slope"]
+    error = np.std(slopes) / np.sqrt(bnn.diagnostics.ess(np.asarray(slopes)[..., None]).min())
+    assert abs(np.mean(slopes) - right) < 5 * error
+    # Without the error the slope is too small by 1 / (1 + ERROR²).
+    assert abs(np.polyfit(X, Y, 1)[0] - right) > 10 * error
+
+
+def test_rows_of_the_fit_have_the_inputs_of_the_fit(run, tmp_path):
+    draws = run.get_samples(group_by_chain=True)
+    there = np.asarray(bnn.predict(None, run, X).mean)
+    np.testing.assert_allclose(there, draws["slope"][..., None] * draws["x_true"], rtol=1e-5)
+    elsewhere = np.asarray(bnn.predict(None, run, X[::-1]).mean)[..., ::-1]
+    assert np.corrcoef(there[..., 0], elsewhere[..., 0])[0, 1] < 0.5
+    assert bnn.predict(None, run, NEW).mean.shape == (1, 1000, 3)
+    with pytest.raises(ValueError, match="x_true"):
+        bnn.export(run, NEW, tmp_path / "a.bin")
+
+
+def test_a_prior_with_parameters_is_learnt_from_the_measurements():
+    def with_prior(x, y=None):
+        centre = numpyro.sample("centre", dist.Normal(0.0, 10.0))
+        bnn.likelihoods.gaussian(
+            bnn.noisy_inputs(x, ERROR, prior=dist.Normal(centre, 1.0)), y, noise=NOISE
+        )
+
+    potential = bnn.potential_of(with_prior, X, Y)
+
+    def energy(centre):
+        return float(potential({"centre": jnp.float32(centre), "x_true": jnp.asarray(X)}))
+
+    def log_density(centre):
+        return stats.norm(centre, 1).logpdf(X).sum() + stats.norm(0, 10).logpdf(centre)
+
+    right = log_density(1.5) - log_density(0.0)
+    assert energy(0.0) - energy(1.5) == pytest.approx(right, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"sd": 0.0}, ValueError, "sd must be positive"),
+        ({"sd": np.ones(4)}, ValueError, "broadcast"),
+        ({"prior": 1.0}, TypeError, "must be a distribution"),
+        ({"prior": dist.Poisson(1.0)}, ValueError, "one real number"),
+        ({"x": np.array([1.0, np.nan])}, ValueError, "NaN"),
+        ({"x": [1.0]}, TypeError, "array"),
+    ],
+)
+def test_what_is_no_measurement_is_refused(change, error, words):
+    given = {"x": X, "sd": ERROR, "prior": dist.Normal(0.0, 1.0)} | change
+    with pytest.raises(error, match=words):
+        bnn.noisy_inputs(**given)

@@ -30,7 +30,6 @@ CHECKS = {
     "numpyro_bnn.potential.potential.check_targets": None,
     "numpyro_bnn.run.refusals.refuse_host_rows": None,
     "numpyro_bnn.run.refusals.refuse_subsampling": None,
-    "numpyro_bnn.run.refusals.refuse_discrete": None,
     "numpyro_bnn.run.refusals.refuse_sites_of_host_rows": None,
     "numpyro_bnn.run.compiled_runs.suspect_chains": {},
 }

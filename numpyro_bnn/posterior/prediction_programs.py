@@ -147,7 +147,11 @@ def rows_depend(call: ModelCall, target: str, samples: Mapping[str, Array], part
     def given(rows: np.ndarray) -> tuple[dict[str, Any], Any]:
         return one_draw(grouped, 0, 0), taken(arrays, rows, size)
 
-    return not same_in_parts(Program(parameters), given, size, part, _BLOCKS * part, drawn)
+    try:
+        return not same_in_parts(Program(parameters), given, size, part, _BLOCKS * part, drawn)
+    except (TypeError, ValueError):
+        # Draws of values of single rows do not fit fewer rows; those who predict blocks refuse them.
+        return False
 
 
 def _numbers_of(site: dict[str, Any]) -> list[jax.Array]:

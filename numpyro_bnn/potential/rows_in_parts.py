@@ -111,8 +111,8 @@ def refuse_dependent_rows(potential: Any, plate: str, size: int) -> None:
         return
     try:
         separate = _are_separate(potential, plate, size)
-    except (jax.errors.JaxRuntimeError, jax.errors.JAXTypeError):
-        # A function on the host may refuse made-up numbers; a model that branches on data cannot be compiled.
+    except (TypeError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
+        # What a model raises in a trace, its steps raise too; a host function may refuse made-up numbers.
         return
     if not separate:
         raise ValueError(

@@ -169,7 +169,7 @@ def test_a_pickled_estimator_knows_them():
 
 def test_data_that_cannot_be_compared_are_left_out(tmp_path):
     for x in (bnn.OnHost(X), {"a": X, "b": X[:3]}, None):
-        assert KNOWN_ROWS not in bnn.data.row_hashes.noted_rows(None, (x, Y), {}, tuple)
+        assert KNOWN_ROWS not in bnn.data.fingerprints.noted_rows(None, (x, Y), {}, tuple)
     assert (
         KNOWN_ROWS
         not in bnn.load(

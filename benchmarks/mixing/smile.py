@@ -31,7 +31,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic, on_spher
 from numpyro_bnn.samplers.sgmcmc.preconditioners import identity
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
 from numpyro_bnn.samplers.sgmcmc.step_size import ChainStart, StepTuning, begin_tuning
-from numpyro_bnn.samplers.sgmcmc.tuning import TuningContext
+from numpyro_bnn.samplers.sgmcmc.tuning import Ingredients
 
 # Steps before which nothing is tuned or taken back.
 _FIRST = 10
@@ -135,14 +135,14 @@ class QuantileTuning:
     undone: float = 0.98
     smoothing: float = 0.01
 
-    def begin(self, context: TuningContext, start: ChainStart) -> StepTuning:
+    def begin(self, context: Ingredients, start: ChainStart) -> StepTuning:
         tuned = begin_tuning(start, 0.0)
         zero = jnp.zeros((), jnp.result_type(float))
         return tuned._replace(averaging=DecayingMoments.none(zero))
 
     def at_gradient(
         self,
-        context: TuningContext,
+        context: Ingredients,
         tuned: StepTuning,
         product: Callable[[PyTree], PyTree],
         inverse_mass_matrix: PyTree,
@@ -151,7 +151,7 @@ class QuantileTuning:
         return tuned
 
     def after_step(
-        self, context: TuningContext, before: SGMCMCState, after: SGMCMCState
+        self, context: Ingredients, before: SGMCMCState, after: SGMCMCState
     ) -> SGMCMCState:
         tuned, errors = after.adaptation, after.adaptation.averaging
         error = jnp.abs(after.energy_error) / before.temperature
@@ -177,7 +177,7 @@ class QuantileTuning:
         )
 
     @staticmethod
-    def _downhill(context: TuningContext, before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
+    def _downhill(context: Ingredients, before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
         """The state before the step, with the metric after it and a momentum against the gradient."""
         metric = context.preconditioner.inverse_mass_matrix(after.preconditioner)
         dynamics = before.dynamics

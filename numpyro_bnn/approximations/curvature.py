@@ -231,12 +231,8 @@ def _by_family(
 
 
 def _information_of_df(df: jax.Array) -> jax.Array:
-    """Fisher information of log df in a Student t whose scale is not known.
-
-    With ψ₁ the trigamma function and ν the df, that of ν is (ψ₁(ν/2) - ψ₁(ν/2 + 1/2)) / 4 -
-    (ν + 5) / (2ν (ν + 1) (ν + 3)), less 2 / (ν (ν + 1)² (ν + 3)) for the unknown scale (Lange, Little and
-    Taylor, *Robust statistical modeling using the t distribution*, 1989, appendix B).
-    """
+    """Fisher information of log df in a Student t whose scale is not known."""
+    # Lange, Little and Taylor, *Robust statistical modeling using the t distribution* (1989), appendix B.
     df = jnp.asarray(df, float)
     trigammas = polygamma(1, df / 2) - polygamma(1, (df + 1) / 2)
     known = trigammas / 4 - (df + 5) / (2 * df * (df + 1) * (df + 3))
@@ -256,16 +252,11 @@ Solve = Callable[[np.ndarray], np.ndarray]
 
 
 class Slopes(NamedTuple):
-    """Positions, energies and gradients of members, weights as one vector.
+    """Positions, energies and gradients of members, weights as one vector."""
 
-    - **z** - values, (members, weights)
-    - **energy** - nats, (members,)
-    - **gradient** - gradient of the energy, (members, weights)
-    """
-
-    z: np.ndarray
-    energy: np.ndarray
-    gradient: np.ndarray
+    z: np.ndarray  # Values, (members, weights)
+    energy: np.ndarray  # Nats, (members,)
+    gradient: np.ndarray  # Gradient of the energy, (members, weights)
 
 
 class Newton:

@@ -251,11 +251,7 @@ class _Disk:
     def begin(
         self, carry: Any, key: jax.Array, facts: Facts, text: str
     ) -> tuple[Any, jax.Array, int]:
-        """The state to continue from, the loss before it, and the steps taken so far.
-
-        :param facts: facts about settings and data.
-        :param text: the text that a block of steps lowers to.
-        """
+        """The state to continue from, the loss before it, and the steps taken so far."""
         assert self.checkpoint is not None
         start = (carry, jnp.zeros(()))
         program = {"kernel": "mean_field", "program": text}

@@ -53,22 +53,7 @@ _RESTARTS = 2
 
 
 class TrainingOptions(NamedTuple):
-    """How members are optimised; each field is a keyword of the functions that optimise.
-
-    - **optimizer** - an optax optimiser of the energy in nats, its learning rate a number or a
-      schedule; default Adam with step 0.01
-    - **num_steps** - most steps to take; 0 keeps the starts
-    - **batch_size** - rows in a minibatch; all rows where None. The model must have a plate
-    - **tolerance** - stop when 100 steps lower the mean energy of no member by more than this
-      fraction, the noise of minibatches allowed for; 0 takes every step
-    - **validation** - arguments of the model in their order, such as ``(x_val, y_val)``, in place of those
-      of training; others that are not by row stay. Each member keeps the parameters at which these have the
-      highest likelihood, looked at every 10 steps
-    - **patience** - stop when held-out rows have improved for no member in so many hundreds of steps
-    - **init_params** - weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
-      same for every member; other sites begin at prior draws
-    - **progress_bar** - show the energy while it falls
-    """
+    """How members are optimised: keywords of :func:`numpyro_bnn.map_estimate`, which describes them."""
 
     optimizer: optax.GradientTransformation | None = None
     num_steps: int = 5000

@@ -184,10 +184,12 @@ def chosen(parts: SiteParts, target: str, sites: tuple[str, ...] | None) -> list
     if sites is None:
         weights = [name for name, reason in alone.items() if reason == ""]
         if not weights:
+            listed = ", ".join(f"'{name}' since {reason}" for name, reason in alone.items())
+            reasons = f" (not {listed})" if listed else ""
             raise ValueError(
                 f"{asked.owner}: no latent site has a {asked.prior_words} prior and a "
                 f"{asked.part_words} of '{target}' that is affine in it, and enters no other density. The "
-                f"{asked.prior_words} ones are {parts.candidates}{_reasons(alone)}; {asked.of_other_priors}."
+                f"{asked.prior_words} ones are {parts.candidates}{reasons}; {asked.of_other_priors}."
             )
     else:
         weights = [n for n in parts.shapes if n in sites or n.removesuffix(".base") in sites]
@@ -227,12 +229,6 @@ def trouble(parts: SiteParts, target: str, weights: list[str]) -> str:
         elif kind != CONSTANT:
             return f"the {part} of '{site}' depends on them"
     return "" if uses else f"{said} does not depend on them"
-
-
-def _reasons(troubles: Mapping[str, str]) -> str:
-    """Why each of some sites cannot be used, as part of a sentence."""
-    listed = ", ".join(f"'{name}' since {reason}" for name, reason in troubles.items())
-    return f" (not {listed})" if listed else ""
 
 
 def prior_part(distribution: dist.Distribution, part: str) -> jax.Array:

@@ -63,6 +63,11 @@ class Network:
             path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in leaves.items()
         }
         self.shapes = {path: tuple(leaf.shape) for path, leaf in leaves.items()}
+        self.own_values = {
+            path: leaf
+            for path, leaf in leaves.items()
+            if not isinstance(leaf, jax.ShapeDtypeStruct)
+        }
         self.random_shapes = {
             path: shape
             for path, shape in self.shapes.items()
@@ -127,7 +132,6 @@ class Linen(Network):
                 f"random_module: {type(module).__name__} keeps the mutable collection(s) {found}. "
                 + _NO_STATISTICS
             )
-        self.own_values = {}
         self._describe(flatten_params(params))
         self.random_shapes = seen.laid_out(self.random_shapes, companions)
         for part in _keys(params):
@@ -228,14 +232,8 @@ class NNX(Network):
             given = flatten_params(batch_stats)
             self.own_statistics = {path: jnp.asarray(value) for path, value in given.items()}
             _check_statistics(flatten_params(self.statistics), self.own_statistics)
-        leaves = flatten_params(self.params)
-        self._describe(leaves)
+        self._describe(flatten_params(self.params))
         self.random_shapes = layouts_of_nnx(module, self.random_shapes)
-        self.own_values = {
-            path: leaf
-            for path, leaf in leaves.items()
-            if not isinstance(leaf, jax.ShapeDtypeStruct)
-        }
 
     def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Call the NNX module with these values of its parameters, in evaluation mode."""
@@ -321,15 +319,9 @@ class PyTreeNetwork(Network):
 
     def __init__(self, module: PyTree) -> None:
         self.module = _without_dropout(module)
-        leaves = arrays_of(self.module)
-        self._describe(leaves)
+        self._describe(arrays_of(self.module))
         laid_out = dict(_layouts(self.module))
         self.random_shapes = {path: laid_out[path] for path in self.random_shapes}
-        self.own_values = {
-            path: leaf
-            for path, leaf in leaves.items()
-            if not isinstance(leaf, jax.ShapeDtypeStruct)
-        }
         self._by_row = False
 
     def over_rows(self) -> "PyTreeNetwork":

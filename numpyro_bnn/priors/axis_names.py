@@ -37,15 +37,9 @@ def _place(site: str) -> _Place:
 
 
 def dims_of(shapes: Mapping[str, Shape], classes: str | None = None) -> dict[str, list[str]]:
-    """Name every axis of every site.
-
-    Kernels are (unit_in, unit_out), with ``window_i`` in front for convolutions; attention
-    projections add ``head``; embeddings are (entry, unit_out). A precision or
-    base value of a weight has the axes of that weight.
-
-    :param shapes: shape of one value by site name.
-    :param classes: the layer whose outputs are the classes; its ``unit_out`` is ``class``.
-    """
+    """Name every axis of every site; the ``unit_out`` of the layer `classes` is ``class``."""
+    # Kernels are (unit_in, unit_out), with ``window_i`` in front for convolutions; attention projections add
+    # ``head``; embeddings are (entry, unit_out). A precision or base value of a weight has its axes.
     sizes: dict[str, int] = {}
     dims: dict[str, list[str]] = {}
     for site, shape in shapes.items():

@@ -55,13 +55,6 @@ class _TopPrecision(NamedTuple):
         return self._replace(rate=self.rate / divisor, mean=self.mean * divisor)
 
 
-def top_of(width: float, shape_number: float | None) -> _TopPrecision:
-    """The top level Gamma(a/2, a W²/2), or the known precision 1/W² if there is no shape number."""
-    if shape_number is None:
-        return _TopPrecision(None, 1.0, width**-2)
-    return _TopPrecision(shape_number / 2, shape_number * width**2 / 2, width**-2)
-
-
 class Hierarchical(Prior):
     """Gamma precisions over groups of weights, and Gaussian or t-distributed weights given them.
 
@@ -170,7 +163,9 @@ class Hierarchical(Prior):
         given = {label: number for label, number in given.items() if number is not None}
         check_positive("Hierarchical.width", width=width, **given)
         prior = cls(1.0, 1.0, parameterization, groups)
-        prior.top = top_of(width, group)
+        prior.top = _TopPrecision(None, 1.0, width**-2)
+        if group is not None:
+            prior.top = prior.top._replace(concentration=group / 2, rate=group * width**2 / 2)
         prior.unit, prior.weight = (None if a is None else float(a) for a in (unit, weight))
         prior.scale_by_fan_in = bool(scale_by_fan_in)
         return prior

@@ -70,7 +70,10 @@ def suspect_chains(
     if not leaves or not all(leaves[0].shape[:2]):
         return {}
     shape = leaves[0].shape[:2]
-    hot = _hot(stats, shape)
+    temperature = stats.get("temperature")
+    hot = (
+        np.ones(shape, bool) if temperature is None else np.asarray(temperature).reshape(shape) > 0
+    )
     found: dict[int, list[str]] = {}
     energy = stats.get("potential_energy") if exact_energy else None
     for part in _parts(sites, stats, state, hot, steps_a_draw, energy):
@@ -79,18 +82,11 @@ def suspect_chains(
     # A sweep of parallel tempering is many trajectories, and records whether any of them diverged.
     if "diverging" in stats and "swap_probs" not in stats:
         diverged = np.asarray(stats["diverging"]).reshape(shape).sum(1)
-        for chain in np.flatnonzero(
-            (diverged > shape[1] / 2) & (diverged >= _FEW_DIVERGENCES)
-        ).tolist():
+        most = (diverged > shape[1] / 2) & (diverged >= _FEW_DIVERGENCES)
+        for chain in np.flatnonzero(most).tolist():
             why = f"{diverged[chain]} of {shape[1]} draws diverged"
             found.setdefault(chain, []).append(why)
     return {chain: ", ".join(found[chain]) for chain in sorted(found)}
-
-
-def _hot(stats: Mapping[str, Any], shape: tuple[int, int]) -> np.ndarray:
-    """Draws at a temperature above 0, (chain, draw)."""
-    given = stats.get("temperature")
-    return np.ones(shape, bool) if given is None else np.asarray(given).reshape(shape) > 0
 
 
 def _parts(
@@ -104,19 +100,14 @@ def _parts(
     """The groups of sites that are moved together: the blocks of Gibbs, or all sites."""
     chains, draws = hot.shape
     for block in getattr(state, "block_states", ()):
-        position = _position(block)
-        values, names = _of_sites(sites, position)
+        values, names = _of_sites(sites, block)
         if values and not np.any(np.asarray(getattr(block, "temperature", 1.0)) == 0):
-            yield Part(
-                values,
-                names,
-                _mean_acceptance(block, chains),
-                np.full(chains, draws * steps_a_draw),
-            )
+            steps = np.full(chains, draws * steps_a_draw)
+            yield Part(values, names, _mean_acceptance(block, chains), steps)
     if hasattr(state, "block_states"):
         return
     kernel = getattr(state, "hmc_state", state)
-    values, names = _of_sites(sites, _position(kernel))
+    values, names = _of_sites(sites, kernel)
     if not names:
         # `record=` kept other values than the position, which may be constant although it moves. So the
         # energy is compared too.
@@ -159,12 +150,9 @@ def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[t
         yield chain, ", ".join(reasons)
 
 
-def _position(state: Any) -> Any:
-    return getattr(state, "z", None)
-
-
-def _of_sites(sites: Any, position: Any) -> tuple[list[Any], tuple[str, ...]]:
-    """Draws of the real-valued sites of a position, and their names."""
+def _of_sites(sites: Any, state: Any) -> tuple[list[Any], tuple[str, ...]]:
+    """Draws of the real-valued sites of the position in a state, and their names."""
+    position = getattr(state, "z", None)
     if not isinstance(position, Mapping) or not isinstance(sites, Mapping):
         return [], ()
     names = tuple(name for name in position if name in sites and _is_real(sites[name]))

@@ -23,7 +23,7 @@ def begun():
     # Operation by operation each would compile by itself.
     begin = jax.jit(lambda key, start: kernel.init(key, 10, start))
     state = begin(jax.random.key(0), {"w": jnp.asarray([1.0, 2.0])})
-    return kernel._ingredients().context, state
+    return kernel._ingredients(), state
 
 
 @pytest.mark.parametrize("shape", [2.0, 5.0, 20.0])

@@ -208,9 +208,8 @@ class UnitRescaling(ReprMixin):
 
     def __call__(self, key: jax.Array, values: Values, bound: Bound) -> Values:
         entering = (self.incoming, *self.vectors)
-        self._check(values)
+        units = _num_units("UnitRescaling", values, *entering, outgoing=self.outgoing)
         sites = bound.sites(values)
-        units = values[self.incoming].shape[-1]
         up = sum(_squares(n, sites, values).reshape(-1, units).sum(0) for n in entering) / 2
         out = _squares(self.outgoing, sites, values)
         down = out.reshape(-1, units, out.shape[-1]).sum((0, 2)) / 2
@@ -226,23 +225,6 @@ class UnitRescaling(ReprMixin):
         proposal = jnp.sum(up * (square - 1) + down * (1 / square - 1))
         gain = bound.log_joint(new) - bound.log_joint(values) + proposal
         return _choose(-jax.random.exponential(key_accept) <= gain, new, values)
-
-    def _check(self, values: Values) -> None:
-        names = (self.incoming, *self.vectors, self.outgoing)
-        missing = [name for name in names if name not in values]
-        if missing:
-            raise ValueError(
-                f"UnitRescaling: the model has no latent site {missing}; it has {list(values)}."
-            )
-        shapes = {name: values[name].shape for name in names}
-        units = shapes[self.incoming][-1]
-        fits = all(shapes[name] == (units,) for name in self.vectors)
-        out = shapes[self.outgoing]
-        if not fits or len(out) < 2 or out[-2] != units:
-            raise ValueError(
-                f"UnitRescaling: the {units} units of '{self.incoming}' are not those of the other "
-                f"sites, of shapes {shapes}. Give the bias and the next kernel of the same layer."
-            )
 
 
 class UnitRefresh(ReprMixin):
@@ -277,7 +259,7 @@ class UnitRefresh(ReprMixin):
 
     def __call__(self, key: jax.Array, values: Values, bound: Bound) -> Values:
         names = (self.incoming, *self.vectors)
-        units = self._check(values)
+        units = _num_units("UnitRefresh", values, *names)
         sites = bound.sites(values)
         priors = {name: _gaussian(name, sites) for name in names}
         key_units, key_scales = jax.random.split(key)
@@ -310,22 +292,24 @@ class UnitRefresh(ReprMixin):
 
         return jax.lax.fori_loop(0, units, one, (dict(values), bound.log_joint(values)))[0]
 
-    def _check(self, values: Values) -> int:
-        """The number of units."""
-        names = (self.incoming, *self.vectors)
-        missing = [name for name in names if name not in values]
-        if missing:
-            raise ValueError(
-                f"UnitRefresh: the model has no latent site {missing}; it has {list(values)}."
-            )
-        units = values[self.incoming].shape[-1]
-        shapes = {name: values[name].shape for name in names}
-        if any(shapes[name] != (units,) for name in self.vectors):
-            raise ValueError(
-                f"UnitRefresh: the {units} units of '{self.incoming}' are not those of the other sites, of "
-                f"shapes {shapes}. Give the bias of the same layer."
-            )
-        return units
+
+def _num_units(
+    owner: str, values: Values, incoming: str, *vectors: str, outgoing: str | None = None
+) -> int:
+    """The number of units of a layer, which its bias and the next kernel must have too."""
+    names = [incoming, *vectors, *([] if outgoing is None else [outgoing])]
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise ValueError(f"{owner}: the model has no latent site {missing}; it has {list(values)}.")
+    shapes = {name: values[name].shape for name in names}
+    units = shapes[incoming][-1]
+    after = (0, units, 0) if outgoing is None else shapes[outgoing]
+    if any(shapes[name] != (units,) for name in vectors) or after[-2:-1] != (units,):
+        raise ValueError(
+            f"{owner}: the {units} units of '{incoming}' are not those of the other sites, of shapes "
+            f"{shapes}. Give the bias (and the next kernel) of the same layer."
+        )
+    return units
 
 
 def _gaussian(name: str, sites: dict[str, Any]) -> dist.Normal:
@@ -428,14 +412,8 @@ class Interleaved(ReprMixin, MCMCKernel):
             sites = trace(seed(self.model, jax.random.key(0))).get_trace(
                 *bound.args, **bound.kwargs
             )
-            distributions = {
-                n: unwrapped(s["fn"]) for n, s in sites.items() if s["type"] == "sample"
-            }
-            hidden = [
-                n
-                for n, distribution in distributions.items()
-                if isinstance(distribution, GammaScaleMixture)
-            ]
+            sampled = {n: unwrapped(s["fn"]) for n, s in sites.items() if s["type"] == "sample"}
+            hidden = [n for n, fn in sampled.items() if isinstance(fn, GammaScaleMixture)]
         if hidden:
             raise ValueError(
                 f"Interleaved: moves need weights and precisions, and the kernel has none at {hidden}: it "

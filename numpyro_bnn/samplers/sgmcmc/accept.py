@@ -215,55 +215,51 @@ class WindowedMetropolis(Metropolis):
 
     def decide(self, begin: ProposalInputs) -> Decision:
         """Run a trajectory, and draw the next state from the window at one of its ends."""
-        return _windowed(self, begin)
+        method, gradient, rows, state, energy, estimator, settings, key = begin
+        key_offset, key_back, key_ahead, key_accept = jax.random.split(key, 4)
+        length, width = self.num_steps, self.window
+        offset = jax.random.randint(key_offset, (), 0, width)
+        start = state._replace(work=jnp.zeros_like(state.work))
+        first = _Window(jnp.zeros_like(energy), energy, start)
+        none = first._replace(log_weight=jnp.full_like(energy, -jnp.inf))
 
+        def moved(state: DynamicsState, estimator: Any) -> tuple:
+            state = method.advance(state, (), settings)
+            estimate = gradient.estimate(rows, state.position, estimator)
+            state = method.complete(state, estimate.gradient, (), settings)
+            value = jnp.asarray(estimate.value, energy.dtype)
+            log_weight = -(value - energy + state.work) / settings.temperature
+            return state, estimate.state, value, log_weight
 
-def _windowed(rule: WindowedMetropolis, begin: ProposalInputs) -> Decision:
-    """Run the trajectory and decide; the gradient returned is that of the new position."""
-    method, gradient, rows, state, energy, estimator, settings, key = begin
-    key_offset, key_back, key_ahead, key_accept = jax.random.split(key, 4)
-    length, width = rule.num_steps, rule.window
-    offset = jax.random.randint(key_offset, (), 0, width)
-    start = state._replace(work=jnp.zeros_like(state.work))
-    first = _Window(jnp.zeros_like(energy), energy, start)
-    none = first._replace(log_weight=jnp.full_like(energy, -jnp.inf))
+        def back(i: jax.Array, carry: tuple) -> tuple:
+            state, estimator, window = carry
+            state, estimator, value, log_weight = moved(state, estimator)
+            key_state = jax.random.fold_in(key_back, i)
+            window = window.add(key_state, True, log_weight, value, _reversed(state))
+            return state, estimator, window
 
-    def moved(state: DynamicsState, estimator: Any) -> tuple:
-        state = method.advance(state, (), settings)
-        estimate = gradient.estimate(rows, state.position, estimator)
-        state = method.complete(state, estimate.gradient, (), settings)
-        value = jnp.asarray(estimate.value, energy.dtype)
-        return state, estimate.state, value, -(value - energy + state.work) / settings.temperature
+        def ahead(i: jax.Array, carry: tuple) -> tuple:
+            state, estimator, rejected, accepted = carry
+            state, estimator, value, log_weight = moved(state, estimator)
+            keys = jax.random.split(jax.random.fold_in(key_ahead, i))
+            place = offset + i + 1  # among the L + 1 states of the trajectory
+            rejected = rejected.add(keys[0], place < width, log_weight, value, state)
+            accepted = accepted.add(keys[1], place > length - width, log_weight, value, state)
+            return state, estimator, rejected, accepted
 
-    def back(i: jax.Array, carry: tuple) -> tuple:
-        state, estimator, window = carry
-        state, estimator, value, log_weight = moved(state, estimator)
-        key_state = jax.random.fold_in(key_back, i)
-        window = window.add(key_state, True, log_weight, value, _reversed(state))
-        return state, estimator, window
+        carry = (_reversed(start), estimator, first)
+        _, estimator, rejected = lax.fori_loop(0, offset, back, carry)
+        _, estimator, rejected, accepted = lax.fori_loop(
+            0, length - offset, ahead, (start, estimator, rejected, none)
+        )
 
-    def ahead(i: jax.Array, carry: tuple) -> tuple:
-        state, estimator, rejected, accepted = carry
-        state, estimator, value, log_weight = moved(state, estimator)
-        keys = jax.random.split(jax.random.fold_in(key_ahead, i))
-        place = offset + i + 1  # among the L + 1 states of the trajectory
-        rejected = rejected.add(keys[0], place < width, log_weight, value, state)
-        accepted = accepted.add(keys[1], place > length - width, log_weight, value, state)
-        return state, estimator, rejected, accepted
-
-    carry = (_reversed(start), estimator, first)
-    _, estimator, rejected = lax.fori_loop(0, offset, back, carry)
-    _, estimator, rejected, accepted = lax.fori_loop(
-        0, length - offset, ahead, (start, estimator, rejected, none)
-    )
-
-    log_accept = jnp.minimum(accepted.log_weight - rejected.log_weight, 0.0)
-    accept = jnp.log(jax.random.uniform(key_accept, dtype=log_accept.dtype)) < log_accept
-    stay = rejected._replace(state=_reversed(rejected.state))
-    chosen: _Window = jax.tree.map(lambda a, b: jnp.where(accept, a, b), accepted, stay)
-    after = chosen.state._replace(work=jnp.zeros_like(state.work))
-    # The gradient in the chosen state is always that of the new position.
-    known = jnp.ones((), bool)
-    return Decision(
-        after, estimator, chosen.energy, after.gradient, jnp.exp(log_accept), known, length
-    )
+        log_accept = jnp.minimum(accepted.log_weight - rejected.log_weight, 0.0)
+        accept = jnp.log(jax.random.uniform(key_accept, dtype=log_accept.dtype)) < log_accept
+        stay = rejected._replace(state=_reversed(rejected.state))
+        chosen: _Window = jax.tree.map(lambda a, b: jnp.where(accept, a, b), accepted, stay)
+        after = chosen.state._replace(work=jnp.zeros_like(state.work))
+        # The gradient in the chosen state is always that of the new position.
+        known = jnp.ones((), bool)
+        return Decision(
+            after, estimator, chosen.energy, after.gradient, jnp.exp(log_accept), known, length
+        )

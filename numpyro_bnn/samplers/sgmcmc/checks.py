@@ -36,14 +36,11 @@ def check_step_size(owner: str, step_size: object) -> None:
         )
 
 
-def check_first_step(owner: str, step_size: Schedule) -> None:
-    """Refuse a first step size of 0, from which the default friction is computed."""
-    first = step_size(0)
+def check_first(owner: str, what: str, schedule: Schedule, reason: str) -> None:
+    """Refuse a schedule that begins at 0; `reason` also says what to do."""
+    first = schedule(0)
     if not isinstance(first, jax.core.Tracer) and not first > 0:
-        raise ValueError(
-            f"{owner}: the step size at count 0 is {first}, and the friction is 0.1 / step_size where "
-            "none is given. Give `friction=`."
-        )
+        raise ValueError(f"{owner}: the {what} at count 0 is {first}, and {reason}")
 
 
 def check_friction(
@@ -59,13 +56,10 @@ def check_friction(
         )
     if not _is_number(friction):
         raise TypeError(f"{owner}: friction must be a number, got friction={friction!r}.")
-    if positive and not friction > 0:
+    if not (friction > 0 if positive else friction >= 0):
+        wanted = "be positive" if positive else "not be negative"
         raise ValueError(
-            f"{owner}: friction must be positive, got friction={friction}. For no friction use HMC."
-        )
-    if not friction >= 0:
-        raise ValueError(
-            f"{owner}: friction must not be negative, got friction={friction}. For no friction use HMC."
+            f"{owner}: friction must {wanted}, got friction={friction}. For no friction use HMC."
         )
 
 
@@ -241,26 +235,11 @@ def _is_number(value: Any) -> bool:
     return not isinstance(value, (str, bool))
 
 
-def check_warm(owner: str, temperature: Schedule) -> None:
-    """Refuse a temperature that begins at 0 for momenta of constant size, which would be 0."""
-    first = temperature(0)
-    if not isinstance(first, jax.core.Tracer) and not first > 0:
-        raise ValueError(
-            f"{owner}: the temperature at count 0 is {first}, and a momentum of constant size needs one "
-            "above 0. For exploration at temperature 0 use BAOAB."
-        )
-
-
 def refuse_integrals(kernel: MCMCKernel, rows: Rows) -> None:
     """Refuse another temperature than 1 where a model has weights or precisions integrated out."""
     structure = getattr(rows.potential, "structure", None)
-    distributions = (
-        [] if structure is None else [site.distribution for site in structure.sites.values()]
-    )
-    if any(
-        issubclass(distribution, (LinearGaussian, GammaScaleMixture))
-        for distribution in distributions
-    ):
+    sites = () if structure is None else structure.sites.values()
+    if any(issubclass(site.distribution, (LinearGaussian, GammaScaleMixture)) for site in sites):
         refuse_temperature(
             kernel,
             "The model has weights or precisions integrated out, an integral at temperature 1. Sample them "

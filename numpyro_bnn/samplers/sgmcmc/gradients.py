@@ -50,31 +50,19 @@ ORDERS = ("permutation", "replacement", "blocks")
 
 
 class BatchState(NamedTuple):
-    """The state of a sequence of minibatches.
+    """The state of a sequence of minibatches."""
 
-    - **rng_key** - decides the order of every epoch
-    - **count** - minibatches taken so far
-    - **epoch** - epochs finished
-    - **place** - rows (or blocks) taken in this epoch
-    """
-
-    rng_key: jax.Array
+    rng_key: jax.Array  # Decides the order of every epoch
+    # Minibatches taken so far.
     count: jax.Array  # type: ignore[assignment]
-    epoch: jax.Array
-    place: jax.Array
+    epoch: jax.Array  # Epochs finished
+    place: jax.Array  # Rows (or blocks) taken in this epoch
 
 
 def next_rows(
     state: BatchState, size: int, batch_size: int, order: Order
 ) -> tuple[jax.Array, BatchState]:
-    """Row numbers of the next minibatch.
-
-    :param state: state of the sequence.
-    :param size: number of rows N.
-    :param batch_size: rows to take, B.
-    :param order: see :func:`~numpyro_bnn.samplers.sgmcmc.gradients.minibatch`.
-    :return: (B,) integers, for ``"blocks"`` consecutive ones, and the state after them.
-    """
+    """Numbers of the rows of the next minibatch, (B,), of `size` in all, and the state after them."""
     key, count, epoch, place = state
     if order == "replacement":
         rows = jax.random.randint(jax.random.fold_in(key, count), (batch_size,), 0, size)
@@ -123,26 +111,17 @@ __all__ = ["control_variate", "full", "minibatch", "svrg"]
 
 
 class Estimate(NamedTuple):
-    """The estimates for one step: energy and gradient.
+    """The estimates for one step: energy and gradient."""
 
-    - **value** - estimate of the potential energy, in nats
-    - **gradient** - estimate of its gradient, like the position
-    - **state** - state of the estimator
-    """
-
-    value: jax.Array
-    gradient: PyTree
-    state: PyTree
+    value: jax.Array  # Estimate of the potential energy, in nats
+    gradient: PyTree  # Estimate of its gradient, like the position
+    state: PyTree  # State of the estimator
 
 
 class Estimator(Protocol):
-    """The interface of a gradient estimator, as kernels use it.
+    """The interface of a gradient estimator, as kernels use it."""
 
-    - **batch_size** - rows of a gradient; None for all
-    - **evaluations** - gradients of `batch_size` rows that an estimate takes
-    """
-
-    evaluations: ClassVar[int]
+    evaluations: ClassVar[int]  # Gradients of `batch_size` rows that an estimate takes
 
     @property
     def batch_size(self) -> int | None:
@@ -256,10 +235,7 @@ class _Minibatch:
 
 
 def check_rows(batches: "_Minibatch", potential: Rows) -> None:
-    """Refuse minibatches that the data cannot give.
-
-    :raises ValueError: for more rows than there are, or blocks that do not fill an epoch.
-    """
+    """Refuse more rows than there are, and blocks that do not fill an epoch."""
     size, batch_size = potential.size, batches.batch_size
     if batch_size > size:
         raise ValueError(
@@ -292,15 +268,11 @@ def minibatch(batch_size: int, order: Order = "permutation") -> _Minibatch:
 
 
 class AnchorState(NamedTuple):
-    """A minibatch sequence and the point around which gradients are corrected.
-
-    - **batches** - state of the sequence of minibatches
-    - **anchor** - position θ̂
-    - **value**, **gradient** - U and ∇U at the anchor, over all rows
-    """
+    """A minibatch sequence and the point around which gradients are corrected."""
 
     batches: BatchState
-    anchor: PyTree
+    anchor: PyTree  # Position θ̂
+    # U and ∇U at the anchor, over all rows.
     value: jax.Array
     gradient: PyTree
 

@@ -33,7 +33,7 @@ from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import (
     GradientNoise,
     check_changed,
-    check_first_step,
+    check_first,
     check_fit,
     check_friction,
     check_gradient_noise,
@@ -52,13 +52,17 @@ from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, steps_p
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, freeze, initial_state, record
 from numpyro_bnn.samplers.sgmcmc.step_size import ChainStart
 from numpyro_bnn.samplers.sgmcmc.transitions import (
-    Ingredients,
     conditioned,
     reconditioned,
     refresh_momentum,
     take_step,
 )
-from numpyro_bnn.samplers.sgmcmc.tuning import AcceptanceTuning, CurvatureTuning, Tuning
+from numpyro_bnn.samplers.sgmcmc.tuning import (
+    AcceptanceTuning,
+    CurvatureTuning,
+    Ingredients,
+    Tuning,
+)
 
 Model = Callable | None
 StepSize = float | Schedule | Literal["auto"]
@@ -131,7 +135,8 @@ class SGMCMC(MCMCKernel):
         name = type(self).__name__
         self._chooses_rows = gradient is not None or batch_size is not None
         if gradient is None and batch_size is not None:
-            gradient = gradients.minibatch(batch_size, _order_for(gradient_noise))
+            order = _order_for(gradient_noise, dynamics, metropolis)
+            gradient = gradients.minibatch(check_whole(name, "batch_size", batch_size), order)
         gradient = gradients.full() if gradient is None else gradient
         preconditioner = preconditioners.identity() if preconditioner is None else preconditioner
         check_kinds(name, gradient, preconditioner)
@@ -153,7 +158,8 @@ class SGMCMC(MCMCKernel):
         self.temperature = as_schedule(temperature, "temperature", name)
         self.friction = friction
         if dynamics.has_momentum and friction is None and not self._auto:
-            check_first_step(name, self.step_size)
+            reason = "the friction is 0.1 / step_size where none is given. Give `friction=`."
+            check_first(name, "step size", self.step_size, reason)
         self.gradient_noise = gradient_noise
         self.metropolis = metropolis
         if resample_momentum is not None and not callable(resample_momentum):
@@ -256,9 +262,8 @@ class SGMCMC(MCMCKernel):
         size = own_batch_size(name, structure, self._plate)
         gradient = self._all_rows
         if size is not None:
-            gradient = gradients.minibatch(size, _order_for(self.gradient_noise))
-            if self._ingredients().judges_all_rows and self.dynamics.tracks_work:
-                gradient = gradients.minibatch(size, "replacement")
+            order = _order_for(self.gradient_noise, self.dynamics, self.metropolis)
+            gradient = gradients.minibatch(size, order)
             try:
                 check_fit(name, self.dynamics, gradient, self.preconditioner, self.metropolis)
             except ValueError as error:
@@ -312,7 +317,7 @@ class SGMCMC(MCMCKernel):
         metric = self.preconditioner.inverse_mass_matrix(preconditioner)
         step_size = None if self._auto else self.step_size(0)
         start = ChainStart(rows, z, metric, key_curvature, step_size, self.dynamics)
-        adaptation = self.tuning.begin(parts.context, start)
+        adaptation = self.tuning.begin(parts, start)
         if parts.estimates_noise:
             adaptation = adaptation._replace(noise=begin_noise(z))
         settings = parts.settings(jnp.zeros((), jnp.int32), adaptation, preconditioner)
@@ -424,9 +429,14 @@ class SGMCMC(MCMCKernel):
         return kernel
 
 
-def _order_for(gradient_noise: GradientNoise) -> gradients.Order:
-    """The order of rows where none is given: independent minibatches, where their noise is estimated."""
-    return "replacement" if isinstance(gradient_noise, str) else "permutation"
+def _order_for(
+    gradient_noise: GradientNoise, method: Dynamics, rule: Metropolis | None
+) -> gradients.Order:
+    """The order of rows where none is given."""
+    # Minibatches are independent where their noise is estimated, and where a decision needs that those of a
+    # trajectory are as likely in the opposite order.
+    reversible = rule is not None and rule.exact and method.tracks_work
+    return "replacement" if reversible or isinstance(gradient_noise, str) else "permutation"
 
 
 def rows_of(

@@ -15,7 +15,6 @@ has ``after_gibbs(potential, state)`` as well, which gives its state after Gibbs
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -115,11 +114,6 @@ class Preconditioner(Protocol):
 
     def divergence(self, state: PyTree) -> PyTree:
         """A scalar 0, or a pytree like the position."""
-
-
-def _if(adapting: jax.Array, update: Callable[[], Any], state: PyTree) -> Any:
-    # Not a selection, so that steps after warm-up do not compute the statistics.
-    return where_needed(adapting, update, state)
 
 
 class _Unchanged:
@@ -240,7 +234,8 @@ class _RMSprop:
         hessian_diagonal: PyTree = None,
     ) -> RMSpropState:
         if not self.gamma_term:
-            return _if(adapting, lambda: self._average(state, gradient), state)
+            # Not a selection, so that steps after warm-up do not compute the statistics.
+            return where_needed(adapting, lambda: self._average(state, gradient), state)
         if hessian_diagonal is None:
             raise ValueError(
                 "rmsprop: gamma_term=True was updated without hessian_diagonal, expected the "
@@ -292,14 +287,6 @@ def _layer_means(tree: PyTree) -> PyTree:
     return flat_like(tree, jax.tree.map(jnp.mean, by_site(tree)))
 
 
-def _fraction(owner: str, name: str, value: float, below: float) -> None:
-    if not (math.isfinite(value) and 0 <= value < below):
-        raise ValueError(
-            f"{owner}: {name} must be in [0, {below:g}), got {name}={value}. "
-            f"Give a value in that range."
-        )
-
-
 def rmsprop(
     decay: float = 0.99,
     eps: float = 1e-5,
@@ -337,7 +324,10 @@ def rmsprop(
         ``gamma_term``, which would need the whole Hessian.
     :raises ValueError: if a value is outside its range, or for both of the last.
     """
-    _fraction("rmsprop", "decay", decay, 1.0)
+    if not 0 <= decay < 1:
+        raise ValueError(
+            f"rmsprop: decay must be in [0, 1), got decay={decay}. The default is 0.99."
+        )
     for name, value in (("eps", eps), ("data_size", data_size)):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(
@@ -390,7 +380,7 @@ class _FromWarmup:
             old = jax.tree.map(lambda n, o: jnp.where(full, n, o), new, state.old)
             return WarmupState(old, jax.tree.map(lambda n: jnp.where(full, 0, n), new))
 
-        return _if(adapting, fill, state)
+        return where_needed(adapting, fill, state)
 
     def inverse_mass_matrix(self, state: WarmupState) -> PyTree:
         count = state.old.size + state.new.size

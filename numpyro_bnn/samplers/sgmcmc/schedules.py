@@ -58,18 +58,7 @@ def constant(value: float) -> Schedule:
 
 
 def as_schedule(value: float | Schedule, name: str = "step_size", owner: str = "") -> Schedule:
-    """A schedule from a number or from a schedule, which is returned as it is.
-
-    :param value: number, or callable ``count -> scalar``, e.g. any Optax schedule.
-    :param name: its name in error messages.
-    :param owner: the kernel that it is for, for error messages.
-    :raises TypeError: if ``value`` is neither, cannot be called with a count that JAX traces, or
-        does not give one real number.
-    :raises ValueError: if the number, or the schedule at count 0, is negative or not finite.
-
-    >>> as_schedule(0.1)(7).item() == jnp.float32(0.1).item()
-    True
-    """
+    """A schedule from a number or from a schedule, which is returned as it is; others are refused."""
     label = f"{owner}: {name}" if owner else name
     if not callable(value):
         try:

@@ -8,15 +8,13 @@ preconditioner and tuning in warm-up; :func:`learned_metric` rescales momenta to
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.samplers.sgmcmc.accept import Metropolis, ProposalInputs
-from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
+from numpyro_bnn.samplers.sgmcmc.accept import ProposalInputs
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
@@ -25,19 +23,14 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     temperature_along,
     where_needed,
 )
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, MomentumRefresh
 from numpyro_bnn.samplers.sgmcmc.gradients import (
     Estimator,
-    NoiseEstimate,
     learned_noise,
-    quiet_step,
 )
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
-from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, record, with_energy_error
-from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
-from numpyro_bnn.samplers.sgmcmc.tuning import Tuning, TuningContext
+from numpyro_bnn.samplers.sgmcmc.tuning import Ingredients
 
 
 def learned_metric(
@@ -99,90 +92,6 @@ def diagonal_by_probe(product: Callable[[PyTree], PyTree], at: PyTree, key: jax.
 _OF_THE_GRADIENT = ("grad_norm", "configurational_temperature", "configurational_temperatures")
 
 
-class Ingredients(NamedTuple):
-    """The ingredients of a kernel, as a step uses them."""
-
-    dynamics: Dynamics
-    gradient: Estimator
-    preconditioner: Preconditioner
-    tuning: Tuning
-    # The rules for acceptance and for new momenta, or None.
-    metropolis: Metropolis | None
-    refresh: MomentumRefresh | None
-    # Schedules of the step count.
-    step_size: Schedule
-    temperature: Schedule
-    auto: bool  # Whether the step size is tuned, not scheduled
-    friction: float | None  # Per unit time, as given, or None
-    gradient_noise: GradientNoise  # Known variance of the gradient, or "auto"
-    # Whether potential, position or momentum are changed between two steps.
-    is_changed: bool = False
-
-    @property
-    def completes_kicks(self) -> bool:
-        """Whether a step ends with its pending half kick, at the cost of a second gradient."""
-        return self.is_changed and self.dynamics.pending_kick > 0
-
-    @property
-    def context(self) -> TuningContext:
-        """The choices and ingredients that the tuning depends on."""
-        all_rows = self.gradient.batch_size is None
-        return TuningContext(self.auto, self.friction, all_rows, self.dynamics, self.preconditioner)
-
-    @property
-    def judges_all_rows(self) -> bool:
-        """Whether proposals are accepted by the energy on all rows."""
-        return self.metropolis is not None and self.metropolis.exact
-
-    @property
-    def estimates_noise(self) -> bool:
-        """Whether the variance of minibatch gradients is estimated in warm-up."""
-        return isinstance(self.gradient_noise, str) and self.gradient.batch_size is not None
-
-    def settings(self, count: jax.Array, tuned: StepTuning, metric: PyTree) -> Settings:
-        """Step size, temperature, metric and friction of the next step, `count` steps after warm-up."""
-        settings = Settings(
-            step_size=tuned.step_size if self.auto else self.step_size(count),
-            temperature=self.temperature(count),
-            inverse_mass_matrix=self.preconditioner.inverse_mass_matrix(metric),
-            friction=tuned.friction,
-            gradient_noise=0.0 if isinstance(self.gradient_noise, str) else self.gradient_noise,
-            divergence=self.preconditioner.divergence(metric),
-        )
-        return settings if tuned.noise is None else self._less_noise(settings, tuned.noise)
-
-    def _less_noise(self, settings: Settings, noise: NoiseEstimate) -> Settings:
-        """Settings with the estimated noise, and an automatic step at which its kicks are small."""
-        settings = settings._replace(gradient_noise=noise.variance)
-        if not self.auto:
-            return settings
-        most = quiet_step(
-            noise,
-            settings.inverse_mass_matrix,
-            settings.temperature,
-            self.dynamics.has_momentum,
-        )
-        step_size = jnp.minimum(settings.step_size, most)
-        friction = settings.friction
-        if self.friction is None:
-            # The friction stays 0.1 / step_size.
-            friction = friction * settings.step_size / step_size
-        return settings._replace(step_size=step_size, friction=friction)
-
-    def evaluate(
-        self, rows: Rows, z: PyTree, estimator: PyTree
-    ) -> tuple[jax.Array, PyTree, PyTree]:
-        """U, ∇U and the state of the estimator at a position for which no step has computed them."""
-        # The gradient at the beginning is an estimate like all others: if it were exact,
-        # the reversed trajectory would not be equally likely.
-        if not self.dynamics.uses_gradient:
-            return rows.energy(z), None, estimator
-        value, gradient, after = self.gradient.estimate(rows, z, estimator)
-        if self.gradient.batch_size is not None and self.judges_all_rows:
-            value = rows.energy(z)
-        return value, gradient, after if self.dynamics.reuses_gradient else estimator
-
-
 def refresh_momentum(parts: Ingredients, state: SGMCMCState) -> SGMCMCState:
     """The state with a new momentum, where the kernel renews momenta."""
     if parts.refresh is None:
@@ -233,7 +142,7 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
     )
     dynamics = dynamics._replace(momentum=momentum)
     metric = parts.preconditioner.inverse_mass_matrix(learned)
-    tuned = parts.tuning.at_gradient(parts.context, state.adaptation, product, metric, warming)
+    tuned = parts.tuning.at_gradient(parts, state.adaptation, product, metric, warming)
     if tuned.noise is not None:
         noise = learned_noise(
             tuned.noise, parts.gradient, rows, at, estimate, state.i, state.num_warmup
@@ -256,7 +165,7 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
         after = after._replace(dynamics=dynamics)
     if parts.dynamics.tracks_work:
         after = with_energy_error(state, after)
-    return parts.tuning.after_step(parts.context, state, after)
+    return parts.tuning.after_step(parts, state, after)
 
 
 def half_kick(
@@ -318,4 +227,4 @@ def adjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCS
         rng_key=rng_key,
         **of_gradient,
     )
-    return parts.tuning.after_step(parts.context, state, after)
+    return parts.tuning.after_step(parts, state, after)

@@ -15,7 +15,11 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
+from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
+    Settings,
     chosen,
     map_like,
     size,
@@ -23,8 +27,10 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     total,
     where_needed,
 )
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, MomentumRefresh
+from numpyro_bnn.samplers.sgmcmc.gradients import Estimator, NoiseEstimate, quiet_step
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Moments, Preconditioner
+from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
 from numpyro_bnn.samplers.sgmcmc.step_size import (
     ChainStart,
@@ -196,25 +202,98 @@ def _autocorrelation_time(learned: WarmupStatistics, length: jax.Array) -> jax.A
 _FIRST_FRICTION = 1.0
 
 
-class TuningContext(NamedTuple):
-    """The user's choices and the other ingredients, on which a tuning depends."""
+class Ingredients(NamedTuple):
+    """The ingredients of a kernel, as a step uses them."""
 
-    auto: bool  # Whether the step size is tuned
-    friction: float | None  # Friction per unit time as given; None where it is tuned
-    all_rows: bool  # Whether gradients are computed on all rows
     dynamics: Dynamics
+    gradient: Estimator
     preconditioner: Preconditioner
+    tuning: "Tuning"
+    # The rules for acceptance and for new momenta, or None.
+    metropolis: Metropolis | None
+    refresh: MomentumRefresh | None
+    # Schedules of the step count.
+    step_size: Schedule
+    temperature: Schedule
+    auto: bool  # Whether the step size is tuned, not scheduled
+    friction: float | None  # Per unit time, as given, or None
+    gradient_noise: GradientNoise  # Known variance of the gradient, or "auto"
+    # Whether potential, position or momentum are changed between two steps.
+    is_changed: bool = False
+
+    @property
+    def completes_kicks(self) -> bool:
+        """Whether a step ends with its pending half kick, at the cost of a second gradient."""
+        return self.is_changed and self.dynamics.pending_kick > 0
+
+    @property
+    def all_rows(self) -> bool:
+        """Whether gradients are computed on all rows."""
+        return self.gradient.batch_size is None
+
+    @property
+    def judges_all_rows(self) -> bool:
+        """Whether proposals are accepted by the energy on all rows."""
+        return self.metropolis is not None and self.metropolis.exact
+
+    @property
+    def estimates_noise(self) -> bool:
+        """Whether the variance of minibatch gradients is estimated in warm-up."""
+        return isinstance(self.gradient_noise, str) and self.gradient.batch_size is not None
+
+    def settings(self, count: jax.Array, tuned: StepTuning, metric: PyTree) -> Settings:
+        """Step size, temperature, metric and friction of the next step, `count` steps after warm-up."""
+        settings = Settings(
+            step_size=tuned.step_size if self.auto else self.step_size(count),
+            temperature=self.temperature(count),
+            inverse_mass_matrix=self.preconditioner.inverse_mass_matrix(metric),
+            friction=tuned.friction,
+            gradient_noise=0.0 if isinstance(self.gradient_noise, str) else self.gradient_noise,
+            divergence=self.preconditioner.divergence(metric),
+        )
+        return settings if tuned.noise is None else self._less_noise(settings, tuned.noise)
+
+    def _less_noise(self, settings: Settings, noise: NoiseEstimate) -> Settings:
+        """Settings with the estimated noise, and an automatic step at which its kicks are small."""
+        settings = settings._replace(gradient_noise=noise.variance)
+        if not self.auto:
+            return settings
+        most = quiet_step(
+            noise,
+            settings.inverse_mass_matrix,
+            settings.temperature,
+            self.dynamics.has_momentum,
+        )
+        step_size = jnp.minimum(settings.step_size, most)
+        friction = settings.friction
+        if self.friction is None:
+            # The friction stays 0.1 / step_size.
+            friction = friction * settings.step_size / step_size
+        return settings._replace(step_size=step_size, friction=friction)
+
+    def evaluate(
+        self, rows: Rows, z: PyTree, estimator: PyTree
+    ) -> tuple[jax.Array, PyTree, PyTree]:
+        """U, ∇U and the state of the estimator at a position for which no step has computed them."""
+        # The gradient at the beginning is an estimate like all others: if it were exact,
+        # the reversed trajectory would not be equally likely.
+        if not self.dynamics.uses_gradient:
+            return rows.energy(z), None, estimator
+        value, gradient, after = self.gradient.estimate(rows, z, estimator)
+        if self.gradient.batch_size is not None and self.judges_all_rows:
+            value = rows.energy(z)
+        return value, gradient, after if self.dynamics.reuses_gradient else estimator
 
 
 class Tuning(Protocol):
     """The interface of a tuning; all three functions run inside compiled programs."""
 
-    def begin(self, context: TuningContext, start: ChainStart) -> StepTuning:
+    def begin(self, context: Ingredients, start: ChainStart) -> StepTuning:
         """Step size and friction of the first step, with empty statistics."""
 
     def at_gradient(
         self,
-        context: TuningContext,
+        context: Ingredients,
         tuned: StepTuning,
         product: Callable[[PyTree], PyTree],
         inverse_mass_matrix: PyTree,
@@ -228,13 +307,39 @@ class Tuning(Protocol):
         """
 
     def after_step(
-        self, context: TuningContext, before: SGMCMCState, after: SGMCMCState
+        self, context: Ingredients, before: SGMCMCState, after: SGMCMCState
     ) -> SGMCMCState:
         """Update by a step or Metropolis decision; returns the state from which the chain continues."""
 
 
+class _FollowsCurvature:
+    """A tuning whose step size follows the curvature in warm-up, where the chain tracks it."""
+
+    def _friction_by_step(self, context: Ingredients) -> bool:
+        """Whether the friction stays 0.1 / step_size."""
+        return False
+
+    def at_gradient(
+        self,
+        context: Ingredients,
+        tuned: StepTuning,
+        product: Callable[[PyTree], PyTree],
+        inverse_mass_matrix: PyTree,
+        warming: jax.Array,
+    ) -> StepTuning:
+        """Update the estimate of the largest curvature by one Hessian-vector product."""
+        if tuned.direction is None:
+            return tuned
+        by_step = self._friction_by_step(context)
+
+        def follow() -> StepTuning:
+            return follow_curvature(tuned, product, inverse_mass_matrix, context.dynamics, by_step)
+
+        return where_needed(warming, follow, tuned)
+
+
 @dataclass(frozen=True)
-class AcceptanceTuning:
+class AcceptanceTuning(_FollowsCurvature):
     """Tunes the step size to a mean acceptance probability, by dual averaging.
 
     :param target_accept_prob: mean acceptance probability, between 0 and 1.
@@ -242,23 +347,12 @@ class AcceptanceTuning:
 
     target_accept_prob: float = 0.65
 
-    def begin(self, context: TuningContext, start: ChainStart) -> StepTuning:
+    def begin(self, context: Ingredients, start: ChainStart) -> StepTuning:
         """Step size and friction of the first step, with an empty average of acceptance."""
         return begin_tuning(start, context.friction)
 
-    def at_gradient(
-        self,
-        context: TuningContext,
-        tuned: StepTuning,
-        product: Callable[[PyTree], PyTree],
-        inverse_mass_matrix: PyTree,
-        warming: jax.Array,
-    ) -> StepTuning:
-        """Change nothing: the acceptance is known only after a step."""
-        return tuned
-
     def after_step(
-        self, context: TuningContext, before: SGMCMCState, after: SGMCMCState
+        self, context: Ingredients, before: SGMCMCState, after: SGMCMCState
     ) -> SGMCMCState:
         """Follow the acceptance probability of this step, in warm-up."""
         if not context.auto:
@@ -271,7 +365,7 @@ class AcceptanceTuning:
 
 
 @dataclass(frozen=True)
-class CurvatureTuning:
+class CurvatureTuning(_FollowsCurvature):
     """Tunes the step size to the largest curvature, at one Hessian-vector product a step.
 
     :param finds_friction: whether the friction is tuned too, from the autocorrelation over the last third of
@@ -282,37 +376,28 @@ class CurvatureTuning:
 
     finds_friction: bool = False
 
-    def begin(self, context: TuningContext, start: ChainStart) -> StepTuning:
+    def begin(self, context: Ingredients, start: ChainStart) -> StepTuning:
         """Step size and friction of the first step, with empty statistics of curvature and mixing."""
         friction = self._friction(context)
         tuned = begin_tuning(start, context.friction, follow=True, lasting=friction.finds_friction)
         return _with_statistics(friction, tuned, start.position)
 
-    def at_gradient(
-        self,
-        context: TuningContext,
-        tuned: StepTuning,
-        product: Callable[[PyTree], PyTree],
-        inverse_mass_matrix: PyTree,
-        warming: jax.Array,
-    ) -> StepTuning:
-        """Update the estimate of the largest curvature by one Hessian-vector product."""
-        by_step = context.friction is None and not self._friction(context).finds_friction
-        return _at_curvature(context, tuned, product, inverse_mass_matrix, warming, by_step)
-
     def after_step(
-        self, context: TuningContext, before: SGMCMCState, after: SGMCMCState
+        self, context: Ingredients, before: SGMCMCState, after: SGMCMCState
     ) -> SGMCMCState:
         """Update the autocorrelation from which the friction is tuned."""
         return _learned(self._friction(context), context, before, after, jnp.zeros(()))
 
-    def _friction(self, context: TuningContext) -> Decoherence:
+    def _friction_by_step(self, context: Ingredients) -> bool:
+        return context.friction is None and not self._friction(context).finds_friction
+
+    def _friction(self, context: Ingredients) -> Decoherence:
         is_open = context.friction is None and context.auto and context.all_rows
         return Decoherence(energy_variance=None, finds_friction=self.finds_friction and is_open)
 
 
 @dataclass(frozen=True)
-class EnergyErrorTuning:
+class EnergyErrorTuning(_FollowsCurvature):
     """Tunes the step size to a variance of the energy error, and the friction to the autocorrelation.
 
     For dynamics that track their work. With minibatches, whose noise hides the error of the dynamics, the
@@ -324,7 +409,7 @@ class EnergyErrorTuning:
 
     energy_variance: float
 
-    def begin(self, context: TuningContext, start: ChainStart) -> StepTuning:
+    def begin(self, context: Ingredients, start: ChainStart) -> StepTuning:
         """Step size and friction of the first step, with empty statistics of energy error and mixing."""
         friction = context.friction
         if friction is None and context.auto:
@@ -332,19 +417,8 @@ class EnergyErrorTuning:
         tuned = begin_tuning(start, friction, follow=not context.all_rows)
         return _with_statistics(self._decoherence(context), tuned, start.position)
 
-    def at_gradient(
-        self,
-        context: TuningContext,
-        tuned: StepTuning,
-        product: Callable[[PyTree], PyTree],
-        inverse_mass_matrix: PyTree,
-        warming: jax.Array,
-    ) -> StepTuning:
-        """Update the estimate of the largest curvature, which the step size follows with minibatches."""
-        return _at_curvature(context, tuned, product, inverse_mass_matrix, warming, by_step=False)
-
     def after_step(
-        self, context: TuningContext, before: SGMCMCState, after: SGMCMCState
+        self, context: Ingredients, before: SGMCMCState, after: SGMCMCState
     ) -> SGMCMCState:
         """Follow the energy error of this step; a warm-up step whose energy is not finite is undone."""
         decoherence, error = self._decoherence(context), after.energy_error
@@ -353,7 +427,7 @@ class EnergyErrorTuning:
             after = chosen(~lost, after, before._replace(adaptation=after.adaptation))
         return _learned(decoherence, context, before, after, error / before.temperature)
 
-    def _decoherence(self, context: TuningContext) -> Decoherence:
+    def _decoherence(self, context: Ingredients) -> Decoherence:
         by_error = context.auto and context.all_rows
         return Decoherence(
             energy_variance=self.energy_variance if by_error else None,
@@ -366,27 +440,9 @@ def _with_statistics(rule: Decoherence, tuned: StepTuning, position: PyTree) -> 
     return tuned._replace(averaging=rule.init(position)) if rule.learns else tuned
 
 
-def _at_curvature(
-    context: TuningContext,
-    tuned: StepTuning,
-    product: Callable[[PyTree], PyTree],
-    inverse_mass_matrix: PyTree,
-    warming: jax.Array,
-    by_step: bool,
-) -> StepTuning:
-    """Update the step size by the curvature in warm-up, if the chain tracks the curvature."""
-    if tuned.direction is None:
-        return tuned
-
-    def follow() -> StepTuning:
-        return follow_curvature(tuned, product, inverse_mass_matrix, context.dynamics, by_step)
-
-    return where_needed(warming, follow, tuned)
-
-
 def _learned(
     rule: Decoherence,
-    context: TuningContext,
+    context: Ingredients,
     before: SGMCMCState,
     after: SGMCMCState,
     energy_error: jax.Array,

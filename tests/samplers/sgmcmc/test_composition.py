@@ -124,7 +124,7 @@ class Halving:
         return tuned
 
     def after_step(self, context, before, after):
-        over = before.i + 1 == context.num_warmup
+        over = before.i + 1 == before.num_warmup
         tuned = after.adaptation
         step_size = jnp.where(over, tuned.step_size / 2, tuned.step_size)
         return after._replace(adaptation=tuned._replace(step_size=step_size))

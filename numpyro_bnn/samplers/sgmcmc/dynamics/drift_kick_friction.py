@@ -25,7 +25,7 @@ Beside them stand functions of pytrees that all ingredients share, such as :func
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,9 @@ from jax.custom_batching import custom_vmap
 
 from numpyro_bnn._types import Number, PyTree
 from numpyro_bnn.potential.flat_position import by_site, flat_like
+
+# What a step takes: pytrees of standard normals, like the position.
+Noises: TypeAlias = tuple[PyTree, ...]
 
 
 class DynamicsState(NamedTuple):
@@ -73,10 +76,7 @@ class Settings(NamedTuple):
 
 
 def spread(value: PyTree, tree: PyTree, name: str) -> PyTree:
-    """A pytree with the structure of ``tree`` from one that has it, or from a scalar.
-
-    :raises ValueError: if ``value`` is neither; ``name`` says in the message what it is.
-    """
+    """A pytree with the structure of ``tree`` from one that has it, or from a scalar; others are refused."""
     structure: Any = jax.tree.structure(tree)
     value = flat_like(tree, value)
     own: Any = jax.tree.structure(value)
@@ -341,14 +341,9 @@ def _any_chain(axis_size: int, batched: list[bool], flag: jax.Array) -> tuple[ja
 
 
 def where_needed(flag: jax.Array, new: Callable[[], PyTree], old: PyTree) -> PyTree:
-    """``new()`` where a flag is true and `old` elsewhere; `new` is run only if some chain needs it.
-
-    Under ``jax.vmap`` a ``lax.cond`` computes both branches at every step. Here `new` is skipped in steps in
-    which no chain needs it, which are most steps for a rare computation that chains do at the same time.
-
-    :param flag: boolean scalar.
-    :param new: makes a pytree like `old`.
-    """
+    """``new()`` where a flag is true and `old` elsewhere; `new` is run only if some chain needs it."""
+    # Under ``jax.vmap`` a ``lax.cond`` computes both branches at every step. Here `new` is skipped in steps
+    # in which no chain needs it, which are most for a rare computation that chains do at the same time.
 
     def selected() -> Any:
         return jax.tree.map(lambda a, b: jnp.where(flag, a, b), new(), old)

@@ -7,6 +7,7 @@ chain far, however steep the potential.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
+    Noises,
     Settings,
     damp,
     drift,
@@ -47,21 +49,15 @@ class Isokinetic(Dynamics):
     """
 
     friction: bool = True
+    reuses_gradient: ClassVar[bool] = (
+        True  # A step begins with the gradient that the last one ended with
+    )
+    tracks_work: ClassVar[bool] = True
 
     @property
     def num_noises(self) -> int:
         """Two refreshments of the direction a step, none without friction."""
         return 2 if self.friction else 0
-
-    @property
-    def reuses_gradient(self) -> bool:
-        """True: a step begins with the gradient that the last one ended with."""
-        return True
-
-    @property
-    def tracks_work(self) -> bool:
-        """True: the kinetic energy of kicks is summed up."""
-        return True
 
     def init(
         self, position: PyTree, noise: PyTree, settings: Settings, gradient: PyTree = None
@@ -75,20 +71,14 @@ class Isokinetic(Dynamics):
         state = super().init(position, noise, settings, gradient)
         return state._replace(momentum=on_sphere(state.momentum, settings))
 
-    def advance(
-        self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
-    ) -> DynamicsState:
+    def advance(self, state: DynamicsState, noises: Noises, settings: Settings) -> DynamicsState:
         """Refresh the direction, kick for h/2, and drift for h."""
         state = self._half_kick(self._refreshed(state, noises[:1], settings), settings)
         position = drift(state.position, state.momentum, settings.step_size, settings)
         return state._replace(position=position)
 
     def complete(
-        self,
-        state: DynamicsState,
-        gradient: PyTree,
-        noises: tuple[PyTree, ...],
-        settings: Settings,
+        self, state: DynamicsState, gradient: PyTree, noises: Noises, settings: Settings
     ) -> DynamicsState:
         """Kick for h/2 by the new gradient, and refresh the direction."""
         state = self._half_kick(state._replace(gradient=gradient), settings)
@@ -99,9 +89,7 @@ class Isokinetic(Dynamics):
         momentum, gain = turn(state.momentum, state.gradient, half, settings)
         return state._replace(momentum=momentum, work=state.work + gain)
 
-    def _refreshed(
-        self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
-    ) -> DynamicsState:
+    def _refreshed(self, state: DynamicsState, noises: Noises, settings: Settings) -> DynamicsState:
         if not self.friction:
             return state
         (noise,) = noises

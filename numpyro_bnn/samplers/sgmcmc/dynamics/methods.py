@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
+    Noises,
     Settings,
     damp,
     drift,
@@ -105,18 +106,12 @@ class Dynamics:
             work=jnp.zeros((), jnp.result_type(float)) if self.tracks_work else None,
         )
 
-    def advance(
-        self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
-    ) -> DynamicsState:
+    def advance(self, state: DynamicsState, noises: Noises, settings: Settings) -> DynamicsState:
         """Move to the position at which the gradient of this step is to be computed."""
         return state
 
     def complete(
-        self,
-        state: DynamicsState,
-        gradient: PyTree,
-        noises: tuple[PyTree, ...],
-        settings: Settings,
+        self, state: DynamicsState, gradient: PyTree, noises: Noises, settings: Settings
     ) -> DynamicsState:
         """Finish the step, given (an estimate of) the gradient of U at ``state.position``."""
         raise NotImplementedError
@@ -124,7 +119,7 @@ class Dynamics:
     def step(
         self,
         state: DynamicsState,
-        noises: tuple[PyTree, ...],
+        noises: Noises,
         gradient_fn: Callable[[PyTree], PyTree],
         settings: Settings,
     ) -> DynamicsState:
@@ -148,18 +143,10 @@ class Langevin(Dynamics):
     """
 
     has_momentum: ClassVar[bool] = False
-
-    @property
-    def subtracts_noise(self) -> bool:
-        """True, see the formula."""
-        return True
+    subtracts_noise: ClassVar[bool] = True
 
     def complete(
-        self,
-        state: DynamicsState,
-        gradient: PyTree,
-        noises: tuple[PyTree, ...],
-        settings: Settings,
+        self, state: DynamicsState, gradient: PyTree, noises: Noises, settings: Settings
     ) -> DynamicsState:
         """Move the position by gradient and noise; see the formula of the class."""
         epsilon, temperature = jnp.asarray(settings.step_size), jnp.asarray(settings.temperature)
@@ -189,11 +176,7 @@ class RandomWalkProposal(Dynamics):
     uses_gradient: ClassVar[bool] = False
 
     def complete(
-        self,
-        state: DynamicsState,
-        gradient: PyTree,
-        noises: tuple[PyTree, ...],
-        settings: Settings,
+        self, state: DynamicsState, gradient: PyTree, noises: Noises, settings: Settings
     ) -> DynamicsState:
         """Move the position by noise alone."""
         inverse_mass = inverse_mass_like(settings, state.position)
@@ -229,22 +212,11 @@ class SemiImplicit(Dynamics):
     :math:`h^2 \lambda < 4 - 2 \gamma h`, lambda the largest eigenvalue of :math:`M^{-1} H`.
     """
 
-    @property
-    def subtracts_noise(self) -> bool:
-        """True, see the formula."""
-        return True
-
-    @property
-    def pending_kick(self) -> float:
-        """Half a step: the step begins with its kick."""
-        return 0.5
+    subtracts_noise: ClassVar[bool] = True
+    pending_kick: ClassVar[float] = 0.5  # The step begins with its kick
 
     def complete(
-        self,
-        state: DynamicsState,
-        gradient: PyTree,
-        noises: tuple[PyTree, ...],
-        settings: Settings,
+        self, state: DynamicsState, gradient: PyTree, noises: Noises, settings: Settings
     ) -> DynamicsState:
         """Update the momentum, then drift with the new momentum."""
         h, temperature = jnp.asarray(settings.step_size), jnp.asarray(settings.temperature)
@@ -286,19 +258,13 @@ class Amagold(Dynamics):
         """Whether the energy that kicks add is summed up, for a Metropolis correction."""
         return self.metropolis
 
-    def advance(
-        self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
-    ) -> DynamicsState:
+    def advance(self, state: DynamicsState, noises: Noises, settings: Settings) -> DynamicsState:
         """Drift for half a step."""
         half = 0.5 * settings.step_size
         return state._replace(position=drift(state.position, state.momentum, half, settings))
 
     def complete(
-        self,
-        state: DynamicsState,
-        gradient: PyTree,
-        noises: tuple[PyTree, ...],
-        settings: Settings,
+        self, state: DynamicsState, gradient: PyTree, noises: Noises, settings: Settings
     ) -> DynamicsState:
         """Kick with friction and noise, then drift for half a step."""
         h, temperature = jnp.asarray(settings.step_size), jnp.asarray(settings.temperature)
@@ -330,14 +296,7 @@ class MomentumRefresh(Protocol):
         settings: Settings,
         i: jax.Array,
     ) -> PyTree:
-        """The momentum after refreshment.
-
-        :param method: dynamics that use the momentum.
-        :param state: state of the dynamics.
-        :param noise: standard normal, like the position.
-        :param settings: temperature and metric scale the momentum.
-        :param i: calls of `sample` so far.
-        """
+        """The momentum after refreshment; `noise` is standard normal, `i` the calls of `sample` so far."""
 
 
 @dataclass(frozen=True)

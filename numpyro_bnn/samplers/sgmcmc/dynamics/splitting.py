@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
+    Noises,
     Settings,
     damp,
     damp_less_noise,
@@ -140,18 +141,12 @@ class Splitting(Dynamics):
             )
         return state._replace(thermostat=friction)
 
-    def advance(
-        self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
-    ) -> DynamicsState:
+    def advance(self, state: DynamicsState, noises: Noises, settings: Settings) -> DynamicsState:
         """Apply the movements before the first kick by a new gradient."""
         return self._move(self.letters[: self._cut], state, state.gradient, noises, settings)
 
     def complete(
-        self,
-        state: DynamicsState,
-        gradient: PyTree,
-        noises: tuple[PyTree, ...],
-        settings: Settings,
+        self, state: DynamicsState, gradient: PyTree, noises: Noises, settings: Settings
     ) -> DynamicsState:
         """Apply the movements from that kick on."""
         word = self.letters[self._cut :]
@@ -164,7 +159,7 @@ class Splitting(Dynamics):
         word: str,
         state: DynamicsState,
         gradient: PyTree,
-        noises: tuple[PyTree, ...],
+        noises: Noises,
         settings: Settings,
     ) -> DynamicsState:
         remaining = iter(noises)

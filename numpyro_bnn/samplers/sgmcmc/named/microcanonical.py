@@ -10,13 +10,17 @@ import math
 from numpyro_bnn._checks import check_positive, check_whole
 from numpyro_bnn.samplers.sgmcmc import preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
-from numpyro_bnn.samplers.sgmcmc.checks import check_all_rows, check_warm
+from numpyro_bnn.samplers.sgmcmc.checks import check_all_rows, check_first
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, StepSize
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 from numpyro_bnn.samplers.sgmcmc.tuning import EnergyErrorTuning
+
+_WHY_WARM = (
+    "a momentum of constant size needs one above 0. For exploration at temperature 0 use BAOAB."
+)
 
 
 class MCLMC(SGMCMC):
@@ -86,7 +90,7 @@ class MCLMC(SGMCMC):
             tuning=EnergyErrorTuning(energy_variance),
             plate=plate,
         )
-        check_warm("MCLMC", self.temperature)
+        check_first("MCLMC", "temperature", self.temperature, _WHY_WARM)
 
 
 class MAMS(SGMCMC):
@@ -147,7 +151,7 @@ class MAMS(SGMCMC):
             target_accept_prob=target_accept_prob,
             plate=plate,
         )
-        check_warm("MAMS", self.temperature)
+        check_first("MAMS", "temperature", self.temperature, _WHY_WARM)
 
 
 def _learned_unless(

@@ -14,7 +14,7 @@ from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise, check_all_rows, ch
 from numpyro_bnn.samplers.sgmcmc.dynamics import methods as dynamics
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import PersistentMomentum
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
-from numpyro_bnn.samplers.sgmcmc.gradients import Estimator, minibatch
+from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, StepSize
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
@@ -229,7 +229,6 @@ class GGMC(SGMCMC):
         plate: str | None = None,
     ) -> None:
         rule = Metropolis(num_steps=check_whole("GGMC", "num_steps", num_steps))
-        gradient = _independent("GGMC", batch_size, gradient)
         super().__init__(
             model,
             potential_fn,
@@ -289,7 +288,6 @@ class AMAGOLD(SGMCMC):
         plate: str | None = None,
     ) -> None:
         rule = Metropolis(num_steps=check_whole("AMAGOLD", "num_steps", num_steps))
-        gradient = _independent("AMAGOLD", batch_size, gradient)
         super().__init__(
             model,
             potential_fn,
@@ -316,15 +314,6 @@ def _bounded_loss(friction: float | None, step_size: StepSize) -> None:
             f"SGHMC: friction * step_size must be below 2, got {friction} * {step_size}; momenta would "
             "grow. Use a smaller friction, at most 1 / step_size."
         )
-
-
-def _independent(
-    owner: str, batch_size: int | None, gradient: Estimator | None
-) -> Estimator | None:
-    """Minibatches of independent rows, whose order can be reversed, unless the user chose others."""
-    if gradient is None and batch_size is not None:
-        return minibatch(check_whole(owner, "batch_size", batch_size), order="replacement")
-    return gradient
 
 
 class WindowedHMC(SGMCMC):

@@ -57,9 +57,7 @@ class SGLD(SGMCMC):
         target_accept_prob: float = 0.574,
         plate: str | None = None,
     ) -> None:
-        all_rows = batch_size is None and (
-            gradient is None or getattr(gradient, "batch_size", None) is None
-        )
+        all_rows = batch_size is None and getattr(gradient, "batch_size", None) is None
         rules = {
             None: None,
             "full": Metropolis(caches_gradient=all_rows),

@@ -228,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         lambda model, method, scale: cell(model, method, scale, given.size),
     )
-    study.publish(summary(study.rows), findings(study.rows), picture(study.rows))
+    study.publish(summary(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

@@ -244,9 +244,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         lambda table, width, activation: cell(table, width, activation, size, options.data),
     )
-    study.table(without(study.rows))
-    print("\n".join(findings(study.rows)))
-    study.figure(picture(study.rows))
+    study.publish(without(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

@@ -279,7 +279,7 @@ def main(argv=None) -> None:
     )
     shown = [row for row in study.rows if row["scalars"]]
     rows = study.rows
-    publish(study, shown, TABLE, findings(rows, names), draw(rows, names))
+    publish(study, shown, TABLE, findings(rows, names), lambda: draw(rows, names))
 
 
 if __name__ == "__main__":

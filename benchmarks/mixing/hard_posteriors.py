@@ -345,7 +345,7 @@ def main(argv=None) -> None:
             asked.data, problem, together[problem, method], seed, size, minutes
         )[method],
     )
-    publish(study, study.rows, TABLE, findings(study.rows), draw(study.rows))
+    publish(study, study.rows, TABLE, findings(study.rows), lambda: draw(study.rows))
 
 
 if __name__ == "__main__":

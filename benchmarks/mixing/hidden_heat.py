@@ -338,7 +338,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for method in given.methods or METHODS
     )
     study.run(cells, partial(cell, size=size, folder=given.data))
-    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

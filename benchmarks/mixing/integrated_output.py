@@ -251,7 +251,7 @@ def main(argv=None) -> None:
         ({"rows": n, "hidden": h} for n in size.rows for h in size.hidden),
         lambda rows, hidden: cost(rows, hidden, size.repeats),
     )
-    publish(costs, costs.rows, COST_TABLE, findings(costs.rows, []), draw_cost(costs.rows))
+    publish(costs, costs.rows, COST_TABLE, findings(costs.rows, []), lambda: draw_cost(costs.rows))
     mixed = Study(__file__, ["problem", "coordinates", "seed"], asked, "mixing")
     mixed.run(
         (
@@ -265,7 +265,13 @@ def main(argv=None) -> None:
         ),
     )
     if mixed.rows:
-        publish(mixed, mixed.rows, MIXING_TABLE, findings([], mixed.rows), draw_mixing(mixed.rows))
+        publish(
+            mixed,
+            mixed.rows,
+            MIXING_TABLE,
+            findings([], mixed.rows),
+            lambda: draw_mixing(mixed.rows),
+        )
 
 
 if __name__ == "__main__":

@@ -209,7 +209,7 @@ def main(argv: Any = None) -> None:
         yield next(row for row in found if row["sweeps"] == sweeps)
 
     study.run(cells, row_of)
-    publish(study, study.rows, TABLE, findings(study.rows), draw(study.rows))
+    publish(study, study.rows, TABLE, findings(study.rows), lambda: draw(study.rows))
 
 
 if __name__ == "__main__":

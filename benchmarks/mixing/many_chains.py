@@ -337,14 +337,14 @@ def main(argv: Any = None) -> None:
             ({"problem": name} for name in size.problems),
             lambda problem: cost(posterior(asked.data, problem, size.rows), size),
         )
-        costs.table(without(costs.rows))
+        costs.publish(without(costs.rows))
     if RESUMED in asked.methods:
         runs = Study(__file__, ["problem"], asked, "resumed")
         runs.run(
             [{"problem": size.problems[0]}],
             lambda problem: resumed(posterior(asked.data, problem, size.rows), size),
         )
-        runs.table(without(runs.rows))
+        runs.publish(without(runs.rows))
     study = Study(__file__, ["problem", "method", "draws"], asked)
     study.run(
         (
@@ -356,7 +356,7 @@ def main(argv: Any = None) -> None:
         lambda problem, method: run(posterior(asked.data, problem, size.rows), method, size),
     )
     if study.rows:
-        publish(study, study.rows, TABLE, findings(study.rows), draw(study.rows))
+        publish(study, study.rows, TABLE, findings(study.rows), lambda: draw(study.rows))
 
 
 if __name__ == "__main__":

@@ -280,7 +280,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         lambda **which: cell(**which, size=size, folder=options.data),
     )
-    study.publish(means(study.rows), findings(study.rows), picture(study.rows))
+    study.publish(means(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

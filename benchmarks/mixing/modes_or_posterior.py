@@ -253,7 +253,7 @@ def main(argv=None) -> None:
             posterior(asked.data, table, size.rows, split), method, split, size
         ),
     )
-    publish(study, by_table(study.rows), TABLE, findings(study.rows), draw(study.rows))
+    publish(study, by_table(study.rows), TABLE, findings(study.rows), lambda: draw(study.rows))
 
 
 if __name__ == "__main__":

@@ -195,7 +195,7 @@ def main(argv: Any = None) -> None:
         ),
         lambda problem, seed: runs(problem, seed, asked.data, size),
     )
-    publish(study, study.rows, TABLE, findings(study.rows), draw(study.rows))
+    publish(study, study.rows, TABLE, findings(study.rows), lambda: draw(study.rows))
 
 
 if __name__ == "__main__":

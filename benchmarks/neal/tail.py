@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     size = SIZES[given.size]
     study = Study(__file__, KEYS, given)
     study.run(cells_of(size), partial(cell, size=size))
-    study.publish(list(averaged(study.rows)), findings(study.rows), picture(study.rows))
+    study.publish(list(averaged(study.rows)), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

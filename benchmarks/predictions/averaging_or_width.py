@@ -24,6 +24,7 @@ from benchmarks._shared.ensembles import log_mixture, stopped_early
 from benchmarks._shared.sampled_runs import estimator, select
 from benchmarks._shared.splits import split_error
 from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.words import with_error
 from numpyro_bnn import scores
 
 TABLES = ("yacht", "boston", "energy", "concrete")
@@ -198,17 +199,20 @@ def gains_over_the_best(rows: Sequence[Row], table: str, width: int) -> np.ndarr
     return of_splits(rows, table, "posterior", width, 1) - best
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
-    lines = [", ".join(f"{what} {value}" for what, value in row.items()) for row in averaged(rows)]
-    for table in dict.fromkeys(r["table"] for r in rows):
-        gains = (
-            f"{width} units {gain:+.2f} ± {error:.2f}"
-            for width in widths(rows, "posterior")
-            for gain, error in [over_the_best(rows, table, width)]
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """What averages gain over ten trained networks of the best width of each table, by width."""
+    tables = list(dict.fromkeys(r["table"] for r in rows))
+    units = widths(rows, "posterior")
+    gained = {w: [over_the_best(rows, table, w) for table in tables] for w in units}
+    for width in sorted(units, key=lambda w: abs(w - 16)):
+        told = ", ".join(f"{with_error(g)} ({name})" for g, name in zip(gained[width], tables))
+        both = sum((gains_over_the_best(rows, table, width) > 0).all() for table in tables)
+        yield (
+            f"{width} averaged units, over ten trained networks of the best width: {told} nats; ahead on "
+            f"all splits of {both} of {len(tables)} tables."
         )
-        best = best_width(rows, table)
-        lines.append(f"{table}, posterior over ten of the best width, {best:g}: {', '.join(gains)}")
-    return lines
+    best = ", ".join(f"{best_width(rows, table)} ({table})" for table in tables)
+    yield f"The best width of trained networks: {best}."
 
 
 def picture(rows: Sequence[Row]) -> Any:
@@ -244,7 +248,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         partial(cell, size=size, folder=given.data),
     )
-    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

@@ -258,7 +258,7 @@ def main(argv=None):
     size = SIZES[options.size]
     study = Study(__file__, KEYS, options)
     study.run(cells(size), computer(size, options.data))
-    study.publish(table(study.rows), findings(study.rows), figure(study.rows))
+    study.publish(table(study.rows), findings(study.rows), lambda: figure(study.rows))
 
 
 if __name__ == "__main__":

@@ -201,9 +201,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     study = Study(__file__, ("width",), options)
     study.run([{"width": width} for width in size["widths"]], lambda width: cell(width, size))
     rows = sorted(study.rows, key=lambda row: row["width"])
-    study.table(without(rows, "mean on the grid", "sd on the grid"))
-    print("\n".join(findings(rows)))
-    study.figure(picture(rows))
+    table = without(rows, "mean on the grid", "sd on the grid")
+    study.publish(table, findings(rows), lambda: picture(rows))
 
 
 if __name__ == "__main__":

@@ -238,7 +238,7 @@ def main(argv=None) -> None:
         ),
     )
     rows = averaged(study.rows)
-    publish(study, rows, TABLE, findings(rows), draw(rows))
+    publish(study, rows, TABLE, findings(rows), lambda: draw(rows))
 
 
 if __name__ == "__main__":

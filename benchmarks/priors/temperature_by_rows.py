@@ -393,7 +393,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         partial(cell, size=size, folder=given.data),
     )
-    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

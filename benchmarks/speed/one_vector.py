@@ -192,7 +192,7 @@ def main(argv=None) -> None:
     study.publish(
         [{title: row[name] for name, title in TABLE.items()} for row in study.rows],
         findings(study.rows),
-        draw(study.rows),
+        lambda: draw(study.rows),
     )
 
 

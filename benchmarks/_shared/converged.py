@@ -1,4 +1,4 @@
-"""How many runs of each study have not converged, by one limit for all studies: the first line of its section."""
+"""How many runs of each study have not converged, by one limit: the first line of its section."""
 
 from benchmarks._shared.sampled_runs import ESS_LIMIT, RHAT_LIMIT
 from benchmarks._shared.study import ROOT, read_rows
@@ -95,10 +95,6 @@ CONVERGED = {
         rows_of("mixing/output_by_gibbs", equal="gradients")
     ),
     "mixing/against_hmc": lambda: said("mixing/against_hmc") + said("mixing/against_hmc_prior"),
-    "mixing/against_long_nuts": lambda: (
-        by_limits("mixing/against_long_nuts", "NUTS worst R-hat", "NUTS least ESS")
-        + by_limits("mixing/against_long_nuts", "BAOAB worst R-hat", "BAOAB least ESS")
-    ),
     "mixing/against_blackjax": lambda: by_limits("mixing/against_blackjax"),
     "mixing/verdicts": lambda: verdicts("mixing/verdicts", "within tolerance"),
     "mixing/function_space": lambda: said("mixing/function_space", what="predictions"),

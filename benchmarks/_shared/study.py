@@ -231,8 +231,9 @@ def read_rows(path: Path) -> list[Row]:
         return [_numbers(row) for row in csv.DictReader(file)]
 
 
-def _numbers(row: Mapping[str, str]) -> Row:
-    return {key: _number(value) for key, value in row.items()}
+def _numbers(row: Mapping[str, str | None]) -> Row:
+    # A line that ends early lacks the last columns.
+    return {key: _number(value or "") for key, value in row.items()}
 
 
 def _number(text: str) -> int | float | str:

@@ -9,6 +9,7 @@ from scipy.stats import spearmanr
 
 from benchmarks._shared.sampled_runs import means, select
 from benchmarks._shared.study import Row
+from benchmarks._shared.words import number
 from benchmarks.mixing.against_hmc_methods import (
     AGAIN,
     EQUAL,
@@ -131,40 +132,28 @@ def rank_correlation(rows: Sequence[Row], name: str) -> float:
 
 
 def findings(rows: Sequence[Row]) -> Iterator[str]:
-    """What the means say, in sentences."""
+    """How far methods are from HMC, and how their scores differ from its own."""
+    found = [
+        f"{a:.3f} and {b:.3f} ({name})"
+        for name, a, b in nearer(rows, "deep ensemble", "mean field")
+    ]
+    yield (
+        f"A deep ensemble is nearer to HMC than mean field on {len(found)} of {len(problems(rows))} "
+        f"posteriors: {', '.join(found)}."
+    )
     for name in problems(rows):
-        here = {r["method"]: r for r in select(rows, problem=name)}
-        reference, floor = here[REFERENCE], here.get(AGAIN)
-        yield (
-            f"{name}: HMC has {'' if reference['converged'] == 'yes' else 'not '}converged (worst R-hat of "
-            f"predictions {reference['worst R-hat']:.3f}, median {reference['median R-hat']:.3f}, least ESS "
-            f"{reference['least ESS']:.0f}); log score {reference['log_score']:.4f}, calibration "
-            f"{reference['calibration']:.3f}."
-        )
-        if floor:
-            yield f"{name}: distance of two long runs {floor['total_variation']:.4f}."
-        order = sorted(
-            (r for r in here if r != REFERENCE), key=lambda m: here[m]["total_variation"]
-        )
-        yield f"{name}: nearest to HMC first: " + ", ".join(
-            f"{m} {here[m]['total_variation']:.3f}" for m in order
-        )
+        here = {r["method"]: r["total_variation"] for r in select(rows, problem=name)}
+        order = sorted((m for m in here if m != REFERENCE), key=here.__getitem__)
+        told = ", ".join(f"{m} {here[m]:.3f}" for m in order)
+        yield f"Distance from HMC, {name}: {told}."
         above, below = (
-            ", ".join(f"{r['method']} ({r['difference']:+.4f})" for r in found) or "none"
+            ", ".join(f"{r['method']} ({number(r['difference'], 3)})" for r in found) or "none"
             for found in differing(rows, name)
         )
         yield (
-            f"{name}: log score above that of HMC by more than two errors over rows and chains together: "
-            f"{above}; below: {below}."
+            f"Log score beyond that of HMC by more than two errors, {name}: above {above}; below {below}; "
+            f"rank correlation with distance {number(rank_correlation(rows, name))}."
         )
-        yield f"{name}: rank correlation of distance and log score {rank_correlation(rows, name):+.2f}."
-    found = [
-        f"{name} {a:.3f}, {b:.3f}" for name, a, b in nearer(rows, "deep ensemble", "mean field")
-    ]
-    yield (
-        f"A deep ensemble is nearer to HMC than mean field on {len(found)} of {len(problems(rows))}: "
-        f"{'; '.join(found)}."
-    )
 
 
 def _number(value: float, digits: int = 3) -> str:

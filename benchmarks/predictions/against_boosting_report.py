@@ -127,21 +127,18 @@ def rows_of_base(rows):
 
 def findings(rows):
     """What the estimator as shipped gains on splits that did not choose its defaults, and at what cost."""
+    told = {}
     for table in TABLES:
         seeds = other_splits(rows, table)
-        told = {}
         for method in methods_of(rows, table) if seeds else ():
             own = cells(rows, table, method)
             if method != BASE and set(seeds) <= set(own):
                 gained = [cells(rows, table, BASE)[s]["lppd"] - own[s]["lppd"] for s in seeds]
                 times = span(times_the_seconds(rows, table, method), 1)
-                told[method] = f"{shown(gained)} over {method} ({times} times its CPU seconds)"
-        order = sorted(told, key=lambda method: method != "bde")
-        if told:
-            yield (
-                f"{table}, splits {spans(seeds)}: the estimator as shipped gains in nats a row "
-                f"{', '.join(told[method] for method in order)}."
-            )
+                text = f"{shown(gained)} nats on {table} at {times} times its CPU seconds"
+                told.setdefault(method, []).append(text)
+    for method in sorted(told, key=lambda method: method != "bde"):
+        yield f"The estimator as shipped gains over {method} {' and '.join(told[method])}."
 
 
 def other_splits(rows, table):

@@ -13,7 +13,6 @@ from benchmarks._shared.words import number
 from benchmarks.mixing.against_hmc_methods import (
     AGAIN,
     EQUAL,
-    IMAGES,
     OPTIMISED,
     REFERENCE,
     SAMPLED,
@@ -94,29 +93,6 @@ def nearer(rows: Sequence[Row], one: str, other: str) -> Iterator[tuple[str, flo
             yield name, here[one], here[other]
 
 
-def in_all_seeds(rows: Sequence[Row], one: str, other: str) -> int:
-    """On how many problems each seed of one method is nearer to HMC than each seed of another."""
-    found = 0
-    for name in problems(rows):
-        mine, theirs = (
-            [r["total_variation"] for r in select(rows, problem=name, method=method)]
-            for method in (one, other)
-        )
-        found += bool(mine and theirs and max(mine) < min(theirs))
-    return found
-
-
-def seeds_within(rows: Sequence[Row]) -> tuple[int, int]:
-    """Pairs of seeds whose log scores are within two of their Monte Carlo errors, and pairs in all."""
-    found = []
-    for same, mean in means(list(rows), "problem", "method"):
-        if len(same) == 2 and mean["over_chains"] != "":
-            first, second = same
-            error = math.hypot(first["over_chains"], second["over_chains"])
-            found.append(abs(first["log_score"] - second["log_score"]) <= 2 * error)
-    return sum(found), len(found)
-
-
 def differing(rows: Sequence[Row], name: str) -> tuple[list[Row], list[Row]]:
     """Methods whose log score is above that of HMC by more than two errors, and those below."""
     here = [r for r in select(rows, problem=name) if r["method"] not in (REFERENCE, AGAIN)]
@@ -165,22 +141,6 @@ def distances(rows: Sequence[Row]) -> Iterator[str]:
     yield from _table(rows, lambda r: _number(r["total_variation"]))
 
 
-def score_differences(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines of a table: log score minus that of HMC ± error over test rows ± Monte Carlo error."""
-
-    def cell(row: Row) -> str:
-        both = (row["difference_error"], row["monte_carlo"])
-        errors = "".join(f" ± {'?' if e == '' else _number(e)}" for e in both)
-        return _number(row["difference"]) + errors
-
-    yield from _table(rows, cell)
-
-
-def calibrations(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines of a table: calibration error on images, cover of 90 % intervals on tables, of all methods."""
-    yield from _table(rows, lambda r: _number(r["calibration"]), reference=True)
-
-
 def _table(rows: Sequence[Row], cell: Any, *, reference: bool = False) -> Iterator[str]:
     names = problems(rows)
     for method in ORDER if reference else ORDER[1:]:
@@ -188,17 +148,6 @@ def _table(rows: Sequence[Row], cell: Any, *, reference: bool = False) -> Iterat
         if own:
             cells = [cell(own[name]) if name in own else "" for name in names]
             yield f"| {' | '.join([method, *cells])} |".replace("|  |", "| |")
-
-
-def beside_published(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines of a table: agreement and total variation with HMC on images under both priors, and published."""
-    for method, published in PUBLISHED.items():
-        found = [r for name in IMAGES for r in select(rows, problem=name, method=method)]
-        if len(found) == len(IMAGES):
-            cells = [method]
-            for column, other in zip(("agreement", "total_variation"), published):
-                cells += [*(_number(r[column]) for r in found), _number(other)]
-            yield f"| {' | '.join(cells)} |"
 
 
 TABLE = {

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing import mnist_gibbs, mnist_gibbs_axes
 from benchmarks.mixing import mnist_gibbs_methods as methods
@@ -30,7 +29,6 @@ from benchmarks.mixing.mnist_gibbs_long import (
     COMPARED,
     NOT_JUDGED,
     SHARED,
-    agreement,
     figure,
     in_turn,
     rows_with_verdict,
@@ -101,14 +99,6 @@ def long_run(
         facts = drawn.facts if start == BOTH else methods.NO_FACTS
         for row in rows_with_verdict(Draws(found, facts, {}), data, pace, JUDGED):
             yield {"start": start} | row
-
-
-def starts_agree(rows: Sequence[Row]) -> Iterator[Row]:
-    """Whether the chains of each start agree, and those of both, by task."""
-    for task in dict.fromkeys(row["task"] for row in rows):
-        for row in agreement(select(rows, task=task)):
-            del row["axes"]
-            yield {"task": task} | row
 
 
 def main(argv: Sequence[str] | None = None) -> None:

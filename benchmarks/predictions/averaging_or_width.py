@@ -146,39 +146,6 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     return made
 
 
-def what_they_cost(rows: Sequence[Row]) -> list[Row]:
-    """What the two methods average over, their priors, and CPU seconds of the two splits by table."""
-    size = SIZES["full"]
-    told = {
-        POSTERIOR: {
-            "networks averaged": str(size["draws"] * bnn.BNNRegressor().num_chains),
-            "prior of the weights": "N(0, 1/τ), τ ~ Gamma(1, 1) of each array",
-            "weight decay": "τ is learned",
-            "rows fitted": "all",
-        },
-        TRAINED: {
-            "networks averaged": f"1 or {MEMBERS}",
-            "prior of the weights": "N(0, 1)",
-            "weight decay": "that of the prior at every width, not tuned",
-            "rows fitted": "nine tenths; one tenth stops them",
-        },
-    }
-    made = []
-    for method, row in told.items():
-        own = select(rows, method=method)
-        units = sorted({r["width"] for r in own})
-        name = f"{method}, {units[0]} to {units[-1]} units"
-        line: Row = {"networks": name if method == POSTERIOR else f"ten {name}", **row}
-        for table in TABLES:
-            of = [
-                [r["seconds"] for r in select(own, table=table, split=split)]
-                for split in range(size["splits"])
-            ]
-            line[f"{table}, s"] = "; ".join(f"{min(s):.0f} to {max(s):.0f}" for s in of)
-        made.append(line)
-    return made
-
-
 def best_width(rows: Sequence[Row], table: str) -> int:
     """The width at which ten trained networks together score best: by the test rows, in their favour."""
     return max(

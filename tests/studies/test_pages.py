@@ -26,7 +26,9 @@ def study_of(path):
 
 
 REPORTS = sorted(FOLDER.glob("*/results/*.md"))
-STUDIES = sorted({(path.parents[1], study_of(path)) for path in REPORTS if stem_of(path) not in APART})
+STUDIES = sorted(
+    {(path.parents[1], study_of(path)) for path in REPORTS if stem_of(path) not in APART}
+)
 
 
 @pytest.mark.parametrize("path", pages.pages(), ids=lambda path: str(path.relative_to(ROOT)))
@@ -73,7 +75,9 @@ def own_reports(tmp_path, monkeypatch):
 
 
 def test_a_mark_is_filled_by_findings_a_table_or_a_text(own_reports):
-    (own_reports / "one.md").write_text("- First.\n- Second.\n\n| a |\n| --- |\n| 1 |\n\n3 minutes.\n")
+    (own_reports / "one.md").write_text(
+        "- First.\n- Second.\n\n| a |\n| --- |\n| 1 |\n\n3 minutes.\n"
+    )
     (own_reports / "told.txt").write_text("head\n\nrest \\1\n")
     (own_reports / "rows.csv").write_text("what,value\na,1.5\nend\n")
     for given, shown in (

@@ -100,7 +100,6 @@ CONVERGED = {
     "mixing/function_space": lambda: said("mixing/function_space", what="predictions"),
     "mixing/flat_directions": lambda: said("mixing/flat_directions"),
     "mixing/mnist_gibbs": lambda: precisions_of_images("mixing/mnist_gibbs"),
-    "mixing/mnist_gibbs_long": lambda: precisions_of_images("mixing/mnist_gibbs_long"),
     "mixing/mnist_gibbs_verdict": lambda: precisions_of_images("mixing/mnist_gibbs_verdict"),
     "mixing/mnist_all_images": lambda: precisions_of_images("mixing/mnist_all_images"),
     "mixing/many_chains": lambda: both_limits(

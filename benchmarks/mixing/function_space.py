@@ -172,7 +172,8 @@ def findings(rows: list[Row], names: list[str]) -> Iterator[str]:
             f"{functions['max_rhat']:.2f}."
         )
     for name in names:
-        first, *_, last = select(rows, problem=name, what="score")
+        by_chains = select(rows, problem=name, what="score")
+        first, last = by_chains[0], by_chains[-1]
         draws = ", ".join(
             f"{row['ess_per_1000']:.2f} ({row['trajectory']:g} × πα/2)"
             for row in select(rows, problem=name, what="predictions")

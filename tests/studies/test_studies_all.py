@@ -237,7 +237,6 @@ MAY_STAY = {
     "predictions.shift_by_width",
     "predictions.out_of_distribution",
     "mixing.mnist_gibbs",
-    "mixing.mnist_gibbs_long",
     "mixing.mnist_gibbs_verdict",
     "mixing.mnist_all_images",
     "neal.tail",

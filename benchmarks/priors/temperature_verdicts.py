@@ -164,8 +164,11 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
         ", ".join(f"{a} of {b} settings (images{_moved(s)})" for s, (a, b) in counts.items())
     )
     for shifts, found in moved.items():
-        for prior in dict.fromkeys(v.prior for v in found):
+        # Of two priors; the table has all.
+        for prior in (0.3, 1):
             own = [v for v in found if v.prior == prior]
+            if not own:
+                continue
             gains = ", ".join(f"{v.gains[0.1]} ({v.rows} rows)" for v in own if v.is_compared)
             over = ", ".join(f"{v.over_ensemble} ({v.rows})" for v in own)
             yield (

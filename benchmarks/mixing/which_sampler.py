@@ -264,12 +264,12 @@ def findings(rows: list[Row]) -> Iterator[str]:
         for problem in problems:
             own = [r["functions_max_rhat"] for r in select(rows, problem=problem, method=method)]
             if own:
-                runs = f"{len(own)} runs" if len(own) > 1 else "one run"
-                text = f"{np.median(own):.2f} on {problem} ({runs})"
+                text = f"{np.median(own):.2f} ({len(own)})"
                 told.setdefault(method, []).append(text)
     names = {NUTS: f"{NUTS}, accepting 0.95"}
-    yield "Median worst R-hat of functions: {}.".format(
-        "; ".join(f"{names.get(m, m)} {' and '.join(texts)}" for m, texts in told.items())
+    yield "Median worst R-hat of functions on {} (number of runs): {}.".format(
+        " and ".join(problems),
+        "; ".join(f"{names.get(m, m)} {' and '.join(texts)}" for m, texts in told.items()),
     )
     for problem in problems:
         for method in ("MCLMC, non-centred", "MAMS, non-centred"):

@@ -308,8 +308,9 @@ print(comparison)
 #
 # ## Where to go on
 #
-# - `benchmarks/mixing/README.md`: `against_long_nuts` is a long comparison and has SGLD's bias
-#   against theory. `benchmarks/speed/README.md`: *How fast is a step* says what one costs.
+# - `benchmarks/mixing/README.md`: `networks_beside_full_batch` is a long comparison, and
+#   `benchmarks/predictions/README.md` has SGLD's bias by step. `benchmarks/speed/README.md`:
+#   *How fast is a step* says what one costs.
 # - M. Welling and Y. W. Teh, *Bayesian learning via stochastic gradient Langevin dynamics*
 #   (2011); T. Chen, E. Fox and C. Guestrin, *Stochastic gradient Hamiltonian Monte Carlo* (2014);
 #   B. Leimkuhler and C. Matthews, *Rational construction of stochastic numerical methods for

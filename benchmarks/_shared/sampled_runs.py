@@ -229,7 +229,11 @@ def columns(rows: list[Row], names: Mapping[str, str]) -> list[Row]:
 
 
 def publish(
-    study: Study, rows: list[Row], names: Mapping[str, str], findings: Iterable[str], figure: Any
+    study: Study,
+    rows: list[Row],
+    names: Mapping[str, str],
+    findings: Iterable[str],
+    figure: Callable[[], Any],
 ) -> None:
     """Publish some of the columns, under other names."""
     study.publish(columns(rows, names), findings, figure)

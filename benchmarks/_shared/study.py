@@ -48,6 +48,9 @@ def parser(doc: str, *, toy: bool = True) -> argparse.ArgumentParser:
             "--toy", dest="size", action="store_const", const="toy", help="a check of seconds"
         )
     made.set_defaults(size="full")
+    made.add_argument(
+        "--report", action="store_true", help="run nothing: tell anew what the stored rows say"
+    )
     made.add_argument("--data", type=Path, help="the folder of data sets (default: ../shared/data)")
     made.add_argument(
         "--output",
@@ -109,6 +112,15 @@ class Results:
         """Write ``NAME.csv`` anew, one line for each value and what it is."""
         self.write_rows([{"what": what, "value": value} for what, value in values])
 
+    def report(
+        self, rows: Sequence[Mapping[str, Any]], findings: Iterable[str] = (), note: str = ""
+    ) -> None:
+        """Print and store ``NAME.md``: sentences that say what was found, a table, and a note."""
+        told = "\n".join(f"- {text}" for text in findings)
+        text = "\n\n".join(part for part in (told, markdown_table(rows), note) if part)
+        print(text)
+        self.path("md").write_text(f"{text}\n", encoding="utf-8")
+
     def figure(self, figure: Any, dpi: int = 150) -> None:
         """Store a Matplotlib figure as ``NAME.png``, in 256 colours: a third of the bytes."""
         made = BytesIO()
@@ -134,6 +146,7 @@ class Study(Results):
     ) -> None:
         super().__init__(source, given, part)
         self.keys = tuple(keys)
+        self.only_reports = given.report
         self.rows: list[Row] = []
         stored = self.path("csv")
         if stored.is_file():
@@ -150,6 +163,8 @@ class Study(Results):
         :param compute: yields rows of all keys and of numbers; seconds since the last row and the
             machine are added. They are stored together, when the cell is complete.
         """
+        if self.only_reports:
+            return
         todo = [cell for cell in cells if not self._complete(cell)]
         for cell in tqdm(todo, desc=self.name, unit="cell", dynamic_ncols=True):
             begin = time.perf_counter()
@@ -181,27 +196,33 @@ class Study(Results):
             writer.writerows(map(_compact, found))
         self.rows.extend(found)
 
-    def table(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Print rows as a table and store it as ``NAME.md``."""
-        columns = list(rows[0])
-        lines = [columns, ["---"] * len(columns), *([_short(r[c]) for c in columns] for r in rows)]
-        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        print(text)
-        self.path("md").write_text(f"{text}\n\n{self._made_on()}\n")
-
     def publish(
-        self, rows: Sequence[Mapping[str, Any]], findings: Iterable[str], figure: Any
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        findings: Iterable[str] = (),
+        figure: Callable[[], Any] | None = None,
     ) -> None:
-        """Print and store the table, print what was found, and store the figure."""
-        self.table(rows)
-        for text in findings:
-            print(text)
-        self.figure(figure)
+        """Print and store what was found, sentences above a table, as ``NAME.md``; store the figure.
+
+        :param rows: of the table.
+        :param findings: sentences; the first is the answer, which other pages show alone.
+        :param figure: draws it; not called where the study only reports.
+        """
+        self.report(rows, findings, self._made_on())
+        if figure is not None and not self.only_reports:
+            self.figure(figure())
 
     def _made_on(self) -> str:
         machines = dict.fromkeys(str(row["machine"]) for row in self.rows)
         seconds = sum(row["seconds"] for row in self.rows)
         return f"{seconds / 60:.0f} minutes on {'; '.join(machines)}."
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a table of Markdown, without an end of line."""
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns), *([_short(r[c]) for c in columns] for r in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -210,8 +231,9 @@ def read_rows(path: Path) -> list[Row]:
         return [_numbers(row) for row in csv.DictReader(file)]
 
 
-def _numbers(row: Mapping[str, str]) -> Row:
-    return {key: _number(value) for key, value in row.items()}
+def _numbers(row: Mapping[str, str | None]) -> Row:
+    # A line that ends early lacks the last columns.
+    return {key: _number(value or "") for key, value in row.items()}
 
 
 def _number(text: str) -> int | float | str:

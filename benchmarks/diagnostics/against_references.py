@@ -244,7 +244,7 @@ def main(argv: Any = None) -> None:
         {"case": case, "seed": seed} for case in asked.cases or CASES for seed in range(size.runs)
     )
     study.run(cells, compute)
-    publish(study, summary(study.rows), TABLE, findings(study.rows), draw(study.rows))
+    publish(study, summary(study.rows), TABLE, findings(study.rows), lambda: draw(study.rows))
 
 
 if __name__ == "__main__":

@@ -305,7 +305,7 @@ def main(argv=None) -> None:
     given = parser(__doc__).parse_args(argv)
     study = Study(__file__, KEYS, given)
     study.run(cells(given.size), functools.partial(compute, given.size))
-    study.publish(summarized(study.rows), findings(study.rows), draw(study.rows))
+    study.publish(summarized(study.rows), findings(study.rows), lambda: draw(study.rows))
 
 
 if __name__ == "__main__":

@@ -152,8 +152,7 @@ def main(argv=None):
         ],
     )
     table = list(over_one_device(study.rows))
-    study.table(table)
-    study.figure(draw(table))
+    study.publish(table, figure=lambda: draw(table))
     paper = published_run(batch_size)
     for key, value in paper.items():
         print(f"  {key:<36}{value:>14.4g}")

@@ -176,12 +176,20 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     return made
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
-    return [
-        f"{r['model']}, {r['method']}: one minus acceptance falls as h to the power {r['power']} "
-        f"(known: {r['power known']})."
-        for r in summary(rows)
-    ]
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """The power of the step with which one minus acceptance falls, and what SGLD's proposals cost."""
+    table = summary(rows)
+    told = []
+    for method, known in POWERS.items():
+        own = [r["power"] for r in table if r["method"] == method]
+        told.append(f"{method} {' and '.join(own)} (known: {known})")
+    yield f"One minus acceptance falls as the step to the power of: {', '.join(told)}."
+    for model in MODELS:
+        at, rejected = rejected_where_mala_loses_one_percent(rows, model)
+        yield (
+            f"{model}: where MALA rejects 1 % of its proposals (h = {at:.2g}), those of SGLD, accepted by "
+            f"all rows, would be rejected {100 * rejected:.0f} % of the time."
+        )
 
 
 def picture(rows: Sequence[Row]) -> Any:
@@ -228,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         lambda model, method, scale: cell(model, method, scale, given.size),
     )
-    study.publish(summary(study.rows), findings(study.rows), picture(study.rows))
+    study.publish(summary(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

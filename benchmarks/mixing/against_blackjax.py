@@ -25,7 +25,8 @@ from numpyro.infer import NUTS
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
 import numpyro_bnn as bnn
-from benchmarks._shared.study import Results, parser
+from benchmarks._shared.study import Results, parser, read_rows
+from benchmarks._shared.words import span
 from numpyro_bnn.diagnostics import ess, rhat
 
 CHAINS = 4
@@ -205,25 +206,50 @@ def rows_of(name, potential, starts, functions, truth, num_gradients):
             yield row(f"{sampler}, BlackJAX, {label}", positions, gradients, truth)
 
 
+def by_sampler(rows):
+    """Effective draws by 1000 gradients, a line a sampler."""
+    names = list(dict.fromkeys(row["target"] for row in rows))
+    for sampler in dict.fromkeys(row["sampler"] for row in rows):
+        own = {row["target"]: row["mean ESS"] for row in rows if row["sampler"] == sampler}
+        yield {"mean effective draws by 1000 gradients": sampler} | {n: own[n] for n in names}
+
+
+def findings(rows):
+    """Our effective draws over BlackJAX's, and what a larger energy variance does."""
+    by = {(row["sampler"], row["target"]): row for row in rows}
+    names = list(dict.fromkeys(row["target"] for row in rows))
+    for sampler in ("MCLMC", "MAMS"):
+        ratios = [
+            by[sampler, n]["mean ESS"] / by[f"{sampler}, BlackJAX, {label}", n]["mean ESS"]
+            for n in names
+            for label in INTEGRATORS
+        ]
+        yield f"{sampler} has {span(ratios, 1)} times the mean effective draws by gradient of BlackJAX's."
+    for sampler in (f"MCLMC, energy variance {ROUGH}", "MCLMC"):
+        told = ", ".join(
+            f"{by[sampler, n]['variance']:.2f} and {by[sampler, n]['worst variance']:.2f} ({n})"
+            for n in names
+        )
+        yield f"{sampler}, variances over the true ones on average and at worst: {told}."
+
+
 def main(argv=None):
     options = parser(__doc__, toy=False).parse_args(argv)
     num_gradients = 20_000 if options.size == "full" else 2000
-    print(
-        f"JAX {jax.__version__}, BlackJAX {blackjax.__version__}, Python {platform.python_version()}"
-    )
-    table = []
-    for name, potential, starts, functions, truth in targets():
-        for row in rows_of(name, potential, starts, functions, truth, num_gradients):
-            row.pop("of")
-            table.append(row)
-            print(
-                f"{row['target']:<16}{row['sampler']:<30}"
-                f"ESS by 1000 gradients {row['mean ESS']:7.2f}, least {row['least ESS']:7.2f}; "
-                f"variance {row['variance']:.3f}, worst {row['worst variance']:.3f}; "
-                f"R-hat {row['worst R-hat']:.3f}",
-                flush=True,
-            )
-    Results(__file__, options).write_rows(table)
+    results = Results(__file__, options)
+    if options.report:
+        table = read_rows(results.path("csv"))
+    else:
+        print(
+            f"JAX {jax.__version__}, BlackJAX {blackjax.__version__}, Python {platform.python_version()}"
+        )
+        table = []
+        for name, potential, starts, functions, truth in targets():
+            for row in rows_of(name, potential, starts, functions, truth, num_gradients):
+                row.pop("of")
+                table.append(row)
+        results.write_rows(table)
+    results.report(list(by_sampler(table)), findings(table))
 
 
 if __name__ == "__main__":

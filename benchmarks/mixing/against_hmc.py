@@ -131,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         prior.rows,
         against_hmc_prior.TABLE,
         against_hmc_prior.findings(prior.rows),
-        against_hmc_prior.draw(prior.rows),
+        lambda: against_hmc_prior.draw(prior.rows),
     )
 
     def one(problem: str, method: str, seed: int) -> Iterator[Row]:
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     study = Study(__file__, KEYS, asked)
     study.run(cells(size), one)
     rows = averaged(study.rows)
-    publish(study, rows, TABLE, findings(rows), draw(rows))
+    publish(study, rows, TABLE, findings(rows), lambda: draw(rows))
 
 
 if __name__ == "__main__":

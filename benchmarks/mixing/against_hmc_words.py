@@ -9,10 +9,10 @@ from scipy.stats import spearmanr
 
 from benchmarks._shared.sampled_runs import means, select
 from benchmarks._shared.study import Row
+from benchmarks._shared.words import number
 from benchmarks.mixing.against_hmc_methods import (
     AGAIN,
     EQUAL,
-    IMAGES,
     OPTIMISED,
     REFERENCE,
     SAMPLED,
@@ -93,29 +93,6 @@ def nearer(rows: Sequence[Row], one: str, other: str) -> Iterator[tuple[str, flo
             yield name, here[one], here[other]
 
 
-def in_all_seeds(rows: Sequence[Row], one: str, other: str) -> int:
-    """On how many problems each seed of one method is nearer to HMC than each seed of another."""
-    found = 0
-    for name in problems(rows):
-        mine, theirs = (
-            [r["total_variation"] for r in select(rows, problem=name, method=method)]
-            for method in (one, other)
-        )
-        found += bool(mine and theirs and max(mine) < min(theirs))
-    return found
-
-
-def seeds_within(rows: Sequence[Row]) -> tuple[int, int]:
-    """Pairs of seeds whose log scores are within two of their Monte Carlo errors, and pairs in all."""
-    found = []
-    for same, mean in means(list(rows), "problem", "method"):
-        if len(same) == 2 and mean["over_chains"] != "":
-            first, second = same
-            error = math.hypot(first["over_chains"], second["over_chains"])
-            found.append(abs(first["log_score"] - second["log_score"]) <= 2 * error)
-    return sum(found), len(found)
-
-
 def differing(rows: Sequence[Row], name: str) -> tuple[list[Row], list[Row]]:
     """Methods whose log score is above that of HMC by more than two errors, and those below."""
     here = [r for r in select(rows, problem=name) if r["method"] not in (REFERENCE, AGAIN)]
@@ -131,40 +108,28 @@ def rank_correlation(rows: Sequence[Row], name: str) -> float:
 
 
 def findings(rows: Sequence[Row]) -> Iterator[str]:
-    """What the means say, in sentences."""
+    """How far methods are from HMC, and how their scores differ from its own."""
+    found = [
+        f"{a:.3f} and {b:.3f} ({name})"
+        for name, a, b in nearer(rows, "deep ensemble", "mean field")
+    ]
+    yield (
+        f"A deep ensemble is nearer to HMC than mean field on {len(found)} of {len(problems(rows))} "
+        f"posteriors: {', '.join(found)}."
+    )
     for name in problems(rows):
-        here = {r["method"]: r for r in select(rows, problem=name)}
-        reference, floor = here[REFERENCE], here.get(AGAIN)
-        yield (
-            f"{name}: HMC has {'' if reference['converged'] == 'yes' else 'not '}converged (worst R-hat of "
-            f"predictions {reference['worst R-hat']:.3f}, median {reference['median R-hat']:.3f}, least ESS "
-            f"{reference['least ESS']:.0f}); log score {reference['log_score']:.4f}, calibration "
-            f"{reference['calibration']:.3f}."
-        )
-        if floor:
-            yield f"{name}: distance of two long runs {floor['total_variation']:.4f}."
-        order = sorted(
-            (r for r in here if r != REFERENCE), key=lambda m: here[m]["total_variation"]
-        )
-        yield f"{name}: nearest to HMC first: " + ", ".join(
-            f"{m} {here[m]['total_variation']:.3f}" for m in order
-        )
+        here = {r["method"]: r["total_variation"] for r in select(rows, problem=name)}
+        order = sorted((m for m in here if m != REFERENCE), key=here.__getitem__)
+        told = ", ".join(f"{m} {here[m]:.3f}" for m in order)
+        yield f"Distance from HMC, {name}: {told}."
         above, below = (
-            ", ".join(f"{r['method']} ({r['difference']:+.4f})" for r in found) or "none"
+            ", ".join(f"{r['method']} ({number(r['difference'], 3)})" for r in found) or "none"
             for found in differing(rows, name)
         )
         yield (
-            f"{name}: log score above that of HMC by more than two errors over rows and chains together: "
-            f"{above}; below: {below}."
+            f"Log score beyond that of HMC by more than two errors, {name}: above {above}; below {below}; "
+            f"rank correlation with distance {number(rank_correlation(rows, name))}."
         )
-        yield f"{name}: rank correlation of distance and log score {rank_correlation(rows, name):+.2f}."
-    found = [
-        f"{name} {a:.3f}, {b:.3f}" for name, a, b in nearer(rows, "deep ensemble", "mean field")
-    ]
-    yield (
-        f"A deep ensemble is nearer to HMC than mean field on {len(found)} of {len(problems(rows))}: "
-        f"{'; '.join(found)}."
-    )
 
 
 def _number(value: float, digits: int = 3) -> str:
@@ -176,22 +141,6 @@ def distances(rows: Sequence[Row]) -> Iterator[str]:
     yield from _table(rows, lambda r: _number(r["total_variation"]))
 
 
-def score_differences(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines of a table: log score minus that of HMC ± error over test rows ± Monte Carlo error."""
-
-    def cell(row: Row) -> str:
-        both = (row["difference_error"], row["monte_carlo"])
-        errors = "".join(f" ± {'?' if e == '' else _number(e)}" for e in both)
-        return _number(row["difference"]) + errors
-
-    yield from _table(rows, cell)
-
-
-def calibrations(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines of a table: calibration error on images, cover of 90 % intervals on tables, of all methods."""
-    yield from _table(rows, lambda r: _number(r["calibration"]), reference=True)
-
-
 def _table(rows: Sequence[Row], cell: Any, *, reference: bool = False) -> Iterator[str]:
     names = problems(rows)
     for method in ORDER if reference else ORDER[1:]:
@@ -199,17 +148,6 @@ def _table(rows: Sequence[Row], cell: Any, *, reference: bool = False) -> Iterat
         if own:
             cells = [cell(own[name]) if name in own else "" for name in names]
             yield f"| {' | '.join([method, *cells])} |".replace("|  |", "| |")
-
-
-def beside_published(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines of a table: agreement and total variation with HMC on images under both priors, and published."""
-    for method, published in PUBLISHED.items():
-        found = [r for name in IMAGES for r in select(rows, problem=name, method=method)]
-        if len(found) == len(IMAGES):
-            cells = [method]
-            for column, other in zip(("agreement", "total_variation"), published):
-                cells += [*(_number(r[column]) for r in found), _number(other)]
-            yield f"| {' | '.join(cells)} |"
 
 
 TABLE = {

@@ -25,6 +25,7 @@ from scipy.linalg import cho_factor, cho_solve
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.words import span
 from benchmarks.mixing.hidden_heat import linear_regression, of_predictions, standardised_rows
 from numpyro_bnn import gradients
 
@@ -196,12 +197,17 @@ def _by_rows_and_dimension(row: Row) -> tuple[bool, int, int]:
     return row["rows"] != USUAL_ROWS, row["rows"], row["dimension"]
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
-    return [
-        f"{r['method']}: variance of predictions over the exact one "
-        + ", ".join(f"{r[name]} at {name}" for name in r if "D =" in name and r[name])
-        for r in averaged(rows)
-    ]
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """The range of variances of each method over numbers of weights and of rows."""
+    for method in METHODS:
+        own = select(rows, method=method)
+        usual = [r["variance of predictions"] for r in own if r["rows"] == USUAL_ROWS]
+        others = [r["variance of predictions"] for r in own if r["rows"] != USUAL_ROWS]
+        rest = f", {span(others)} with other numbers of rows" if others else ""
+        yield (
+            f"{method}: predictions vary {span(usual)} times as much as is right with "
+            f"{min(r['dimension'] for r in own):,} to {max(r['dimension'] for r in own):,} weights{rest}."
+        )
 
 
 def picture(rows: Sequence[Row]) -> Any:
@@ -246,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         partial(cell, size=size, folder=given.data),
     )
-    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

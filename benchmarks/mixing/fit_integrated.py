@@ -175,7 +175,7 @@ def main(argv: Any = None) -> None:
         ),
         lambda table, split, method: [fitted(table, split, method, asked.data, size)],
     )
-    publish(study, study.rows, TABLE, findings(study.rows), draw(study.rows))
+    publish(study, study.rows, TABLE, findings(study.rows), lambda: draw(study.rows))
 
 
 if __name__ == "__main__":

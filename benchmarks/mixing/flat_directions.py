@@ -29,6 +29,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import uci
 from benchmarks._shared.sampled_runs import ESS_LIMIT, RHAT_LIMIT, sampled
 from benchmarks._shared.study import Row, Study, parser, without
+from benchmarks._shared.words import span
 from numpyro_bnn import diagnostics
 from numpyro_bnn.diagnostics import mcse_mean
 from numpyro_bnn.posterior.draws import draws_of
@@ -176,32 +177,28 @@ def cell(table: str, width: int, activation: str, size: Row, folder) -> Iterator
     }
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
-    """What somebody who comes from Stan should expect, from the rows."""
-    lines = []
-    for row in rows:
-        lines.append(
-            f"{row['table']}, {row['width']} {row['activation']} units: of the weights' variance "
-            f"{row['between chains']:.1%} lies between chains, of that of matched units "
-            f"{row['between, matched']:.1%}; worst R-hat {row['R-hat weights']:.2f} of weights, "
-            f"{row['R-hat matched']:.2f} matched, {row['worst R-hat']:.2f} of predictions; "
-            f"{row['distinct chains']:.2f} distinct chains."
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """Which share of the weights' variance lies between chains, before and after units are matched."""
+    for table in dict.fromkeys(row["table"] for row in rows):
+        told = ", ".join(
+            f"{100 * r['between chains']:.1f} to {100 * r['between, matched']:.1f} % "
+            f"({r['width']} {r['activation']})"
+            for r in rows
+            if r["table"] == table
         )
-        if row["activation"] == "relu":
-            lines.append(
-                f"  {row['units never on']:.1%} of its units are off at every row; along the rescaling "
-                f"ridges the variance is {row['ridge: variance over the exact one']:.3f} ± "
-                f"{row['ridge: error of that']:.3f} of the exact one."
-            )
+        yield (
+            f"{table}: matching hidden units takes the share of the weights' variance that lies between "
+            f"chains from {told}."
+        )
     better = sum(row["R-hat matched"] < row["R-hat weights"] for row in rows)
     functions = sum(row["worst R-hat"] < row["R-hat matched"] for row in rows)
     good = sum(row["converged"] == "yes" for row in rows)
-    lines.append(
-        f"Coming from Stan: in {better} of {len(rows)} posteriors matching lowered the worst R-hat of "
-        f"the weights, in {functions} the predictions agree better still than matched weights, and in "
-        f"{good} the predictions converged."
+    yield (
+        f"Matching lowers the worst R-hat of weights in {better} of {len(rows)} posteriors; predictions "
+        f"agree better still in {functions}, and have converged in {good}."
     )
-    return lines
+    ridges = [r["ridge: variance over the exact one"] for r in rows if r["activation"] == "relu"]
+    yield f"Along the rescaling ridges of relu units the variance is {span(ridges)} of the exact one."
 
 
 def picture(rows: Sequence[Row]):
@@ -244,9 +241,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         lambda table, width, activation: cell(table, width, activation, size, options.data),
     )
-    study.table(without(study.rows))
-    print("\n".join(findings(study.rows)))
-    study.figure(picture(study.rows))
+    study.publish(without(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

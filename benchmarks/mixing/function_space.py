@@ -19,6 +19,7 @@ Vehtari et al. (2021), *Rank-normalization, folding, and localization: an improv
 
 import functools
 import math
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -38,6 +39,7 @@ from benchmarks._shared.sampled_runs import (
     starts,
 )
 from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.words import number
 
 # R-hat - 1, below and above which values are counted in the outermost bins.
 BINS = np.geomspace(1e-3, 10, 41)
@@ -157,35 +159,29 @@ def begun(size: str, folder, name: str):
     return starts(*given, 0, num_chains, ADAM_STEPS[size])
 
 
-def findings(rows: list[Row], names: list[str]):
-    """What the rows say, in sentences."""
+def findings(rows: list[Row], names: list[str]) -> Iterator[str]:
+    """R-hats of weights and functions, scores by number of chains, and what long trajectories give."""
     for name in names:
         here = {r["what"]: r for r in select(rows, problem=name, trajectory=1) if r["scalars"]}
         weights, functions = here["weights"], here["predictions"]
-        mixing = functions["not_mixing"] < weights["not_mixing"]
         aligned = here.get("weights, aligned")
-        matched = f" ({aligned['not_mixing']:.1%} with units matched)" if aligned else ""
+        matched = f" ({aligned['not_mixing']:.1%} once units are matched)" if aligned else ""
         yield (
             f"{name}: R-hat above {MIXES} for {weights['not_mixing']:.1%} of the weights{matched} and "
-            f"{functions['not_mixing']:.1%} of the predictions; medians {weights['mid_rhat']:.3f} and "
-            f"{functions['mid_rhat']:.3f}, worst {weights['max_rhat']:.2f} and "
-            f"{functions['max_rhat']:.2f}: functions mix {'better' if mixing else 'no better'} than "
-            f"weights, and have {'' if functions['converged'] == 'yes' else 'not '}converged "
-            f"(least ESS {functions['least ESS']:.0f}); acceptance {functions['acceptance']:.2f}."
+            f"{functions['not_mixing']:.1%} of the functions; worst {weights['max_rhat']:.2f} and "
+            f"{functions['max_rhat']:.2f}."
         )
+    for name in names:
         by_chains = select(rows, problem=name, what="score")
         first, last = by_chains[0], by_chains[-1]
-        yield (
-            f"{name}: log score {first['log_score']:.4f} of one chain, {last['log_score']:.4f} of "
-            f"{last['chains']}, {last['as_long']:.4f} of {last['chains']} with as many draws in all "
-            f"as one (± {last['log_score_se']:.4f} over test rows)."
+        draws = ", ".join(
+            f"{row['ess_per_1000']:.2f} ({row['trajectory']:g} × πα/2)"
+            for row in select(rows, problem=name, what="predictions")
         )
-        for row in select(rows, problem=name, what="predictions"):
-            yield (
-                f"{name}: trajectory {row['trajectory']:g} × πα/2 ({row['leapfrogs']:.0f} leapfrogs): "
-                f"{row['ess_per_1000']:.2f} effective draws of the median prediction by 1000 "
-                f"gradients, worst R-hat {row['max_rhat']:.2f}, log score {row['log_score']:.4f}."
-            )
+        yield (
+            f"{name}: log score {number(first['log_score'], 3)} of one chain, {number(last['log_score'], 3)} "
+            f"of {last['chains']}; effective draws of the median function by 1000 gradients {draws}."
+        )
 
 
 def draw_histograms(axes, rows: list[Row], names: list[str]) -> None:
@@ -279,7 +275,7 @@ def main(argv=None) -> None:
     )
     shown = [row for row in study.rows if row["scalars"]]
     rows = study.rows
-    publish(study, shown, TABLE, findings(rows, names), draw(rows, names))
+    publish(study, shown, TABLE, findings(rows, names), lambda: draw(rows, names))
 
 
 if __name__ == "__main__":

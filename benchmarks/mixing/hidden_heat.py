@@ -267,23 +267,23 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     return made
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
-    """The range of temperatures and variances of each method over all settings, in words."""
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """The range of variances and temperatures of each method over all settings."""
     table = averaged(rows)
-    lines = []
     for method in METHODS:
         own = [row for row in table if row["method"] == method]
         if not own:
             continue
-        heat, variance = (
-            [row[name] for row in own] for name in ("kinetic", "variance of predictions")
-        )
-        momenta = "" if np.isnan(heat).any() else f"momenta {min(heat):.3g} to {max(heat):.3g}, "
-        lines.append(
-            f"{method}: {momenta}variances of predictions {min(variance):.3g} to {max(variance):.3g} times "
-            "what is right."
-        )
-    return lines
+        heat, variance = ([row[k] for row in own] for k in ("kinetic", "variance of predictions"))
+        momenta = "" if np.isnan(heat).any() else f"; momenta {within(heat)} times the temperature"
+        yield f"{method}: predictions vary {within(variance)} times as much as is right{momenta}."
+
+
+def within(values: Sequence[float]) -> str:
+    """The least and the largest of some ratios; those that left all bounds are not told in digits."""
+    most = max(values)
+    digits = 2 if most < 10 else 0
+    return f"{min(values):.2f} to " + (f"{most:.{digits}f}" if most < 900 else "above 900")
 
 
 def picture(rows: Sequence[Row]):
@@ -338,7 +338,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for method in given.methods or METHODS
     )
     study.run(cells, partial(cell, size=size, folder=given.data))
-    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import numpy as np
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import publish, scores_of_chains, select, starts
 from benchmarks._shared.study import Study, parser
+from benchmarks._shared.words import span
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
     Posterior,
@@ -223,20 +224,19 @@ def draw_mixing(rows):
 
 
 def findings(costs, mixed):
+    """What a gradient costs with the output layer integrated out, and how chains mix."""
     if costs:
-        most = max(costs, key=lambda r: r["ratio"])
         yield (
-            f"A gradient costs {min(r['ratio'] for r in costs):.1f} to {most['ratio']:.1f} times that of "
-            f"the model as it is (most at {most['rows']:g} rows and {most['hidden']:g} units); single "
-            f"precision is at most {max(r['error_nats'] for r in costs):.2g} nats off."
+            f"A gradient costs {span([r['ratio'] for r in costs], 1)} times that of the model as it is; "
+            f"single precision is at most {max(r['error_nats'] for r in costs):.2g} nats off."
         )
-    for row in mixed:
-        yield (
-            f"{row['problem']}, {row['coordinates']}, seed {row['seed']:g}, {row['gradients']:g} gradients: "
-            f"worst R-hat of functions {row['functions_max_rhat']:.2f} (median "
-            f"{row['functions_median_rhat']:.2f}), of log precisions {row['precisions_max_rhat']:.2f}; log "
-            f"scores of chains {row['log_scores_of_chains']}; {row['run_seconds']:.0f} s."
+    for problem in dict.fromkeys(row["problem"] for row in mixed):
+        told = ", ".join(
+            f"{r['coordinates']} {r['functions_median_rhat']:.2f} and {r['precisions_max_rhat']:.2f}"
+            for r in mixed
+            if r["problem"] == problem
         )
+        yield f"{problem}, median R-hat of functions and worst of log precisions: {told}."
 
 
 def main(argv=None) -> None:
@@ -251,7 +251,7 @@ def main(argv=None) -> None:
         ({"rows": n, "hidden": h} for n in size.rows for h in size.hidden),
         lambda rows, hidden: cost(rows, hidden, size.repeats),
     )
-    publish(costs, costs.rows, COST_TABLE, findings(costs.rows, []), draw_cost(costs.rows))
+    publish(costs, costs.rows, COST_TABLE, findings(costs.rows, []), lambda: draw_cost(costs.rows))
     mixed = Study(__file__, ["problem", "coordinates", "seed"], asked, "mixing")
     mixed.run(
         (
@@ -265,7 +265,13 @@ def main(argv=None) -> None:
         ),
     )
     if mixed.rows:
-        publish(mixed, mixed.rows, MIXING_TABLE, findings([], mixed.rows), draw_mixing(mixed.rows))
+        publish(
+            mixed,
+            mixed.rows,
+            MIXING_TABLE,
+            findings([], mixed.rows),
+            lambda: draw_mixing(mixed.rows),
+        )
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ import numpy as np
 from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import publish, starts
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.sampled_runs import publish, select, starts
+from benchmarks._shared.study import Row, Study, from_text, parser
 from benchmarks.mixing import hard_posteriors, ladder_variants
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
@@ -135,17 +135,19 @@ def run(name: str, folder: Any, size: Size) -> Iterator[Row]:
         yield row | {k: score[k] for k in ("log_score", "log_scores_of_chains")}
 
 
-def findings(rows: list[Row]):
-    for name in dict.fromkeys(r["ladder"] for r in rows):
-        row = [r for r in rows if r["ladder"] == name][-1]
-        by_rung = np.array(row["move_correlations"].split(), float)
+def findings(rows: list[Row]) -> Iterator[str]:
+    """Round trips, functions and evidence of every ladder at its end."""
+    ends = [select(rows, ladder=name)[-1] for name in dict.fromkeys(r["ladder"] for r in rows)]
+    trips = (sum(r[k] for r in ends) for k in ("round_trips", "round_trips_at_best"))
+    yield "{} ladders made {:.0f} round trips, where good moves would make {:.0f}.".format(
+        len(ends), *trips
+    )
+    evidence = {r["ladder"]: float(np.mean(from_text(r["log_evidence"]))) for r in ends}
+    for row in sorted(ends, key=lambda r: r["functions_median_rhat"]):
         yield (
-            f"{name}, {row['sweeps']:.0f} sweeps, {row['gradients']:.2g} gradients a replica: worst R-hat of "
-            f"functions {row['functions_max_rhat']:.2f} (median {row['functions_median_rhat']:.2f}), log "
-            f"evidence of replicas {row['log_evidence']}, {row['round_trips']:.0f} round trips where good "
-            f"moves make {row['round_trips_at_best']:.0f}, barrier {row['barrier']:.1f}; log likelihood "
-            f"before and after a move correlated {by_rung.min():.2f} to {by_rung.max():.2f}, "
-            f"{(by_rung > 0.9).sum()} of {by_rung.size} rungs above 0.9."
+            f"{row['ladder']}, {row['gradients']:.2g} gradients a replica: median R-hat of functions "
+            f"{row['functions_median_rhat']:.2f} (worst {row['functions_max_rhat']:.2f}), mean log evidence "
+            f"{evidence[row['ladder']]:.0f}."
         )
 
 
@@ -209,7 +211,7 @@ def main(argv: Any = None) -> None:
         yield next(row for row in found if row["sweeps"] == sweeps)
 
     study.run(cells, row_of)
-    publish(study, study.rows, TABLE, findings(study.rows), draw(study.rows))
+    publish(study, study.rows, TABLE, findings(study.rows), lambda: draw(study.rows))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import publish, scores_of_chains, select
-from benchmarks._shared.study import Row, Study, as_text, from_text, parser, without
+from benchmarks._shared.study import Row, Study, as_text, parser, without
+from benchmarks._shared.words import number
 from benchmarks.mixing import hard_posteriors, hierarchical_posteriors
 from benchmarks.mixing.hard_posteriors import Found, by_all_chains, judged
 from benchmarks.mixing.hierarchical_posteriors import (
@@ -217,57 +218,34 @@ def run(given: Posterior, method: str, size: Size) -> Iterator[Row]:
     pieces = hard_posteriors.pieces(
         kernel, given, settings, thinning, begin, num_chains=chains, chain_method="vectorized"
     )
-    for number, (part, mcmc, seconds) in enumerate(pieces, 1):
+    for piece, (part, mcmc, seconds) in enumerate(pieces, 1):
         parts.append(part)
         if method == LADDER:
             records.append(record_of(mcmc))
         done = seconds > 60 * size.minutes
-        if not done and number & (number - 1):
+        if not done and piece & (piece - 1):
             continue
         found = hard_posteriors.joined(parts)
-        row = {"draws": number * draws, "gradients": number * gradients, "run_seconds": seconds}
-        row |= {"chains": len(found.functions)} | judged(found, number * gradients) | known(found)
-        ladder = of_ladder(records, number * draws) if records else dict.fromkeys(ONLY_LADDERS, "")
+        row = {"draws": piece * draws, "gradients": piece * gradients, "run_seconds": seconds}
+        row |= {"chains": len(found.functions)} | judged(found, piece * gradients) | known(found)
+        ladder = of_ladder(records, piece * draws) if records else dict.fromkeys(ONLY_LADDERS, "")
         yield row | ladder
         if done:
             return
 
 
-def apart(rows: list[Row], label: str) -> np.ndarray | None:
-    """How far the ends of the two methods are apart, in joint errors of each scalar."""
-    ends = [here[-1] for m in (LADDER, MCLMC) if (here := select(rows, method=m))]
-    if len(ends) < 2:
-        return None
-    (a, b), (e, f) = ([from_text(r[f"{label}_{what}"]) for r in ends] for what in ("mean", "se"))
-    return np.abs(a - b) / np.hypot(e, f)
-
-
-def findings(rows: list[Row]):
-    for name in dict.fromkeys(r["problem"] for r in rows):
-        here = select(rows, problem=name)
-        for method in dict.fromkeys(r["method"] for r in here):
-            end = select(here, method=method)[-1]
-            evidence = ""
-            if end["log_evidence"] != "":
-                evidence = (
-                    f"; log evidence {end['log_evidence']:.1f} with a relative error of the evidence of "
-                    f"{end['log_evidence_error']:.2f} (1 where one replica has all of it)"
-                )
-            yield (
-                f"{name}, {method}, {end['chains']:.0f} chains, {end['gradients']:.2g} gradients each in "
-                f"{end['run_seconds'] / 60:.1f} minutes: worst R-hat of functions "
-                f"{end['functions_max_rhat']:.3f} (median {end['functions_median_rhat']:.3f}), of log "
-                f"precisions {end['precisions_max_rhat']:.3f}; averages over all chains have errors of "
-                f"{end['functions_error']:.3f} and {end['precisions_error']:.3f} posterior standard "
-                f"deviations and drift by at most {end['functions_drift']:.1f} and "
-                f"{end['precisions_drift']:.1f} joint errors between halves; log score "
-                f"{end['log_score']:.4f}, of a chain alone {end['log_score_of_a_chain']:.4f}{evidence}."
-            )
-        distances = {label: apart(here, label) for label in ("functions", "precisions")}
-        if all(v is not None for v in distances.values()):
-            of_both = (f"{v.max():.1f} (median {np.median(v):.1f})" for v in distances.values())
-            text = " and ".join(of_both)
-            yield f"{name}: the methods are at most {text} joint errors apart, functions and precisions."
+def findings(rows: list[Row]) -> Iterator[str]:
+    """How far chains agree after the minutes of each run, and how far averages drift."""
+    for name, method in dict.fromkeys((r["problem"], r["method"]) for r in rows):
+        end = select(rows, problem=name, method=method)[-1]
+        yield (
+            f"{name}, {method}, {end['chains']:.0f} chains, {end['run_seconds'] / 60:.1f} minutes: worst "
+            f"R-hat of functions {end['functions_max_rhat']:.2f} (median "
+            f"{end['functions_median_rhat']:.2f}), of log precisions {end['precisions_max_rhat']:.2f}; "
+            f"averages drift by up to {max(end['functions_drift'], end['precisions_drift']):.1f} joint "
+            f"errors between halves; log score {number(end['log_score'])}, of a chain alone "
+            f"{number(end['log_score_of_a_chain'])}."
+        )
 
 
 def draw(rows: list[Row]):
@@ -337,14 +315,14 @@ def main(argv: Any = None) -> None:
             ({"problem": name} for name in size.problems),
             lambda problem: cost(posterior(asked.data, problem, size.rows), size),
         )
-        costs.table(without(costs.rows))
+        costs.publish(without(costs.rows))
     if RESUMED in asked.methods:
         runs = Study(__file__, ["problem"], asked, "resumed")
         runs.run(
             [{"problem": size.problems[0]}],
             lambda problem: resumed(posterior(asked.data, problem, size.rows), size),
         )
-        runs.table(without(runs.rows))
+        runs.publish(without(runs.rows))
     study = Study(__file__, ["problem", "method", "draws"], asked)
     study.run(
         (
@@ -356,7 +334,7 @@ def main(argv: Any = None) -> None:
         lambda problem, method: run(posterior(asked.data, problem, size.rows), method, size),
     )
     if study.rows:
-        publish(study, study.rows, TABLE, findings(study.rows), draw(study.rows))
+        publish(study, study.rows, TABLE, findings(study.rows), lambda: draw(study.rows))
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     cells = [dict(zip(KEYS, (ALL, method, start, 1.0, 1.0))) for method, start in SHARES]
     study.run(cells, compute)
     shutil.rmtree(unfinished, ignore_errors=True)
-    study.publish(summary(study.rows), findings(study.rows), figure(study.rows))
+    study.publish(summary(study.rows), findings(study.rows), lambda: figure(study.rows))
 
 
 if __name__ == "__main__":

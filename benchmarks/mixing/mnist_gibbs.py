@@ -202,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     study.run(cells_of(given.size), compute)
     shutil.rmtree(unfinished, ignore_errors=True)
-    study.publish(summary(study.rows), findings(study.rows), figure(study.rows))
+    study.publish(summary(study.rows), findings(study.rows), lambda: figure(study.rows))
 
 
 if __name__ == "__main__":

@@ -33,8 +33,6 @@ COLLAPSED = "HMC, collapsed"
 GIBBS_SGHMC = "Gibbs, SGHMC"
 SVRG = "BAOAB, non-centred, SVRG, noise taken off"
 METHODS = (REFERENCE, NON_CENTRED, GIBBS_HMC, COLLAPSED, GIBBS_SGHMC, SVRG)
-# Of `mnist_gibbs_long` alone.
-AXES = "HMC, non-centred, moves, principal axes"
 TRAINED, OPTIMIZE = "trained under N(0, 1)", "optimize"
 
 
@@ -139,30 +137,6 @@ def trained(
     return {f"net/{layer}": values[f"net/{layer}"] for layer in LAYERS}
 
 
-def in_axes(
-    data: data_sets.Split, weights: Mapping[str, Any]
-) -> tuple[data_sets.Split, dict[str, Any]]:
-    """Images along their principal axes, and the weights that are the same network there.
-
-    Independent weights of one variance are that in any axes, so the posterior of predictions and of
-    precisions is the same.
-    """
-    axes = np.linalg.svd(data.x.astype(np.float64))[2].T
-    moved = data._replace(
-        **{k: (getattr(data, k) @ axes).astype(np.float32) for k in ("x", "x_test")}
-    )
-    kernel = f"net/{LAYERS[0]}"
-    turned = np.einsum("pa,cpu->cau", axes, np.asarray(weights[kernel]))
-    return moved, {**weights, kernel: jnp.asarray(turned, np.float32)}
-
-
-def axes_metric(x: np.ndarray, start: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Inverse masses of unconstrained sites: 1 / (1 + c Σ_i x_ij²) for weights of input j, 1 for all else."""
-    metric = {name: np.ones(value.shape[1:], np.float32) for name, value in start.items()}
-    metric[f"net/{LAYERS[0]}.base"] /= 1 + AXES_STRENGTH * (x**2).sum(0)[:, None]
-    return metric
-
-
 def leapfrogs_of(method: str, task: Task) -> int:
     """Leapfrogs of a trajectory: half as many again for the reference."""
     return task.leapfrogs * 3 // 2 if method == REFERENCE else task.leapfrogs
@@ -177,7 +151,7 @@ def kernel(method: str, task: Task, rows: int, temperature: float, metric: Any) 
     model = model_of(task)
     own = {"temperature": temperature, "preconditioner": preconditioners.diagonal(metric)}
     hmc = {"step_size": "auto", "num_steps": leapfrogs_of(method, task), "window": 1, **own}
-    if method in (REFERENCE, NON_CENTRED, AXES):
+    if method in (REFERENCE, NON_CENTRED):
         inner = bnn.WindowedHMC(bnn.parameterize(model, "noncentered"), **hmc)
         return moves.Interleaved(inner, [moves.RidgeScaling(), moves.PrecisionRedraw()])
     if method == COLLAPSED:
@@ -199,7 +173,7 @@ def kernel(method: str, task: Task, rows: int, temperature: float, metric: Any) 
 
 def pace(method: str, task: Task, rows: int) -> Pace:
     """How long a method runs: trajectories with what they cost beside leapfrogs, or steps of minibatches."""
-    budget = task.long if method in (REFERENCE, AXES) else task.gradients
+    budget = task.long if method == REFERENCE else task.gradients
     if method == GIBBS_SGHMC:
         # Two gradients a step; stored rows are of one, from before a step ended with its own half kick.
         each = 2 * min(SGHMC_BATCH, rows) / rows
@@ -210,8 +184,7 @@ def pace(method: str, task: Task, rows: int) -> Pace:
         beside = {COLLAPSED: 0, GIBBS_HMC: 1}.get(method, 3)
         each = float(leapfrogs_of(method, task) + beside)
     steps = int(budget / each)
-    # A longer run needs no third of it.
-    warmup = steps // (5 if method == AXES else 3)
+    warmup = steps // 3
     # As many draws as trajectories of a run on all rows.
     thinning = 1 if each >= 1 else max(1, round(task.leapfrogs / each))
     return Pace(warmup, (steps - warmup) // thinning, thinning, each)
@@ -267,14 +240,11 @@ def run(
     mass: float = 1.0,
 ) -> Draws:
     """One method from given weights, a chain each."""
-    if method == AXES:
-        data, weights = in_axes(data, weights)
     rows = len(data.x)
     chosen = pace(method, task, rows)
     start = starts_at({name: jnp.asarray(value) for name, value in weights.items()})
-    metric = axes_metric(data.x, start) if method == AXES else 1 / mass
     mcmc = bnn.MCMC(
-        kernel(method, task, rows, temperature, metric),
+        kernel(method, task, rows, temperature, 1 / mass),
         num_warmup=chosen.warmup,
         num_samples=chosen.draws * chosen.thinning,
         num_chains=CHAINS,

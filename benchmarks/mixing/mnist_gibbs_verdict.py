@@ -14,30 +14,27 @@ Some twenty hours on a core. On a GPU products of single precision are otherwise
 """
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+import numpyro_bnn as bnn
+from benchmarks._shared import data_sets
+from benchmarks._shared.chain_errors import jackknife_error, without_each
 from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing import mnist_gibbs, mnist_gibbs_axes
 from benchmarks.mixing import mnist_gibbs_methods as methods
 from benchmarks.mixing.mnist_gibbs import START_KINDS
-from benchmarks.mixing.mnist_gibbs_long import (
-    BOTH,
-    COMPARED,
-    NOT_JUDGED,
-    SHARED,
-    agreement,
-    figure,
-    in_turn,
-    rows_with_verdict,
-)
-from benchmarks.mixing.mnist_gibbs_methods import TRAINED, Draws, Task
+from benchmarks.mixing.mnist_gibbs_methods import LAYERS, TRAINED, Draws, Task
 from benchmarks.mixing.mnist_gibbs_words import KEYS, START, findings, summary
+from numpyro_bnn.diagnostics.convergence.rhat import rhat
 
+BOTH = "both starts"
+SHARED = mnist_gibbs_axes.METHOD
+COMPARED = (methods.NON_CENTRED, methods.GIBBS_HMC, methods.COLLAPSED, methods.GIBBS_SGHMC)
 # Test images whose probabilities have an R-hat and a verdict.
 JUDGED = 500
 LONG = {"method": SHARED, "start": BOTH}
@@ -79,6 +76,48 @@ def cells_of(size: str) -> list[Row]:
     return made
 
 
+def judged(found: Mapping[str, np.ndarray], y: np.ndarray, images: int | None = None) -> Row:
+    """The verdict of a report on all draws, the error over chains of the average's log score, and R-hats.
+
+    :param found: by name, (chain, draw, …): test probabilities, and conditional means of precisions.
+    :param images: of the test images, the first, whose probabilities have the verdict; all by default.
+    """
+    probs = found["probs"]
+    averages = np.maximum(probs.mean(1)[:, np.arange(len(y)), y], 1e-30)
+    return {
+        "verdict": bnn.diagnostics.diagnose_draws(
+            predictions={"probs": probs[:, :, :images]}
+        ).verdict.words,
+        "its error, chains": jackknife_error(without_each(np.log(averages)).mean(1)),
+        **{f"R-hat {layer}": float(rhat(np.log(found[f"mean {layer}"]))) for layer in LAYERS},
+    }
+
+
+NOT_JUDGED: Row = {"verdict": "", "its error, chains": ""}
+NOT_JUDGED |= {f"R-hat {layer}": "" for layer in LAYERS}
+
+
+def in_turn(*parts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The chains of all parts, (chain, …) by name, so that the first two are of different parts."""
+    return {
+        name: np.stack([part[name] for part in parts], 1).reshape(-1, *first.shape[1:])
+        for name, first in parts[0].items()
+    }
+
+
+def rows_with_verdict(
+    drawn: Draws, data: data_sets.Split, pace: methods.Pace, images: int | None = None
+) -> Iterator[Row]:
+    """Rows of a run of which all draws count, the last with its verdict.
+
+    :param images: of the test images, the first, that are judged; all by default.
+    """
+    y = data.y_test
+    rows = list(mnist_gibbs.rows_of(drawn, y, pace, None, left_out=0.0, images=images))
+    yield from ({"rows": len(data.x)} | row | NOT_JUDGED for row in rows[:-1])
+    yield {"rows": len(data.x)} | rows[-1] | judged(drawn.found, y, images)
+
+
 def long_run(
     name: str, run: Run, data_folder: Path | None, folder: Path, number_of_key: int
 ) -> Iterator[Row]:
@@ -103,12 +142,43 @@ def long_run(
             yield {"start": start} | row
 
 
-def starts_agree(rows: Sequence[Row]) -> Iterator[Row]:
-    """Whether the chains of each start agree, and those of both, by task."""
-    for task in dict.fromkeys(row["task"] for row in rows):
-        for row in agreement(select(rows, task=task)):
-            del row["axes"]
-            yield {"task": task} | row
+def figure(rows: Sequence[Row]) -> Any:
+    """Precisions of the hidden layer by passes, a line for each of two chains, and worst R-hat by passes."""
+    import matplotlib.pyplot as plt
+
+    from numpyro_bnn.plots.style import color_at, label_axes
+
+    tasks = list(dict.fromkeys(r["task"] for r in rows))
+    made, axes = plt.subplots(
+        len(tasks), 3, figsize=(13, 3.6 * len(tasks)), layout="constrained", squeeze=False
+    )
+    for line, task in zip(axes, tasks):
+        for i, start in enumerate(START_KINDS):
+            own = select(rows, task=task, method=SHARED, start=start)
+            passes, color = [r["gradients"] / 1000 for r in own], color_at(line[0], i)
+            for ax, layer in zip(line, (LAYERS[0], LAYERS[1])):
+                for chain in ("", ", second chain"):
+                    values = [r[f"mean {layer}{chain}"] for r in own]
+                    label = None if chain else f"from {start}"
+                    ax.plot(passes, values, "o-", ms=3, color=color, label=label)
+        own = select(rows, task=task, method=SHARED, start=BOTH)
+        for name, what, look in (
+            ("worst R-hat", "test probabilities", "o-"),
+            ("worst R-hat, precisions", "log precisions", "o:"),
+        ):
+            passes = [r["gradients"] / 1000 for r in own]
+            values = [r[name] - 1 for r in own]
+            line[2].plot(passes, values, look, ms=3, color=color_at(line[2], 2), label=what)
+        for ax, text in zip(
+            line,
+            ("precision of the first kernel", "of hidden biases", "worst R-hat - 1, all chains"),
+        ):
+            ax.set(yscale="log", title=task, xlim=(0, None))
+            label_axes(ax, "thousand passes over the images, a chain", text)
+        line[2].legend(frameon=False, fontsize=8)
+    lines = axes[0][0].get_legend_handles_labels()
+    made.legend(*lines, loc="outside upper center", ncols=2, frameon=False)
+    return made
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -129,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     study.run(cells_of(given.size), compute)
     shutil.rmtree(unfinished, ignore_errors=True)
-    study.publish(summary(study.rows), findings(study.rows), figure(study.rows, (SHARED,)))
+    study.publish(summary(study.rows), findings(study.rows), lambda: figure(study.rows))
 
 
 if __name__ == "__main__":

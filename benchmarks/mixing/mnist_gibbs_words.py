@@ -5,6 +5,7 @@ from typing import Any
 
 from benchmarks._shared.mnist_posteriors import said_of
 from benchmarks._shared.study import Row
+from benchmarks._shared.words import span
 from benchmarks.mixing.mnist_gibbs_methods import LAYERS, METHODS, REFERENCE, TRAINED
 
 START = "start"
@@ -103,21 +104,18 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def findings(rows: Sequence[Row]) -> Iterator[str]:
-    """Where the precision of the first kernel began, went, and ended, by run."""
-    begin = {r["task"]: r for r in rows if r["method"] == START and r["start"] == TRAINED}
-    for end in ends(rows):
-        if end["method"] == START:
-            continue
-        own = [r for r in rows if all(r[k] == end[k] for k in KEYS)]
-        first = begin.get(end["task"])
-        began = "" if first is None else f"; trained weights {both_chains(first, LAYERS[0])}"
-        yield (
-            f"{end['task']}, {name_of(end)}: precision of the first kernel after "
-            f"{own[0]['gradients']} passes {both_chains(own[0], LAYERS[0])}, after {end['gradients']} "
-            f"{both_chains(end, LAYERS[0])}{began}. Log score {end['log score, average']:.3f}, total "
-            f"variation from the reference {short(end['total variation'], 3) or 'unknown'}, between its "
-            f"own chains {end['chains apart']:.3f}; {verdict_of(end)}."
-        )
+    """The precision of the first kernel at both ends of every run, and what averages score."""
+    for task in dict.fromkeys(row["task"] for row in rows):
+        here = [row for row in ends(rows) if row["task"] == task]
+        runs = [row for row in here if row["method"] != START]
+        starts = [row for row in here if row["method"] == START]
+        told = ", ".join(f"{name_of(r)} {short(r['log score, average'], 3)}" for r in here)
+        yield f"{task}, log score of averages: {told}."
+        begin = "; ".join(f"{name_of(r)} {both_chains(r, LAYERS[0])}" for r in starts)
+        told = "; ".join(f"{name_of(r)} {both_chains(r, LAYERS[0])}" for r in runs)
+        yield f"{task}, precision of the first kernel in two chains: {begin}; at the ends {told}."
+        hats = [r["worst R-hat"] for r in runs if r["worst R-hat"] > 0]
+        yield f"{task}, worst R-hat of test probabilities: {span(hats)}."
 
 
 def plain(rows: Sequence[Row], task: str, method: str) -> list[Row]:

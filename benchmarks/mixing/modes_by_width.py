@@ -24,7 +24,7 @@ from scipy.optimize import minimize
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import uci
-from benchmarks._shared.study import Row, Study, parser, without
+from benchmarks._shared.study import Results, Row, Study, parser, without
 
 NOISE, PREDICTED = 0.1, 100
 # Most that lies between predictions of one mode, in standard deviations of the noise.
@@ -217,16 +217,18 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
 
 
 def findings(rows: Sequence[Row]) -> Iterator[str]:
-    """Modes by hidden units, in words."""
+    """Where most modes are found, and how deep the others are, by table and number of rows."""
     found = means(rows)
     for table, count in dict.fromkeys((r["table"], r["rows"]) for r in found):
         own = by_width(found, table, count)
-        words = (
-            f"{r['width']} units {r['modes']:.3g} ({r['apart']:.2g} sd apart; {r['low modes']:.3g} of low "
-            f"energy, {r['low ones apart']:.2g} apart; {r['flat']:.0%} of directions flat)"
-            for r in own
+        most = max(own, key=lambda r: r["modes"])
+        wide = own[-1]
+        yield (
+            f"{table}, {count} rows: most modes with {most['width']} units ({most['modes']:.3g}); the median "
+            f"minimum lies {most['median above the least']:.2g} nats above the least there and "
+            f"{wide['median above the least']:.2g} with {wide['width']} units, where "
+            f"{wide['flat']:.0%} of directions are flat."
         )
-        yield f"{table}, {count} rows: modes of {own[0]['starts']:.0f} minima: {'; '.join(words)}"
 
 
 COLUMNS = {
@@ -280,7 +282,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         lambda **which: cell(**which, size=size, folder=options.data),
     )
-    study.publish(means(study.rows), findings(study.rows), picture(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
+    Results(__file__, options, "means").report(means(study.rows))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ Log scores of test rows with R-hats of functions, and differences from the poste
 """
 
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -199,14 +200,17 @@ TABLE = {
 }
 
 
-def findings(rows: list[Row]):
-    for row in by_table(rows):
-        if row["gain"]:
-            yield f"{row['table']}: the posterior gains {row['gain']} nats a row over: {row['method']}."
+def findings(rows: list[Row]) -> Iterator[str]:
+    """What the posterior gains over every other method, and in how many runs it has converged."""
     for table in dict.fromkeys(r["table"] for r in rows):
+        own = [row for row in by_table(rows) if row["table"] == table and row["gain"]]
+        told = ", ".join(f"{row['gain'].replace('-', '−')} over {row['method']}" for row in own)
         runs = select(rows, table=table, method=POSTERIOR)
         reached = sum(r["functions_max_rhat"] <= RHAT_LIMIT for r in runs)
-        yield f"{table}: {reached} of {len(runs)} runs of the posterior have converged."
+        yield (
+            f"{table}: the posterior gains {told} (nats a row; its functions have converged in {reached} of "
+            f"{len(runs)} runs)."
+        )
 
 
 def draw(rows: list[Row]):
@@ -253,7 +257,7 @@ def main(argv=None) -> None:
             posterior(asked.data, table, size.rows, split), method, split, size
         ),
     )
-    publish(study, by_table(study.rows), TABLE, findings(study.rows), draw(study.rows))
+    publish(study, by_table(study.rows), TABLE, findings(study.rows), lambda: draw(study.rows))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.words import span
 from benchmarks.mixing.hidden_heat import CONSTANT, of_predictions, standardised_rows
 from benchmarks.mixing.smile import NoiseMetric, smile
 from numpyro_bnn import gradients
@@ -200,14 +202,17 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     return made
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
-    """Ratios of variances by network, in words."""
-    return [
-        f"{r['method']}: variance of predictions over the exact one "
-        + ", ".join(f"{r[name]} with {name}" for name in r if " units, " in name)
-        + f"; along gradients {r['along gradients']}"
-        for r in averaged(rows)
-    ]
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """The range of variances of each method over networks, by size of the minibatch."""
+    for row in averaged(rows):
+        told = []
+        for batch in dict.fromkeys(batch for _, batch in cells_of(rows)):
+            own = select(rows, method=row["method"], batch=batch)
+            told.append(f"{span([r['variance of predictions'] for r in own])} ({batch} rows)")
+        yield (
+            f"{row['method']}: predictions vary {', '.join(told)} times as much as is right; temperature "
+            f"along gradients {row['along gradients']}."
+        )
 
 
 def picture(rows: Sequence[Row]) -> Any:
@@ -256,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         partial(cell, size=size, folder=given.data),
     )
-    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

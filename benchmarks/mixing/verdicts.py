@@ -82,6 +82,19 @@ def compute(size, data, sampler_name):
     }
 
 
+COLUMNS = {
+    "run": "{data}, {sampler_name}",
+    "draws × chains": "{draws} × 4",
+    "seconds": "{seconds:.0f}",
+    "verdict": "{verdict}",
+    "times as many draws needed": "{needed:.1f}",
+    "worst R-hat of predictions": "{worst R-hat, predictions:.3f}",
+    "of weights": "{worst R-hat, weights:.3f}",
+    "log score": "{log score:.4f}",
+    "error": "{error:.4f}",
+}
+
+
 def main(argv=None):
     given = parser(__doc__, toy=False).parse_args(argv)
     study = Study(__file__, ("data", "sampler_name"), given)
@@ -90,6 +103,7 @@ def main(argv=None):
     cells.sort(key=lambda cell: SAMPLERS.index(cell["sampler_name"]))
     study.run(cells, functools.partial(compute, given.size))
     rows = sorted(study.rows, key=lambda row: (row["data"], row["sampler_name"]))
+    study.publish([{title: form.format(**row) for title, form in COLUMNS.items()} for row in rows])
     texts = [
         f"{row['data']}, {row['sampler_name']}: {row['seconds']:.0f} s, log score {row['log score']:.4f}, "
         f"error {row['error']:.4f}\n\n{row['report']}\n"

@@ -122,41 +122,33 @@ def line(problem, route, rows):
 
 
 def findings(found):
-    """Sentences whose numbers all come from the rows."""
+    """Which examples converge and by which routes, and how far these are from his program, and how fast."""
+    good = {key: rows for key, rows in found.items() if worst_rhat(rows) <= RHAT_LIMIT}
+    names = dict.fromkeys(problem for problem, _ in found)
+    told = ", ".join(f"{name} by {sum(p == name for p, _ in good)}" for name in names)
+    yield f"Routes that converge: {told}."
+    known = {key: rows for key, rows in good.items() if from_reference(rows)}
+    if known:
+        means = max(abs(z) for rows in known.values() for z in from_reference(rows).values())
+        predictions = max(mean(rows, "predictions_max_abs_z") for rows in known.values())
+        yield (
+            f"Converged routes beside his program: all means within {means:.1f} joint errors, predictions "
+            f"within {predictions:.1f}."
+        )
     for (problem, route), rows in found.items():
-        z, here = from_reference(rows), f"{problem}, {route}"
-        state = "converged" if worst_rhat(rows) <= RHAT_LIMIT else "not converged"
-        if z:
-            far = [q for q, value in z.items() if abs(value) > 3]
-            yield (
-                f"{here} ({state}): {len(z) - len(far)} of {len(z)} means within three joint errors of "
-                f"FBM{', beyond: ' + ', '.join(far) if far else ''}; predictions at most "
-                f"{mean(rows, 'predictions_max_abs_z'):.1f} joint errors off, "
-                f"{mean(rows, 'predictions_share_above_3'):.2%} of them above three."
-            )
         if "minor_mode_mass" in rows:
             mass = rows["minor_mode_mass"]
             yield (
-                f"{here}: minor mode {mass['mean']:.3f} ± {mass['mcse']:.3f} (by its draws alone ± "
-                f"{mass['of its draws']:.3f}), FBM {mass['reference']:.3f} ± "
-                f"{mass['reference_mcse']:.3f}."
+                f"{problem}, {route}: minor mode {mass['mean']:.3f} ± {mass['mcse']:.3f}, his program "
+                f"{mass['reference']:.3f} ± {mass['reference_mcse']:.3f}."
             )
-        yield from speeds(here, rows)
-        if evidence := log_evidence(rows):
-            yield (
-                f"{here} ({state}): log evidence {evidence[0]:.2f} ± {evidence[2]:.2f}, replicas within "
-                f"± {evidence[1]:.2f}; {mean(rows, 'round_trips'):.0f} round trips, the fewest of a "
-                f"replica {mean(rows, 'round_trips_fewest'):.0f}."
-            )
-    for (one, first), (other, second) in combinations(found, 2):
-        ours = all(worst_rhat(found[key]) <= RHAT_LIMIT for key in ((one, first), (other, second)))
-        z = from_route(found[one, first], found[other, second]) if one == other else {}
-        if z and ours:
-            quantity = max(z, key=lambda q: abs(z[q]))
-            yield (
-                f"{one}: {first} and {second}, both converged, differ by at most {abs(z[quantity]):.1f} "
-                f"joint errors ({quantity})."
-            )
+    for (problem, route), rows in known.items():
+        yield from speeds(f"{problem}, {route}", rows)
+    for (one, first), (other, second) in combinations(good, 2):
+        z = from_route(good[one, first], good[other, second]) if one == other else {}
+        if z:
+            far = max(map(abs, z.values()))
+            yield f"{one}: {first} and {second} differ by at most {far:.1f} joint errors."
 
 
 UNITS = {
@@ -167,16 +159,15 @@ UNITS = {
 
 
 def speeds(here, rows):
-    """Worst effective draws beside FBM's: by CPU second, with warm-up and without, and by gradient."""
+    """Worst effective draws over his: by CPU second, with warm-up and without, and by gradient."""
     for what in ("log_sigma", "predictions"):
+        told = []
         for name, unit in UNITS.items():
             speed = rows.get(f"worst_ess_per_{name.format(what)}")
             if speed and np.isfinite(speed["reference"]):
-                ratio = speed["mean"] / speed["reference"]
-                yield (
-                    f"{here}: worst effective draws of {what} per {unit} {speed['mean']:.3g}, "
-                    f"{ratio:.2g} times FBM's {speed['reference']:.3g}."
-                )
+                told.append(f"{speed['mean'] / speed['reference']:.2g} by {unit}")
+        if told:
+            yield f"{here}, worst effective draws of {what} over those of his program: {', '.join(told)}."
 
 
 def ladders_of(found):
@@ -281,14 +272,11 @@ def main(argv=None):
     given = made.parse_args(argv)
     found, results = read(given.rows), Results(__file__, given)
     lines = [line(problem, route, rows) for (problem, route), rows in found.items()]
-    table = [list(lines[0]), ["---"] * len(lines[0]), *(list(each.values()) for each in lines)]
     before = given.rows.with_name(f"{given.rows.stem}_earlier_runs.csv")
     said = [*findings(found), *of_all_runs(found, read(before) if before.is_file() else {})]
-    text = "\n".join(f"| {' | '.join(cells)} |" for cells in table)
-    print(text, *said, sep="\n")
-    listed = "\n".join(f"- {sentence}" for sentence in said)
-    results.path("md").write_text(f"{text}\n\n{listed}\n")
-    results.figure(figure(found))
+    results.report(lines, said)
+    if not given.report:
+        results.figure(figure(found))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from sklearn.preprocessing import StandardScaler
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import table as stored_table
-from benchmarks._shared.study import Study, parser
+from benchmarks._shared.study import Results, Study, parser
 from benchmarks.predictions.against_boosting_report import (
     TABLES,
     findings,
@@ -225,8 +225,10 @@ def main(argv=None):
         for method in names
     )
     study.run(cells, compute(given, MOST[given.size]))
-    tables = [*findings(study.rows), *on_other_splits(study.rows)]
-    study.publish(summary(study.rows), tables, picture(study.rows))
+    every = summary(study.rows)
+    others = list(on_other_splits(study.rows)) or every
+    study.publish(others, findings(study.rows), lambda: picture(study.rows))
+    Results(__file__, given, "all_splits").report(every)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks._shared.splits import split_error
+from benchmarks._shared.words import span
 
 TABLES = ("airfoil", "bikesharing")
 # What other methods are compared with, split by split: the estimator with no options.
@@ -124,28 +125,20 @@ def rows_of_base(rows):
     return [row for row in rows if row["method"] == BASE]
 
 
-FITS = ("RMSE", "lppd", f"gain over {BASE}", "coverage", "width", "CPU-seconds")
-INTERVALS = ("coverage", "width", "calibrated coverage", "calibrated width")
-
-
 def findings(rows):
-    """The tables of the page: scores of all fits, and what calibration does; one for each set of splits."""
-    lines = summary(rows)
+    """What the estimator as shipped gains on splits that did not choose its defaults, and at what cost."""
+    told = {}
     for table in TABLES:
-        for held, columns in (("no", FITS), ("yes", INTERVALS)):
-            found = [r for r in lines if (r["table"], r["rows held out"]) == (table, held)]
-            for splits in dict.fromkeys(row["splits"] for row in found):
-                own = [row for row in found if row["splits"] == splits]
-                yield from told(table, splits, own, columns)
-
-
-def told(table, splits, lines, columns):
-    """One table of the page: some columns of the lines of a set of splits, and an empty line."""
-    kept = [name for name in columns if any(row[name] != "" for row in lines)]
-    yield line([f"{table}, split{'s' * (len(splits) > 1)} {splits}", *kept])
-    yield "| --- " * (len(kept) + 1) + "|"
-    yield from (line([row["method"], *(row[name] for name in kept)]) for row in lines)
-    yield ""
+        seeds = other_splits(rows, table)
+        for method in methods_of(rows, table) if seeds else ():
+            own = cells(rows, table, method)
+            if method != BASE and set(seeds) <= set(own):
+                gained = [cells(rows, table, BASE)[s]["lppd"] - own[s]["lppd"] for s in seeds]
+                times = span(times_the_seconds(rows, table, method), 1)
+                text = f"{shown(gained)} nats on {table} at {times} times its CPU seconds"
+                told.setdefault(method, []).append(text)
+    for method in sorted(told, key=lambda method: method != "bde"):
+        yield f"The estimator as shipped gains over {method} {' and '.join(told[method])}."
 
 
 def other_splits(rows, table):
@@ -154,15 +147,14 @@ def other_splits(rows, table):
 
 
 def on_other_splits(rows):
-    """Tables of these splits alone, of the methods that have all of them."""
+    """Means over these splits alone, of the methods that have all of them."""
     for table in TABLES:
         seeds = other_splits(rows, table)
-        if seeds:
-            methods = [
-                m for m in methods_of(rows, table) if set(seeds) <= set(cells(rows, table, m))
-            ]
-            own = [of_method(rows, table, m, False, seeds) for m in methods]
-            yield from told(table, spans(seeds), own, FITS)
+        for method in methods_of(rows, table) if seeds else ():
+            if set(seeds) <= set(cells(rows, table, method)):
+                found = of_method(rows, table, method, False, seeds)
+                hidden = ("rows held out", "calibrated coverage", "calibrated width", "draws")
+                yield {name: value for name, value in found.items() if name not in hidden}
 
 
 def times_the_seconds(rows, table, method):
@@ -171,11 +163,6 @@ def times_the_seconds(rows, table, method):
     return [
         own[seed]["CPU seconds"] / other[seed]["CPU seconds"] for seed in other_splits(rows, table)
     ]
-
-
-def line(values):
-    """A line of a table, empty cells as the pages have them."""
-    return f"| {' | '.join(values)} |".replace("|  |", "| |").replace("|  |", "| |")
 
 
 def ends_of(values):

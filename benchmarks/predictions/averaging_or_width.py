@@ -24,6 +24,7 @@ from benchmarks._shared.ensembles import log_mixture, stopped_early
 from benchmarks._shared.sampled_runs import estimator, select
 from benchmarks._shared.splits import split_error
 from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.words import with_error
 from numpyro_bnn import scores
 
 TABLES = ("yacht", "boston", "energy", "concrete")
@@ -145,39 +146,6 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     return made
 
 
-def what_they_cost(rows: Sequence[Row]) -> list[Row]:
-    """What the two methods average over, their priors, and CPU seconds of the two splits by table."""
-    size = SIZES["full"]
-    told = {
-        POSTERIOR: {
-            "networks averaged": str(size["draws"] * bnn.BNNRegressor().num_chains),
-            "prior of the weights": "N(0, 1/τ), τ ~ Gamma(1, 1) of each array",
-            "weight decay": "τ is learned",
-            "rows fitted": "all",
-        },
-        TRAINED: {
-            "networks averaged": f"1 or {MEMBERS}",
-            "prior of the weights": "N(0, 1)",
-            "weight decay": "that of the prior at every width, not tuned",
-            "rows fitted": "nine tenths; one tenth stops them",
-        },
-    }
-    made = []
-    for method, row in told.items():
-        own = select(rows, method=method)
-        units = sorted({r["width"] for r in own})
-        name = f"{method}, {units[0]} to {units[-1]} units"
-        line: Row = {"networks": name if method == POSTERIOR else f"ten {name}", **row}
-        for table in TABLES:
-            of = [
-                [r["seconds"] for r in select(own, table=table, split=split)]
-                for split in range(size["splits"])
-            ]
-            line[f"{table}, s"] = "; ".join(f"{min(s):.0f} to {max(s):.0f}" for s in of)
-        made.append(line)
-    return made
-
-
 def best_width(rows: Sequence[Row], table: str) -> int:
     """The width at which ten trained networks together score best: by the test rows, in their favour."""
     return max(
@@ -198,17 +166,20 @@ def gains_over_the_best(rows: Sequence[Row], table: str, width: int) -> np.ndarr
     return of_splits(rows, table, "posterior", width, 1) - best
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
-    lines = [", ".join(f"{what} {value}" for what, value in row.items()) for row in averaged(rows)]
-    for table in dict.fromkeys(r["table"] for r in rows):
-        gains = (
-            f"{width} units {gain:+.2f} ± {error:.2f}"
-            for width in widths(rows, "posterior")
-            for gain, error in [over_the_best(rows, table, width)]
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """What averages gain over ten trained networks of the best width of each table, by width."""
+    tables = list(dict.fromkeys(r["table"] for r in rows))
+    units = widths(rows, "posterior")
+    gained = {w: [over_the_best(rows, table, w) for table in tables] for w in units}
+    for width in sorted(units, key=lambda w: abs(w - 16)):
+        told = ", ".join(f"{with_error(g)} ({name})" for g, name in zip(gained[width], tables))
+        both = sum((gains_over_the_best(rows, table, width) > 0).all() for table in tables)
+        yield (
+            f"{width} averaged units, over ten trained networks of the best width: {told} nats; ahead on "
+            f"all splits of {both} of {len(tables)} tables."
         )
-        best = best_width(rows, table)
-        lines.append(f"{table}, posterior over ten of the best width, {best:g}: {', '.join(gains)}")
-    return lines
+    best = ", ".join(f"{best_width(rows, table)} ({table})" for table in tables)
+    yield f"The best width of trained networks: {best}."
 
 
 def picture(rows: Sequence[Row]) -> Any:
@@ -244,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         partial(cell, size=size, folder=given.data),
     )
-    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

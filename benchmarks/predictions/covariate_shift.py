@@ -20,7 +20,7 @@ follows from them.
 """
 
 import math
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,10 @@ from benchmarks._shared.mnist_posteriors import (
     mean_of,
     principal,
     quality,
-    said_of,
     three,
 )
 from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.words import number, with_error
 from benchmarks.predictions.corruptions import CORRUPTIONS, SEVERITIES, along, corrupted, on_pixels
 from numpyro_bnn.plots.style import legend_above
 
@@ -115,21 +115,6 @@ def cell(lengths: Length, folder: Path | None, prior: str, seed: int) -> Iterato
             yield {"method": method, "kind": kind, "severity": severity, **found, **facts}
 
 
-def summary(rows: list[Row], lengths: Length) -> Iterator[Row]:
-    """A line for each method: the error without a shift and at severity 5, and the mechanism."""
-    for method, prior in METHODS:
-        where = {"method": method, "prior": prior}
-        line: Row = {**where, "networks averaged": averaged_over(method, lengths)}
-        line["clean"] = mean_of(rows, "error", severity=0, **where)
-        line |= {k: mean_of(rows, "error", kind=k, severity=5, **where) for k in KINDS}
-        for column in ("dead weights", "live weights", "acceptance", "trajectory length"):
-            line[column] = mean_of(rows, column, **where)
-        for column in ("worst R-hat", "median R-hat", "least ESS"):
-            line[column] = mean_of(rows, column, **where)
-        line["verdict"] = said_of(method, line["worst R-hat"])
-        yield line
-
-
 def log_scores(rows: list[Row], lengths: Length) -> Iterator[Row]:
     """A line for each method: its log score by kind of shift, a mean over severities and subsets."""
     for method, prior in METHODS:
@@ -154,37 +139,32 @@ def excess(rows: list[Row], kind: str, method: str, prior: str, than: tuple) -> 
 
 
 def findings(rows: list[Row]) -> Iterator[str]:
-    """What the rows say: who is worse than whom, and how large the weights are that see nothing."""
-    plain, start = ("posterior", "normal"), ("MAP", "normal")
+    """What noise at dead pixels costs, where error rates differ, and how large weights are there."""
 
-    def told(
-        what: str, better: tuple, worse: tuple, kinds: Iterable[str]
-    ) -> Generator[str, None, list[str]]:
-        gaps = {k: excess(rows, k, *worse, better) for k in kinds}
-        clear = [k for k, (gap, error) in gaps.items() if gap > 2 * error]
-        named = ", ".join(f"{k} {gaps[k][0]:+.3f} ± {gaps[k][1]:.3f}" for k in clear)
-        yield f"{what}: {named or 'nowhere'}"
-        return clear
+    def cost(method: str, prior: str, kind: str) -> float:
+        scores = (
+            mean_of(rows, "log score", kind=k, method=method, prior=prior) for k in ("none", kind)
+        )
+        return float(np.subtract(*scores))
 
-    yield "Differences of errors, mean over severities 1 to 5, where beyond two standard errors."
-    failing = yield from told("Posterior, N(0, α²), worse than MAP", start, plain, KINDS)
-    yield from told("MAP worse than posterior, N(0, α²)", plain, start, KINDS)
-    yield from told("Ensemble worse than MAP", start, ("ensemble", "normal"), KINDS)
-    for prior in ("EmpCov", "ARD"):
-        repaired = ("posterior", prior)
-        yield from told(
-            f"Of the failures, {prior} lowers the posterior's error", repaired, plain, failing
-        )
-        yield from told(
-            f"Posterior, {prior}, still worse than MAP, N(0, α²)", start, repaired, KINDS
-        )
-    for method, prior in METHODS:
-        where = {"method": method, "prior": prior}
-        sizes = (mean_of(rows, f"{what} weights", **where) for what in ("dead", "live", "null"))
+    for prior in PRIORS:
+        costs = [number(cost(m, prior, "dead pixels"), 3) for m in ("posterior", "MAP", "ensemble")]
         yield (
-            f"Weights over α, {method}, {prior}: "
-            "dead pixels {:.3g}, others {:.3g}, along null components {:.3g}".format(*sizes)
+            f"Noise at dead pixels costs the log score of the posterior {costs[0]} nats, of MAP {costs[1]} "
+            f"and of an ensemble of 3 {costs[2]} (prior {prior})."
         )
+    for kind in ("noise", "as many live pixels"):
+        costs = [number(cost(m, "normal", kind), 3) for m in ("posterior", "MAP")]
+        yield f"Noise ({kind}) costs the posterior {costs[0]} nats and MAP {costs[1]} (prior normal)."
+    for prior in PRIORS:
+        gaps = {k: excess(rows, k, "posterior", prior, ("MAP", "normal")) for k in KINDS}
+        clear = [f"{k} {with_error(g, 3)}" for k, g in gaps.items() if g[0] > 2 * g[1]]
+        told = ", ".join(clear) or "nowhere"
+        yield f"Error rate of the posterior ({prior}) above that of MAP (normal), beyond two errors: {told}."
+    sizes = (
+        mean_of(rows, f"{k} weights", method="posterior", prior="normal") for k in ("dead", "live")
+    )
+    yield "Weights of the posterior over α: {:.2f} at dead pixels, {:.2f} at others.".format(*sizes)
 
 
 def figure(rows: list[Row]) -> Any:
@@ -231,7 +211,9 @@ def main(argv: list[str] | None = None) -> None:
     study = Study(__file__, ("method", "prior", "seed", "kind", "severity"), given)
     cells = [{"prior": p, "seed": seed} for seed in range(SEEDS[given.size]) for p in PRIORS]
     study.run(cells, lambda **c: cell(lengths, given.data, **c))
-    study.publish(list(summary(study.rows, lengths)), findings(study.rows), figure(study.rows))
+    study.publish(
+        list(log_scores(study.rows, lengths)), findings(study.rows), lambda: figure(study.rows)
+    )
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from sklearn.datasets import make_moons
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import convergence, sampled
 from benchmarks._shared.study import Row, Study, as_text, from_text, parser, without
+from benchmarks._shared.words import number, span
 from benchmarks.predictions.quadrature import Nodes, nodes_of
 from numpyro_bnn import scores
 from numpyro_bnn.diagnostics import mcse_mean
@@ -240,30 +241,25 @@ def whitened_square(theta: np.ndarray, nodes: Nodes) -> np.ndarray:
     return solved / theta.shape[-1]
 
 
-def findings(rows: Sequence[Row], biases: Sequence[Row]) -> list[str]:
-    lines = []
+def findings(rows: Sequence[Row], biases: Sequence[Row]) -> Iterator[str]:
+    """How the variance grows with the step, and how far averages are from the reference."""
+    for method in dict.fromkeys(row["method"] for row in biases):
+        own = sorted((r for r in biases if r["method"] == method), key=lambda r: r["step"])
+        first, last = own[0], own[-1]
+        yield (
+            f"{method}: variance over the exact one {first['variance over the exact one']:.2f} at a step of "
+            f"{first['step']:g} and {last['variance over the exact one']:.2f} at {last['step']:g}."
+        )
     for model in MODELS:
         own = {row["method"]: row for row in rows if row["model"] == model}
-        floor, point = own["HMC"]["total variation"], own["MAP"]
-        drawn = [name for name in AVERAGED if name in own]
-        order = sorted(drawn[:-1], key=lambda name: own[name]["total variation"])
-        told = ", ".join(f"{name} {own[name]['total variation']:.4f}" for name in order)
-        slack = [name for name in drawn if own[name]["converged"] == "no"]
-        lines.append(
-            f"{model}: total variation from the reference {told}; HMC {floor:.4f} and MAP "
-            f"{point['total variation']:.4f} (log score {point['lppd, fresh rows']:.4f} against "
-            f"{own['HMC']['lppd, fresh rows']:.4f}). SGD with momentum has "
-            f"{own['momentum SGD']['relative spread']:.2f} times the spread. Not "
-            f"converged: {', '.join(slack) or 'none'}."
+        drawn = {m: own[m]["total variation"] for m in AVERAGED if m in own and m != "HMC"}
+        yield (
+            f"{model}, total variation from the reference: HMC {own['HMC']['total variation']:.3f}, other "
+            f"samplers {span(drawn.values(), 3)} (most: {max(drawn, key=drawn.__getitem__)}), MAP "
+            f"{own['MAP']['total variation']:.3f}; log score of MAP "
+            f"{number(own['MAP']['lppd, fresh rows'], 3)}, of HMC "
+            f"{number(own['HMC']['lppd, fresh rows'], 3)}."
         )
-    for method in dict.fromkeys(row["method"] for row in biases):
-        own_biases = sorted((r for r in biases if r["method"] == method), key=lambda r: r["step"])
-        told = ", ".join(
-            f"{r['variance over the exact one']:.3f} ± {r['Monte Carlo error']:.3f} at {r['step']}"
-            for r in own_biases
-        )
-        lines.append(f"{method}: variance over the exact one {told}.")
-    return lines
 
 
 def picture(rows: Sequence[Row]):
@@ -340,11 +336,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     second = Study(__file__, ("method", "step"), options, part="step_size")
     cells = [{"method": m, "step": s} for s in BIASES[: size["biases"]] for m in size["biased"]]
     second.run(cells, lambda method, step: bias(method, step, size))
-    study.table(without(study.rows, "surface"))
-    second.table(without(second.rows))
-    print("\n".join(findings(study.rows, second.rows)))
-    study.figure(picture(study.rows))
-    second.figure(picture_of_bias(second.rows))
+    found = findings(study.rows, second.rows)
+    study.publish(without(study.rows, "surface"), found, lambda: picture(study.rows))
+    second.publish(without(second.rows), figure=lambda: picture_of_bias(second.rows))
 
 
 if __name__ == "__main__":

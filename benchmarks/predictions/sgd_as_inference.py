@@ -12,6 +12,7 @@ over HMC's, the Wasserstein distance to HMC's, log score on test rows.
     python -m benchmarks.predictions.sgd_as_inference [--quick]
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
@@ -25,6 +26,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split, uci
 from benchmarks._shared.sampled_runs import convergence, sampled
 from benchmarks._shared.study import Row, Study, parser, without
+from benchmarks._shared.words import number, span, with_error
 from benchmarks.predictions.sgd_theory import (
     Setting,
     of_linear_regression,
@@ -256,31 +258,28 @@ class Problem:
             }
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
-    lines = []
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """Spread of predictions over HMC's, and variances over the exact ones where these are known."""
+    for method in ("constant SGD", "randomised MAP"):
+        told = []
+        for model in dict.fromkeys(row["model"] for row in rows):
+            own = [r for r in rows if (r["model"], r["method"]) == (model, method)]
+            text = f"{span([r['relative sd'] for r in own])} of HMC's on the {model} model"
+            first = next((r for r in own if r["multiple"] in (1, "")), own[0])
+            if first["variance over the exact one"] != "":
+                variance, error = first["variance over the exact one"], first["its error"]
+                if model == "logistic":
+                    # Its exact variance is that of HMC, which has an error of its own.
+                    (full,) = (r for r in rows if (r["model"], r["method"]) == (model, "HMC"))
+                    error = variance * math.hypot(error / variance, full["its error"])
+                text += f" (variance {with_error((variance, error))} times the exact one"
+                text += ", at the recommended rate)" if first["rate"] else ")"
+            told.append(text)
+        yield f"{method}: the standard deviation of predictions is {', '.join(told)}."
     for model in dict.fromkeys(row["model"] for row in rows):
-        own = [row for row in rows if row["model"] == model]
-        hmc = own[0]
-        for row in own[1:]:
-            name = row["method"] + (f" at {row['multiple']} times the rate" if row["rate"] else "")
-            text = f"{model}, {name}: "
-            if row["variance over the exact one"] != "":
-                text += (
-                    f"variance {row['variance over the exact one']:.3f} ± {row['its error']:.3f} of the "
-                    "exact one"
-                )
-                if row["rate"]:
-                    here = row["theory, this step"]
-                    here = here if isinstance(here, str) else f"{here:.3f}"
-                    text += f" (theory {here}; for small steps {row['theory, small steps']:.3f})"
-                text += "; "
-            lines.append(
-                f"{text}sd of predictions {row['relative sd']:.2f} of HMC's, distance "
-                f"{row['Wasserstein to HMC'] / hmc['Wasserstein to HMC']:.1f} times that of its "
-                f"halves, lppd {row['lppd']:.3f} (HMC {hmc['lppd']:.3f}, converged: "
-                f"{hmc['converged']})."
-            )
-    return lines
+        scores = {r["method"]: r["lppd"] for r in rows if r["model"] == model}
+        told = ", ".join(f"{method} {number(score)}" for method, score in scores.items())
+        yield f"Log scores, {model} model: {told}."
 
 
 def picture(rows: Sequence[Row]):
@@ -326,9 +325,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         [{"model": model, "method": name} for model in size["models"] for name in METHODS],
         lambda model, method: problem(model).judged(method),
     )
-    study.table(without(study.rows))
-    print("\n".join(findings(study.rows)))
-    study.figure(picture(study.rows))
+    study.publish(without(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from jax.scipy.special import logsumexp
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
 from benchmarks._shared.mnist_posteriors import component_root, convergence
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.study import Results, Row, Study, parser
 from benchmarks.predictions import shift_by_prior_words as words
 from benchmarks.predictions.covariate_shift import null_and_first, shifts
 from benchmarks.predictions.shift_by_prior_words import (
@@ -282,7 +282,11 @@ def main(argv: list[str] | None = None) -> None:
         for prior in size.priors
     ]
     study.run(cells, partial(cell, size=size, folder=given.data))
-    study.publish(words.summary(study.rows), words.findings(study.rows), words.picture(study.rows))
+    beyond_map = words.beside(study.rows, words.MAP)
+    study.publish(beyond_map, words.findings(study.rows), lambda: words.picture(study.rows))
+    for name, method in (("ensemble", words.POSTERIOR), ("ten_draws", words.TEN)):
+        table = words.beside(study.rows, words.ENSEMBLE, method)
+        Results(__file__, given, name).report(table)
 
 
 if __name__ == "__main__":

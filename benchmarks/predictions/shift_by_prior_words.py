@@ -9,8 +9,9 @@ from scipy.special import logsumexp
 
 from benchmarks._shared.chain_errors import jackknife_error, without_each
 from benchmarks._shared.gaps import Gap
-from benchmarks._shared.sampled_runs import RHAT_LIMIT, paired, select
+from benchmarks._shared.sampled_runs import paired, select
 from benchmarks._shared.study import Row
+from benchmarks._shared.words import span
 
 MAP, ENSEMBLE, POSTERIOR = "MAP", "ensemble", "posterior"
 TEN = "posterior, last draws"
@@ -87,48 +88,6 @@ def kinds_of(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(r["kind"] for r in rows))
 
 
-def failures(rows: Sequence[Row], column: str, sign: int, where: Mapping[str, Any]) -> list[str]:
-    """Kinds of shift where a column is beyond two errors on the side that is worse."""
-    found = []
-    for kind in kinds_of(rows):
-        gap = over_subsets(rows, column, {**where, "kind": kind})
-        if sign * gap.value > 0 and gap.is_sure and gap.error > 0:
-            found.append(f"{kind} {gap}")
-    return found
-
-
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """A line for each number of rows, prior and kind: the posterior beside MAP and beside the ensemble."""
-    made = []
-    for where in groups(rows):
-        for kind in kinds_of(rows):
-            posterior = {**where, "kind": kind, "method": POSTERIOR}
-            own = select(rows, **posterior)
-            worst = max(r["worst R-hat"] for r in own)
-            made.append(
-                {
-                    **where,
-                    "kind": kind,
-                    "error of the posterior": f"{np.mean([r['error'] for r in own]):.3f}",
-                    "beyond MAP's": str(over_subsets(rows, "error beyond MAP", posterior)),
-                    "log score beyond MAP's": str(
-                        over_subsets(rows, "score beyond MAP", posterior)
-                    ),
-                    "beyond the ensemble's": str(
-                        over_subsets(rows, "score beyond ensemble", posterior)
-                    ),
-                    "ten draws beyond the ensemble's": str(
-                        over_subsets(rows, "score beyond ensemble", {**posterior, "method": TEN})
-                    ),
-                    "dead weights": f"{np.mean([r['dead weights'] for r in own]):.2f}",
-                    "live weights": f"{np.mean([r['live weights'] for r in own]):.2f}",
-                    "worst R-hat": f"{worst:.2f}",
-                    "verdict": "converged" if worst <= RHAT_LIMIT else "not converged",
-                }
-            )
-    return made
-
-
 def beside(rows: Sequence[Row], other: str, method: str = POSTERIOR) -> list[Row]:
     """Log score of the posterior beyond that of another method, by kind of shift."""
     return [
@@ -152,27 +111,58 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     return beside(rows, MAP)
 
 
+# Shifts that move what is in an image.
+MOVED = ("rotation", "shift", "occlusion")
+
+
 def findings(rows: Sequence[Row]) -> Iterator[str]:
-    """Where the posterior is worse than MAP and than the ensemble, by number of rows and prior."""
-    for where in groups(rows):
-        posterior = {**where, "method": POSTERIOR}
-        name = f"{where['rows']} rows, {where['prior']}"
-        for column, sign, text in (
-            ("error beyond MAP", 1, "error above MAP's"),
-            ("score beyond MAP", -1, "log score below MAP's"),
-            ("score beyond ensemble", -1, "log score below the ensemble's"),
-        ):
-            found = ", ".join(failures(rows, column, sign, posterior))
-            yield f"{name}: {text}: {found or 'nowhere'}."
-        own = select(rows, **posterior, kind="none")
-        dead, live, null = (
-            np.mean([r[f"{w} weights"] for r in own]) for w in ("dead", "live", "null")
-        )
-        worst, median = (max(r[f"{w} R-hat"] for r in own) for w in ("worst", "median"))
+    """What noise at dead pixels costs, and where averages of many and of few draws are ahead."""
+
+    def score(where: Row, kind: str, method: str) -> float:
+        own = select(rows, **where, kind=kind, method=method)
+        return float(np.mean([row["log score"] for row in own]))
+
+    normal = [where for where in groups(rows) if where["prior"] != EMPCOV]
+    for name, settings in (
+        ("N(0, α²)", normal),
+        (EMPCOV, [w for w in groups(rows) if w not in normal]),
+    ):
+        costs = [
+            span([score(w, "none", m) - score(w, "dead pixels", m) for w in settings], 3)
+            for m in (POSTERIOR, MAP, ENSEMBLE)
+        ]
         yield (
-            f"{name}: weights over the prior's spread: dead pixels {dead:.2f}, others {live:.2f}, along null "
-            f"components {null:.2f}; worst R-hat of probabilities {worst:.2f}, median {median:.2f}."
+            f"{name}: noise at dead pixels costs the posterior {costs[0]} nats, MAP {costs[1]} and an "
+            f"ensemble of ten {costs[2]}."
         )
+    wide = [where for where in normal if float(where["prior"]) >= 0.3]
+    for text, column, method in (
+        ("400 draws beyond MAP", f"score beyond {MAP}", POSTERIOR),
+        ("400 draws beyond the ensemble of ten", f"score beyond {ENSEMBLE}", POSTERIOR),
+        ("Ten draws beyond the ensemble of ten", f"score beyond {ENSEMBLE}", TEN),
+    ):
+        gaps = [
+            over_subsets(rows, column, {**where, "kind": kind, "method": method}).value
+            for where in wide
+            for kind in MOVED
+        ]
+        yield f"{text}, under rotation, shift and occlusion with α of 0.3 and 1: {span(gaps)} nats."
+    noise = [
+        over_subsets(rows, f"score beyond {MAP}", {**where, "kind": "noise", "method": POSTERIOR})
+        for where in groups(rows)
+    ]
+    behind = sum(g.value < 0 and g.is_sure for g in noise)
+    ahead = sum(g.value > 0 and g.is_sure for g in noise)
+    yield (
+        f"Plain noise: 400 draws are behind MAP beyond two errors in {behind} of {len(noise)} settings and "
+        f"ahead in {ahead}, {span([g.value for g in noise], 3)} nats."
+    )
+    hats = [
+        max(r[f"{w} R-hat"] for r in select(rows, method=POSTERIOR)) for w in ("worst", "median")
+    ]
+    yield "R-hat of class probabilities: at most {:.2f}, in the median at most {:.2f}.".format(
+        *hats
+    )
 
 
 def picture(rows: Sequence[Row]) -> Any:

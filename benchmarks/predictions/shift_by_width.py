@@ -213,7 +213,7 @@ def main(argv: list[str] | None = None) -> None:
     study = Study(__file__, KEYS, given)
     cells = [{"units": units, "prior": a} for units in size.units for a in size.each.priors]
     study.run(cells, partial(cell, size=size.each, folder=given.data))
-    study.publish(summary(study.rows), findings(study.rows), picture(study.rows))
+    study.publish(summary(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

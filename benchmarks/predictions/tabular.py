@@ -32,14 +32,14 @@ from scipy.stats import norm
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import table
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
-from benchmarks._shared.study import Study, parser
+from benchmarks._shared.study import Results, Study, parser
 from benchmarks.predictions.other_regressors import BDE, bde, gaussian_process
 from benchmarks.predictions.tabular_report import (
     TABLES,
+    by_table,
+    findings,
     first_split,
-    gains,
     picture,
-    summary,
     wide,
 )
 from numpyro_bnn.diagnostics import rhat
@@ -301,7 +301,7 @@ def main(argv=None):
     seeds = given.seeds or ([1, 2, 3, 4, 5] if full else [1])
     most = None if full else {"quick": 300, "toy": 60}[given.size]
     study = Study(__file__, ("table", "seed", "method"), given)
-    for seed in seeds:
+    for seed in () if given.report else seeds:
         for name in tables:
             parts = split(given.data, name, seed, most)
             small = len(parts.fit[1]) <= MANY
@@ -319,10 +319,10 @@ def main(argv=None):
                 if method in names
             ]
             study.run(cells, compute(given, given.budget if full else 0.25, most))
-    study.table(summary(study.rows))
-    print("\n".join([*wide(study.rows), "", *first_split(study.rows)]))
-    print("\n".join([*gains(study.rows), *gains(study.rows, "bde")]))
-    study.figure(picture(study.rows))
+    gained = list(by_table(study.rows))
+    study.publish(gained, findings(study.rows), lambda: picture(study.rows))
+    Results(__file__, given, "scores").report(list(wide(study.rows)))
+    Results(__file__, given, "first_split").report(list(first_split(study.rows)))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks._shared.splits import split_error
+from benchmarks._shared.words import span, with_error
 
 TABLES = ("yacht", "energy", "concrete", "airfoil", "bikesharing", "protein")
 # Published lppd of standardised targets: bde (four layers of 16), deep ensembles beside it, and
@@ -86,29 +87,27 @@ def summary(rows):
 
 
 def wide(rows):
-    """The same for people in a hurry: lppd by method and table, and what it took.
+    """For people in a hurry: lppd by method and table, and what it took.
 
     A cell is a mean over all splits of the table or empty; :func:`first_split` has the others.
     """
     names = [name for name in TABLES if any(row["table"] == name for row in rows)]
-    methods = list(dict.fromkeys(row["method"] for row in rows))
     cells = {(r["method"], r["table"]): r["lppd"] for r in summary(rows)}
     cells = {key: cell for key, cell in cells.items() if " on split " not in cell}
-    yield "| " + " | ".join(["method", *names, "median R-hat", "CPU seconds"]) + " |"
-    yield "| " + " | ".join(["---"] * (len(names) + 3)) + " |"
-    for method in methods:
+    for method in dict.fromkeys(row["method"] for row in rows):
         own = [r for r in rows if r["method"] == method and (method, r["table"]) in cells]
         if not own:
             continue
         hats = [row["median rhat"] for row in own if np.isfinite(row["median rhat"])]
-        shown = [str(cells.get((method, name), "")) for name in names]
-        shown.append(f"{min(hats):.2f} to {max(hats):.2f}" if hats else "")
-        spent = [row["CPU seconds"] for row in own]
-        shown.append(f"{min(spent):.0f} to {max(spent):.0f}")
-        yield "| " + " | ".join([method, *shown]) + " |"
+        yield {
+            "method": method,
+            **{name: str(cells.get((method, name), "")) for name in names},
+            "median R-hat": span(hats) if hats else "",
+            "CPU seconds": span([row["CPU seconds"] for row in own], 0),
+        }
     for method, marks in MARKS.items():
-        shown = [f"{marks[name]:.3f}" if name in marks else "" for name in names]
-        yield "| " + " | ".join([method, *shown, "", ""]) + " |"
+        shown = {name: f"{marks[name]:.3f}" if name in marks else "" for name in names}
+        yield {"method": method, **shown, "median R-hat": "", "CPU seconds": ""}
 
 
 def first_split(rows):
@@ -119,33 +118,67 @@ def first_split(rows):
     once = [m for m, name in cells if len(scores_by_split(rows, name, m)) == 1]
     beside = ["deep ensemble", "MCLMC", "hierarchical, MCLMC"]
     beside += [DEEP + "deep ensemble", DEEP + "MCLMC"]
-    yield "| " + " | ".join(["method, first split", *names]) + " |"
-    yield "| " + " | ".join(["---"] * (len(names) + 1)) + " |"
     for method in dict.fromkeys([*beside, *once]):
         found = [cells.get((method, name)) for name in names]
         if any(value is not None for value in found):
             shown = ["" if value is None else f"{value:.3f}" for value in found]
-            yield "| " + " | ".join([method, *shown]) + " |"
+            yield {"method, first split": method} | dict(zip(names, shown))
 
 
-def gains(rows, over="deep ensemble"):
-    """What every method gains over another on the same splits, in nats a row of the test.
-
-    Networks of four layers are compared with others of four layers.
-    """
+def gains(rows, method, over="deep ensemble"):
+    """What a method gains over another by table: mean and error, where all splits of both are there."""
+    found = {}
     for name in TABLES:
-        found, count = [], 0
-        for method in dict.fromkeys(row["method"] for row in rows):
-            base = base_of(method, over)
-            own = gain(rows, name, method, base) if method != base else []
-            if 1 < len(own) == len(scores_by_split(rows, name, base)):
-                found.append((*mean_and_error(own), method))
-                count = len(own)
-        listed = (
-            f"{method} {mean:+.2f} ± {error:.2f}" for mean, error, method in sorted(found)[::-1]
-        )
-        if found:
-            yield f"{name}, gain over {over} on the same {count} splits: {', '.join(listed)}."
+        base = base_of(method, over)
+        own = gain(rows, name, method, base)
+        if 1 < len(own) == len(scores_by_split(rows, name, base)):
+            found[name] = mean_and_error(own)
+    return found
+
+
+def by_table(rows):
+    """Gains over an ensemble of the same networks, a row a table."""
+    columns = {m: gains(rows, m) for m in ("MCLMC", "MAMS", "NUTS", "BAOAB", DEEP + "MCLMC")}
+    for name in dict.fromkeys(row["table"] for row in rows):
+        cells = {m: with_error(own[name]) if name in own else "" for m, own in columns.items()}
+        yield {"gain over a deep ensemble, nats": name} | cells
+
+
+def times_the_ensemble(rows, layers=""):
+    """CPU seconds of MCLMC over those of its ensemble, split by split."""
+    seconds = {(r["method"], r["table"], r["seed"]): r["CPU seconds"] for r in rows}
+    own, base = f"{layers}MCLMC", f"{layers}deep ensemble"
+    return [
+        value / seconds[base, *where]
+        for (method, *where), value in seconds.items()
+        if method == own and (base, *where) in seconds
+    ]
+
+
+def told(found):
+    """Gains as they stand in a sentence."""
+    return ", ".join(f"{with_error(pair)} ({name})" for name, pair in found.items()) or "unknown"
+
+
+def findings(rows):
+    """What sampling gains over ensembles and over bde, what it costs, and how far chains agree."""
+    yield f"MCLMC gains over a deep ensemble of the same networks: {told(gains(rows, 'MCLMC'))} nats a row."
+    times, deep = (times_the_ensemble(rows, layers) for layers in ("", DEEP))
+    yield (
+        f"It takes {span(times, 1)} times the CPU seconds of the ensemble, split by split; with four layers "
+        f"{span(deep, 1)} times."
+    )
+    for method in ("MCLMC", "MCLMC, rough"):
+        yield f"{method}, over bde of two layers: {told(gains(rows, method, 'bde'))}."
+    yield f"Learned precisions, over N(0, 1): {told(gains(rows, 'hierarchical, MCLMC', 'MCLMC'))}."
+    for method in ("SWAG", "mean field", "Laplace"):
+        yield f"{method}, over the ensemble: {told(gains(rows, method))}."
+    # Draws of a Gaussian around averaged weights are no chain.
+    chains = [r for r in rows if r["median rhat"] > 0 and r["method"] != "SWAG"]
+    ladder, other = [], []
+    for row in chains:
+        (ladder if "tempering" in row["method"] else other).append(row["median rhat"])
+    yield f"Median R-hat of predictions: {span(other)} of chains, {span(ladder)} of tempering."
 
 
 def picture(rows):

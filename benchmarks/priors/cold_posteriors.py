@@ -279,7 +279,7 @@ def main(argv=None) -> None:
         lambda mode, seed: one_cell(asked.data, asked.size, mode, seed),
     )
     rows = averaged(study.rows)
-    publish(study, rows, TABLE, findings(rows), draw(rows))
+    publish(study, rows, TABLE, findings(rows), lambda: draw(rows))
 
 
 if __name__ == "__main__":

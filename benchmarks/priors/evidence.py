@@ -182,7 +182,6 @@ def findings(rows):
     for data in dict.fromkeys(r["data"] for r in rows):
         mine = [r for r in rows if r["data"] == data]
         judged = [r for r in mine if r["verdict"] != "no verdict"]
-        yield f"{data}: {len(mine) - len(judged)} of {len(mine)} models have no verdict."
         for label, some in (("with a verdict", judged), ("all", mine)):
             if len(some) < 4:
                 continue
@@ -197,6 +196,7 @@ def findings(rows):
                 f"{chosen['lppd']:.3f}; mean of the models {average:.3f}), the test rows "
                 f"{name_of(best)}, better by {gap[0]:.3f} ± {gap[1]:.3f}."
             )
+        yield f"{data}: {len(mine) - len(judged)} of {len(mine)} models have no verdict."
         for column, one, other in (("prior", "group", "fan_in"), ("activation", "tanh", "relu")):
             yield from pairs(data, mine, column, one, other)
 
@@ -258,7 +258,7 @@ def main(argv=None):
     size = SIZES[options.size]
     study = Study(__file__, KEYS, options)
     study.run(cells(size), computer(size, options.data))
-    study.publish(table(study.rows), findings(study.rows), figure(study.rows))
+    study.publish(table(study.rows), findings(study.rows), lambda: figure(study.rows))
 
 
 if __name__ == "__main__":

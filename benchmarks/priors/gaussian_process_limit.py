@@ -28,6 +28,7 @@ from scipy.linalg import cho_factor, cho_solve
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import convergence, sampled
 from benchmarks._shared.study import Row, Study, as_text, from_text, parser, without
+from benchmarks._shared.words import number
 from numpyro_bnn.diagnostics import mcse_mean
 
 NOISE, WEIGHT, BIAS, OUT = 0.2, 4.0, 1.0, 1.0
@@ -144,27 +145,21 @@ def cell(width: int, size: Row) -> Iterator[Row]:
     }
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
-    lines = []
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """Differences from the Gaussian process by width, and the power of the width that they go with."""
     for name in ("mean", "sd"):
         seen = [r for r in rows if r[f"{name}: rms difference"] > 2 * r[f"{name}: rms error"]]
-        unseen = [r["width"] for r in rows if r not in seen]
-        lines.append(
-            f"{name} of the function: rms difference from the Gaussian process "
-            + ", ".join(
-                f"{r[f'{name}: rms difference']:.3f} ± {r[f'{name}: rms error']:.3f} at width "
-                f"{r['width']}"
-                for r in rows
-            )
-            + (f"; below twice its error at {unseen}." if unseen else ".")
+        told = ", ".join(
+            f"{r[f'{name}: rms difference']:.2f} ± {r[f'{name}: rms error']:.2f} (width {r['width']})"
+            for r in rows
         )
+        power = ""
         if len(seen) > 1:
             logs = [np.log([r[c] for r in seen]) for c in ("width", f"{name}: gap")]
-            slope = np.polyfit(*logs, 1)[0]
-            lines.append(f"  where it is seen it goes as width to the {slope:.2f}.")
-    slack = [row["width"] for row in rows if row["converged"] == "no"]
-    lines.append(f"Functions have not converged at the widths {slack or 'none'}.")
-    return lines
+            power = (
+                f"; where it is seen it goes as width to the {number(np.polyfit(*logs, 1)[0], 1)}"
+            )
+        yield f"Rms difference of the {name} from the Gaussian process, in its sd: {told}{power}."
 
 
 def picture(rows: Sequence[Row]):
@@ -201,9 +196,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     study = Study(__file__, ("width",), options)
     study.run([{"width": width} for width in size["widths"]], lambda width: cell(width, size))
     rows = sorted(study.rows, key=lambda row: row["width"])
-    study.table(without(rows, "mean on the grid", "sd on the grid"))
-    print("\n".join(findings(rows)))
-    study.figure(picture(rows))
+    table = without(rows, "mean on the grid", "sd on the grid")
+    study.publish(table, findings(rows), lambda: picture(rows))
 
 
 if __name__ == "__main__":

@@ -296,7 +296,7 @@ def main(argv=None):
     size = SIZES[options.size]
     study = Study(__file__, KEYS, options)
     study.run(cells(size), computer(size, options.data))
-    study.publish(summary(study.rows), findings(study.rows, size), figure(study.rows, size))
+    study.publish(summary(study.rows), findings(study.rows, size), lambda: figure(study.rows, size))
 
 
 if __name__ == "__main__":

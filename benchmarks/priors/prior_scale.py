@@ -155,8 +155,6 @@ def averaged(rows: list[Row]) -> list[Row]:
 
 def findings(rows: list[Row]):
     """What the rows say, in sentences."""
-    good, runs = (sum(int(r["converged"].split(" of ")[i]) for r in rows) for i in (0, 1))
-    yield f"{runs - good} of {runs} runs have not converged."
     for name in dict.fromkeys(r["problem"] for r in rows):
         (learned,) = select(rows, problem=name, family=HIERARCHICAL)
         for family in FAMILIES:
@@ -176,6 +174,8 @@ def findings(rows: list[Row]):
             f"{name}: hierarchical log score {learned['log_score']:.4f}; worst R-hat of predictions "
             f"above 1.1 under {len(unsure)} of {len(select(rows, problem=name))} priors."
         )
+    good, runs = (sum(int(r["converged"].split(" of ")[i]) for r in rows) for i in (0, 1))
+    yield f"{runs - good} of {runs} runs have not converged."
 
 
 def draw(rows: list[Row]):
@@ -238,7 +238,7 @@ def main(argv=None) -> None:
         ),
     )
     rows = averaged(study.rows)
-    publish(study, rows, TABLE, findings(rows), draw(rows))
+    publish(study, rows, TABLE, findings(rows), lambda: draw(rows))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import convergence, sampler
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.study import Results, Row, Study, parser
 from benchmarks.priors import common_step_hmc as hmc
 from benchmarks.priors import tempered_network as network
 from benchmarks.priors.average_scores import Scored, against, against_ensemble, scored
@@ -50,6 +50,7 @@ from benchmarks.priors.temperature_verdicts import (
     SHIFTED,
     UNMOVED,
     averaged,
+    beside_hmc,
     findings,
     picture,
 )
@@ -393,7 +394,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         partial(cell, size=size, folder=given.data),
     )
-    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
+    Results(__file__, given, "minibatches").report(beside_hmc(study.rows))
 
 
 if __name__ == "__main__":

@@ -153,18 +153,28 @@ def beside_hmc(rows: Sequence[Row]) -> list[Row]:
 
 
 def findings(rows: Sequence[Row]) -> Iterator[str]:
-    """For which rows and priors T = 1 is best, in words."""
-    for shifts, found in by_shifts(rows).items():
-        compared = [v for v in found if v.is_compared]
-        good = [f"({v.rows}, {name_of(v.prior)})" for v in compared if v.one_is_best]
-        count = f"{len(good)} of {len(compared)}: {', '.join(good)}"
-        yield f"Shifts: {shifts}. T = 1 is within two errors of the best in {count}."
-        for v in found:
-            if v.better:
-                named = ", ".join(f"T = {t:g} ({v.gains[t]})" for t in v.better)
-                yield f"{v.rows} rows, α {name_of(v.prior)}: better than T = 1: {named}."
-    for line in beside_hmc(rows):
-        yield ", ".join(f"{name} {value}" for name, value in line.items())
+    """In how many settings T = 1 is best, what T = 0.1 gains, and where T = 1 is above an ensemble."""
+    moved = by_shifts(rows)
+    counts = {
+        shifts: (sum(v.one_is_best for v in compared), len(compared))
+        for shifts, found in moved.items()
+        for compared in [[v for v in found if v.is_compared]]
+    }
+    yield "T = 1 is within two errors of the best temperature in {}.".format(
+        ", ".join(f"{a} of {b} settings (images{_moved(s)})" for s, (a, b) in counts.items())
+    )
+    for shifts, found in moved.items():
+        # Of two priors; the table has all.
+        for prior in (0.3, 1):
+            own = [v for v in found if v.prior == prior]
+            if not own:
+                continue
+            gains = ", ".join(f"{v.gains[0.1]} ({v.rows} rows)" for v in own if v.is_compared)
+            over = ", ".join(f"{v.over_ensemble} ({v.rows})" for v in own)
+            yield (
+                f"Images{_moved(shifts)}, α {name_of(prior)}: T = 0.1 gains {gains or 'unknown'} nats over T "
+                f"= 1; T = 1 gains {over} over a deep ensemble."
+            )
 
 
 def picture(rows: Sequence[Row]) -> Any:

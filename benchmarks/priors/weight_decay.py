@@ -128,13 +128,16 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     return made
 
 
-def findings(rows: Sequence[Row]) -> list[str]:
-    return [
-        f"prior sd {r['prior sd']}, {r['method']}: {r['nats above the mode: median']} nats above the "
-        f"nearest mode (most {r['most']}); predictions move by "
-        f"{r['predictions move, noise sd: median']} noise sd (largest {r['largest']})."
-        for r in averaged(rows)
-    ]
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """How far each training ends above the nearest mode, by the scale of the prior."""
+    table = averaged(rows)
+    for method in dict.fromkeys(r["method"] for r in table):
+        told = ", ".join(
+            f"{r['nats above the mode: median']} (s = {r['prior sd']})"
+            for r in table
+            if r["method"] == method
+        )
+        yield f"{method}, nats above the nearest mode in the median, prior N(0, s²): {told}."
 
 
 def picture(rows: Sequence[Row]) -> Any:
@@ -172,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         partial(cell, size=size, folder=given.data),
     )
-    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

@@ -261,7 +261,7 @@ def main(argv: list[str] | None = None) -> None:
             task, chains, size=options.size, repeats=options.repeats, precision=precision
         ),
     )
-    study.table(without(study.rows, "precision", "steps", "least", "most"))
+    study.publish(without(study.rows, "precision", "steps", "least", "most"))
 
 
 if __name__ == "__main__":

@@ -140,20 +140,6 @@ def test_a_distribution_without_a_distribution_function_gives_samples(rng):
     np.testing.assert_allclose(found, exact, atol=5 * 0.5 / inputs.SAMPLES**0.5)
 
 
-@pytest.mark.parametrize("score", [scores.pit, scores.coverage, scores.crps])
-def test_times_that_may_be_censored_are_refused(score):
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
-        bnn.likelihoods.survival(w + x, y)
-
-    x = np.zeros(3, np.float32)
-    y = np.float32([[1.0, 1.0], [2.0, 0.0], [0.5, 1.0]])
-    made = bnn.predict(model, {"w": np.zeros(4, np.float32)}, x)
-    with pytest.raises(ValueError, match=r"may be censored.*scores\.lppd"):
-        score(made, y)
-    assert np.isfinite(scores.lppd(made, y))
-
-
 def test_a_distribution_without_a_variance_is_refused_by_name():
     def distribution(f):
         base = dist.Normal(f, 1.0)

@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
-from pages_of_studies import rows_of
 
 from benchmarks._shared import mnist_posteriors
 from benchmarks._shared.chain_errors import jackknife_error
+from benchmarks._shared.converged import rows_of
 from benchmarks.predictions import shift_by_prior, shift_by_prior_words, shift_by_width
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -55,13 +55,9 @@ def test_differences_are_paired_by_image_and_joined_over_subsets():
     rows += [{**where, "kind": "noise", "gap": 9.0, "gap, se": 0.0}]
     # The spread of two subsets is 0.4, the error over images that they share 0.3.
     assert words.over_subsets(rows, "gap", where) == pytest.approx((0.4, 0.5))
-    assert words.failures(rows, "gap", 1, {"rows": 3000}) == []
     # A Monte Carlo error that one of the two has stands for both.
     rows[0]["gap, chains"] = 0.6
     assert words.over_subsets(rows, "gap", where).error == pytest.approx((0.5**2 + 0.18) ** 0.5)
-    del rows[0]["gap, chains"]
-    rows = [{**r, "gap": 2 * r["gap"] + 1} for r in rows]
-    assert words.failures(rows, "gap", 1, {"rows": 3000}) == ["blur 1.800 ± 0.854"]
 
 
 def test_stored_rows_have_the_columns_of_new_ones():

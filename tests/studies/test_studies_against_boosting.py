@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from pages_of_studies import EVIDENCE, PREDICTIONS, number, page, plain, rows_of
 from scipy.stats import norm
 from sklearn.model_selection import train_test_split
 
 import numpyro_bnn as bnn
+from benchmarks._shared.converged import rows_of
 from benchmarks.predictions import against_boosting, against_boosting_report, other_regressors
 
 # The scale of a distribution that is too narrow on purpose, in true standard deviations.
@@ -124,26 +124,15 @@ def test_means_are_over_the_same_splits_and_gains_over_those_that_both_have():
     rows.append(rows[0] | {"held": 0.2, "lppd": 9.0, "coverage after": 0.91, "width after": 0.6})
     # √(1 / 3 + 0.2 / 0.8) = 0.764 times the standard deviations 0.2 of the base, 0.361 of trees and 0.153
     # of their difference; √(1 / 4 + 0.2 / 0.8) = 0.707 times 4.31 for four splits.
-    assert list(against_boosting_report.findings(rows)) == [
-        "| airfoil, splits 0 to 3 | RMSE | lppd | coverage | width | CPU-seconds |",
-        "| --- | --- | --- | --- | --- | --- |",
-        "| trees | 0.100 ± 0.000 | 2.550 ± 3.048 | 0.900 ± 0.000 | 0.50 ± 0.00 | 2 to 5 |",
-        "",
-        "| airfoil, splits 0 to 2 | RMSE | lppd | gain over as shipped | coverage | width | CPU-seconds |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-        "| as shipped | 0.100 ± 0.000 | 0.700 ± 0.153 | | 0.900 ± 0.000 | 0.50 ± 0.00 | 2 to 4 |",
-        "| trees | 0.100 ± 0.000 | 0.400 ± 0.275 | -0.300 ± 0.132 | 0.900 ± 0.000 | 0.50 ± 0.00 | 2 to 4 |",
-        "",
-        "| airfoil, splits 1, 2 | RMSE | lppd | gain over as shipped | coverage | width | CPU-seconds |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-        "| as shipped | 0.100 and 0.100 | 0.700 and 0.900 | | 0.900 and 0.900 | 0.50 and 0.50 | 3 to 4 |",
-        "| fan-in | 0.100 and 0.100 | 0.800 and 1.200 | +0.100 and +0.300 | 0.900 and 0.900 "
-        "| 0.50 and 0.50 | 3 to 4 |",
-        "",
-        "| airfoil, split 0 | coverage | width | calibrated coverage | calibrated width |",
-        "| --- | --- | --- | --- | --- |",
-        "| as shipped | 0.900 | 0.50 | 0.910 | 0.60 |",
-        "",
+    shown = ("splits", "rows held out", "method", "lppd", "gain over as shipped", "CPU-seconds")
+    table = [tuple(r[k] for k in shown) for r in against_boosting_report.summary(rows)]
+    assert table == [
+        ("0 to 3", "no", "trees", "2.550 ± 3.048", "", "2 to 5"),
+        ("0 to 2", "no", "as shipped", "0.700 ± 0.153", "", "2 to 4"),
+        ("0 to 2", "no", "trees", "0.400 ± 0.275", "-0.300 ± 0.132", "2 to 4"),
+        ("1, 2", "no", "as shipped", "0.700 and 0.900", "", "3 to 4"),
+        ("1, 2", "no", "fan-in", "0.800 and 1.200", "+0.100 and +0.300", "3 to 4"),
+        ("0", "yes", "as shipped", "9.000", "", "2"),
     ]
     hats = {row["method"]: row["worst R-hat"] for row in against_boosting_report.summary(rows)}
     assert hats == {"as shipped": "", "trees": "", "fan-in": 1.5}
@@ -154,75 +143,6 @@ def test_a_method_that_is_not_known_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         against_boosting.main(arguments)
     assert "['rleu', 'bde'] are not among ['as shipped'" in capsys.readouterr().err
-
-
-def tables(rows):
-    return [text for text in against_boosting_report.findings(rows) if text]
-
-
-def tables_of_other_splits(rows):
-    return [text for text in against_boosting_report.on_other_splits(rows) if text]
-
-
-def on_other_splits(rows, table, method):
-    """Means of a method over the splits on which the defaults were not chosen."""
-    seeds = against_boosting_report.other_splits(rows, table)
-    return against_boosting_report.of_method(rows, table, method, False, seeds)
-
-
-def score_on_other_splits(rows, table, method):
-    return on_other_splits(rows, table, method)["lppd"].split()[0]
-
-
-def over_bde(rows, table):
-    """The gain over `bde` of two layers on these splits, and CPU seconds over its own."""
-    gain = on_other_splits(rows, table, "bde")["gain over as shipped"]
-    times = against_boosting_report.times_the_seconds(rows, table, "bde")
-    return gain.replace("-", "", 1), f"{min(times):.1f} to {max(times):.1f} times"
-
-
-def beside_others_in_a_sentence(rows):
-    """Log scores, gains and costs on these splits, and what is published beside ours."""
-    for table in against_boosting_report.TABLES:
-        own, rival = (score_on_other_splits(rows, table, m) for m in ("as shipped", "bde"))
-        gain, times = over_bde(rows, table)
-        yield f"{table} {own} for {rival}, a gain of {gain} at {times}"
-    marks, ours = (
-        [f"{of(table):.2f}" for table in against_boosting_report.TABLES]
-        for of in (
-            lambda t: against_boosting_report.PUBLISHED["published, bde"][t][1],
-            lambda t: against_boosting_report.cells(rows, t, "as shipped")[0]["lppd of moments"],
-        )
-    )
-    yield f"of split 0, are {' and '.join(marks)} where ours are {' and '.join(ours)}"
-    # Trees and a Gaussian process that have run on all splits of both tables.
-    others = set(other_regressors.OTHERS) - {"CatBoost, validated"}
-    best = [
-        max((score_on_other_splits(rows, table, m) for m in others), key=float)
-        for table in against_boosting_report.TABLES
-    ]
-    yield f"(2000 of 13,903 rows of bikesharing) score {' and '.join(best)} at best"
-    fitted = against_boosting_report.cells(rows, "bikesharing", "as shipped")[2]["rows"]
-    assert (other_regressors.MOST_OF_A_PROCESS, fitted) == (2000, 13_903)
-    trees, ours = (
-        float(on_other_splits(rows, "bikesharing", m)["RMSE"].split()[0])
-        for m in ("LightGBM", "as shipped")
-    )
-    assert trees < ours
-
-
-def gains_over_bde(rows):
-    """The same gains on the page of the study."""
-    (air, times), (bikes, more) = (over_bde(rows, t) for t in against_boosting_report.TABLES)
-    yield f"gains {air} nats over `bde` of two layers on airfoil, at {times} its CPU-seconds"
-    yield f"and {bikes} on bikesharing, at {more}"
-    ends = [
-        end
-        for table in against_boosting_report.TABLES
-        for end in against_boosting_report.times_the_seconds(rows, table, "bde")
-    ]
-    assert all(2.6 < end < 5 for end in ends)
-    yield "whose CPU-seconds are a fifth to a third of its own"
 
 
 def test_options_ran_on_no_split_that_is_told_as_without_a_say():
@@ -250,51 +170,16 @@ def test_a_table_of_other_splits_has_methods_that_ran_on_all_of_them():
         for method, values in scores.items()
         for seed, value in enumerate(values)
     ]
-    assert list(against_boosting_report.on_other_splits(rows)) == [
-        "| airfoil, splits 3 to 5 | RMSE | lppd | gain over as shipped | coverage | width | CPU-seconds |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-        "| as shipped | 0.100 ± 0.000 | 0.700 ± 0.153 | | 0.900 ± 0.000 | 0.50 ± 0.00 | 12 |",
-        "| trees | 0.100 ± 0.000 | 0.400 ± 0.275 | -0.300 ± 0.132 | 0.900 ± 0.000 | 0.50 ± 0.00 | 7 |",
-        "",
+    shown = ("splits", "method", "lppd", "gain over as shipped", "CPU-seconds")
+    table = [tuple(r[k] for k in shown) for r in against_boosting_report.on_other_splits(rows)]
+    assert table == [
+        ("3 to 5", "as shipped", "0.700 ± 0.153", "", "12"),
+        ("3 to 5", "trees", "0.400 ± 0.275", "-0.300 ± 0.132", "7"),
+    ]
+    assert list(against_boosting_report.findings(rows)) == [
+        "The estimator as shipped gains over trees 0.300 ± 0.132 nats on airfoil at 1.7 times its CPU "
+        "seconds."
     ]
     assert against_boosting_report.times_the_seconds(rows, "airfoil", "trees") == [12 / 7] * 3
     # Rows of the first splits alone make no table.
     assert not list(against_boosting_report.on_other_splits([r for r in rows if r["seed"] < 3]))
-
-
-def gains_of_options(rows):
-    """What the estimator gains over others of its options, and what it costs in RMSE."""
-
-    def over(method, name="lppd", digits=2):
-        gains = against_boosting_report.gain(rows, "airfoil", "as shipped", method, name)
-        return [number(v, digits) for v in against_boosting_report.mean_and_error(gains)]
-
-    before, one = "two layers, one noise", "one noise"
-    return [
-        "gains {} ± {} nats over them".format(*over(before)),
-        "its RMSE is {} ± {} larger".format(*over(before, "rmse")),
-        "{} ± {} over `bde` of two layers".format(*over("bde")),
-        "One noise for all rows loses {} ± {}".format(*over(one)),
-        "and its RMSE is {} ± {} smaller".format(*over(one, "rmse")),
-        "two layers lose {} ± {}".format(*over("two layers")),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("where", "tell", "method", "seed"),
-    [
-        (PREDICTIONS, tables, "CatBoost, validated", 0),
-        (EVIDENCE, beside_others_in_a_sentence, "bde", 3),
-        (PREDICTIONS, gains_over_bde, "as shipped", 9),
-        (PREDICTIONS, tables_of_other_splits, "LightGBM", 3),
-        (PREDICTIONS, gains_of_options, "one noise", 0),
-    ],
-)
-def test_pages_say_what_the_rows_say_and_a_row_that_changes_is_seen(where, tell, method, seed):
-    rows = rows_of("predictions/against_boosting")
-    said = page(where)
-    assert all(plain(text) in said for text in tell(rows))
-    wanted = {"method": method, "table": "airfoil", "seed": seed, "held": 0}
-    (own,) = (row for row in rows if all(row[k] == v for k, v in wanted.items()))
-    own["lppd"] *= 1.5
-    assert not all(plain(text) in said for text in tell(rows))

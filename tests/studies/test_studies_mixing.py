@@ -6,11 +6,11 @@ import pytest
 from numpyro.handlers import seed, trace
 from numpyro.infer.gibbs import Gibbs
 from numpyro.util import nested_attrgetter
-from pages_of_studies import rows_of
 from scipy.special import kve
 
 import numpyro_bnn as bnn
 from benchmarks._shared import ensembles
+from benchmarks._shared.converged import rows_of
 from benchmarks.mixing import (
     acceptance,
     bias_by_dimension,
@@ -267,10 +267,6 @@ def test_a_posterior_on_which_no_chain_moves_does_not_tell_samplers_apart():
         *(row("stuck", method, ess) for method, ess in (("a", 5.0), ("b", 8.0))),
     ]
     assert which_sampler.informative(rows, "functions") == ["moves"]
-    assert which_sampler.shares(rows, "functions", "1000") == {"a": 1.0, "c": 0.5, "b": 0.25}
-    assert which_sampler.times(rows, "moves", "a", "b") == (4.0, 4.0)
-    assert which_sampler.times(rows, "moves", "a", "d") is None
-    assert which_sampler.shares(rows[3:], "functions", "1000") == {}
 
 
 def test_the_power_that_rejections_fall_with_is_found_where_rounding_does_not_decide():

@@ -1,13 +1,16 @@
-"""The first line of a study says how many of its runs have not converged, by one limit for all studies."""
-
-import re
-
-import pytest
-from pages_of_studies import FOLDER, rows_of
+"""How many runs of each study have not converged, by one limit: the first line of its section."""
 
 from benchmarks._shared.sampled_runs import ESS_LIMIT, RHAT_LIMIT
+from benchmarks._shared.study import ROOT, read_rows
 from benchmarks.mixing import mnist_gibbs_words
 from benchmarks.neal import story
+
+
+def rows_of(name, **wanted):
+    """Stored rows of a study, ``theme/name``, that have these values."""
+    theme, stem = name.split("/")
+    rows = read_rows(ROOT / "benchmarks" / theme / "results" / f"{stem}.csv")
+    return [row for row in rows if all(row[k] == v for k, v in wanted.items())]
 
 
 def said(name, **wanted):
@@ -32,7 +35,7 @@ def last_of_each(rows, *keys):
 
 def routes(of):
     """Of Neal's examples, by the worst R-hat of log scales and predictions."""
-    found = story.read(FOLDER / "neal" / "results" / "posteriors.csv")
+    found = story.read(ROOT / "benchmarks" / "neal" / "results" / "posteriors.csv")
     return [story.worst_rhat(rows) <= RHAT_LIMIT for (_, route), rows in found.items() if of(route)]
 
 
@@ -92,16 +95,11 @@ CONVERGED = {
         rows_of("mixing/output_by_gibbs", equal="gradients")
     ),
     "mixing/against_hmc": lambda: said("mixing/against_hmc") + said("mixing/against_hmc_prior"),
-    "mixing/against_long_nuts": lambda: (
-        by_limits("mixing/against_long_nuts", "NUTS worst R-hat", "NUTS least ESS")
-        + by_limits("mixing/against_long_nuts", "BAOAB worst R-hat", "BAOAB least ESS")
-    ),
     "mixing/against_blackjax": lambda: by_limits("mixing/against_blackjax"),
     "mixing/verdicts": lambda: verdicts("mixing/verdicts", "within tolerance"),
     "mixing/function_space": lambda: said("mixing/function_space", what="predictions"),
     "mixing/flat_directions": lambda: said("mixing/flat_directions"),
     "mixing/mnist_gibbs": lambda: precisions_of_images("mixing/mnist_gibbs"),
-    "mixing/mnist_gibbs_long": lambda: precisions_of_images("mixing/mnist_gibbs_long"),
     "mixing/mnist_gibbs_verdict": lambda: precisions_of_images("mixing/mnist_gibbs_verdict"),
     "mixing/mnist_all_images": lambda: precisions_of_images("mixing/mnist_all_images"),
     "mixing/many_chains": lambda: both_limits(
@@ -159,87 +157,8 @@ BY_VERDICT = {
 }
 
 
-def head(name, runs):
-    """The first line of a study of which some runs have not converged."""
-    word = BY_VERDICT.get(name, "Not converged")
-    return f"**{word}: {runs.count(False)} of {len(runs)} runs.**"
-
-
-def section(name):
-    """The section of a study on the page of its theme."""
-    theme, stem = name.split("/")
-    page = (FOLDER / theme / "README.md").read_text()
-    found = [
-        p for p in re.split(r"^## ", page, flags=re.M) if f"-m benchmarks.{theme}.{stem}\n" in p
-    ]
-    found += [
-        p for p in re.split(r"^## ", page, flags=re.M) if f"-m benchmarks.{theme}.{stem} " in p
-    ]
-    return found[0]
-
-
-@pytest.mark.parametrize("name", CONVERGED)
-def test_a_study_says_first_how_many_of_its_runs_have_not_converged(name):
+def head(name):
+    """The first line of a study of which some runs have not converged, or nothing."""
     runs = CONVERGED[name]()
-    assert len(runs) > 1
-    first = section(name).splitlines()[2]
-    if all(runs):
-        assert not first.startswith("**")
-    else:
-        assert first.startswith(head(name, runs)), (first, head(name, runs))
-
-
-def test_a_run_more_that_has_converged_is_seen():
-    runs = CONVERGED["priors/prior_scale"]()
-    assert head("priors/prior_scale", runs) == "**Not converged: 54 of 55 runs.**"
-    assert head("priors/prior_scale", [*runs, True]) != head("priors/prior_scale", runs)
-
-
-def test_every_study_that_stores_a_sign_of_convergence_is_headed_by_it():
-    signs = re.compile(r"R-hat|rhat|converged|verdict", re.I)
-    stored = [
-        path
-        for path in sorted(FOLDER.glob("*/results/*.csv"))
-        if signs.search(path.read_text().partition("\n")[0])
-    ]
-    assert len(stored) > 20
-    # Chains of known distribution, which show what R-hat says; figures of other runs of the same study.
-    apart = {"diagnostics/verdict_calibration", "predictions/decision_boundary_step_size"}
-    apart |= {"neal/posteriors_earlier_runs", "neal/posteriors_integrated"}
-    # Counted with the first table of their study.
-    apart |= {f"mixing/{name}" for name in ("which_sampler_seeds", "which_sampler_added")}
-    apart |= {"mixing/against_hmc_prior"}
-    # Stored under the name of a part.
-    parts = {"mixing/integrated_output": "mixing/integrated_output_mixing"}
-    named = {f"{path.parts[-3]}/{path.stem}" for path in stored}
-    assert named - apart == {
-        parts.get(name, name) for name in CONVERGED if name not in ("neal/tempering", "neal/story")
-    }
-
-
-def limits_in(code):
-    """Lines of a program with 1.01 or 1.05 beside a comparison, an R-hat or a limit."""
-    code = re.sub(r'""".*?"""', "", code, flags=re.S)
-    number, beside = r"(?<![\d.])1\.0[15](?!\d)", r"[<>]|rhat|r-hat|limit|apart"
-    return [
-        line
-        for line in code.splitlines()
-        if re.search(number, line) and re.search(beside, line, re.I)
-    ]
-
-
-def test_the_limit_of_convergence_is_written_down_once():
-    """No study compares an R-hat with a number of its own."""
-    # One studies what such limits say; one counts functions that are far apart.
-    apart = {"verdict_calibration.py": 5, "hard_posteriors.py": 1}
-    for path in sorted(FOLDER.glob("*/*.py")):
-        found = limits_in(path.read_text())
-        if path.stem == "sampled_runs":
-            assert found == ["RHAT_LIMIT, ESS_LIMIT = 1.01, 400"]
-        else:
-            assert len(found) <= apart.get(path.name, 0), (path, found)
-
-
-@pytest.mark.parametrize("line", ['"yes" if worst <= 1.05 else "no"', "RHAT = 1.05", "x > 1.01"])
-def test_a_limit_of_its_own_is_seen(line):
-    assert limits_in(f'"""Not above 1.01."""\n{line}\nwidth = 1.05\n') == [line]
+    word = BY_VERDICT.get(name, "Not converged")
+    return "" if all(runs) else f"**{word}: {runs.count(False)} of {len(runs)} runs.**"

@@ -9,7 +9,7 @@ from scipy import stats
 
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
-from benchmarks.mixing import mnist_gibbs, mnist_gibbs_long, mnist_gibbs_verdict
+from benchmarks.mixing import mnist_gibbs, mnist_gibbs_verdict
 from benchmarks.mixing import mnist_gibbs_axes as own
 from benchmarks.mixing import mnist_gibbs_methods as methods
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
@@ -27,42 +27,6 @@ SHAPES = dict(zip(methods.LAYERS, ((6, 4), (4,), (4, 2), (2,))))
 
 def weights():
     return {f"net/{k}": RNG.normal(size=(2, *v)).astype(np.float32) for k, v in SHAPES.items()}
-
-
-def test_along_the_axes_of_images_the_network_and_the_length_of_its_kernel_are_the_same():
-    own = weights()
-    moved, turned = methods.in_axes(DATA, own)
-
-    @jax.jit
-    def logits(values, x):
-        net = methods.network(TASK)
-        return jax.vmap(lambda w: net.apply({"params": bnn.to_params(w)}, x))(values)
-
-    for name in ("x", "x_test"):
-        np.testing.assert_allclose(
-            logits(turned, getattr(moved, name)), logits(own, getattr(DATA, name)), atol=2e-4
-        )
-    kernel = f"net/{methods.LAYERS[0]}"
-    lengths = [np.square(np.asarray(w[kernel])).sum((1, 2)) for w in (own, turned)]
-    np.testing.assert_allclose(*lengths, rtol=1e-5)
-    products = moved.x.T.astype(np.float64) @ moved.x
-    off = products - np.diag(np.diag(products))
-    assert np.abs(off).max() < 1e-5 * products.max()
-
-
-def test_the_metric_is_small_along_axes_in_which_images_are_large_and_one_elsewhere():
-    moved, turned = methods.in_axes(DATA, weights())
-    start = methods.starts_at(turned)
-    metric = methods.axes_metric(moved.x, start)
-    assert {name: value.shape for name, value in metric.items()} == {
-        name: value.shape[1:] for name, value in start.items()
-    }
-    kernel = metric.pop(f"net/{methods.LAYERS[0]}.base")
-    squares = np.linalg.svd(DATA.x.astype(np.float64))[1] ** 2
-    np.testing.assert_allclose(
-        kernel, np.tile(1 / (1 + 0.02 * squares[:, None]), (1, 4)), rtol=1e-4
-    )
-    assert all((value == 1).all() for value in metric.values())
 
 
 def turned(weights):
@@ -166,7 +130,7 @@ def test_rescaled_precisions_keep_a_prior():
 
 def test_the_first_two_chains_of_both_starts_are_one_of_each():
     first, second = ({"probs": k + np.arange(2.0)[:, None] * np.ones((2, 3))} for k in (0, 10))
-    found = mnist_gibbs_long.in_turn(first, second)["probs"]
+    found = mnist_gibbs_verdict.in_turn(first, second)["probs"]
     assert found.shape == (4, 3)
     np.testing.assert_array_equal(found[:, 0], [0, 10, 1, 11])
 
@@ -199,7 +163,9 @@ def test_four_chains_are_judged_by_what_they_predict(apart, verdict):
     logits[:2] += 6 * apart
     p = 1 / (1 + np.exp(-logits))
     means = {f"mean {layer}": np.exp(logits[..., i]) for i, layer in enumerate(methods.LAYERS)}
-    found = mnist_gibbs_long.judged(means | {"probs": np.stack([p, 1 - p], -1)}, np.zeros(7, int))
+    found = mnist_gibbs_verdict.judged(
+        means | {"probs": np.stack([p, 1 - p], -1)}, np.zeros(7, int)
+    )
     for i, layer in enumerate(methods.LAYERS):
         assert found[f"R-hat {layer}"] == pytest.approx(float(rhat(logits[..., i])), rel=1e-3)
     assert found["verdict"] == verdict
@@ -239,7 +205,7 @@ def test_rows_of_each_start_are_of_the_chains_that_begin_there(monkeypatch, tmp_
         p = np.mean(values) / 20
         right = np.where(DATA.y_test == 0, p, 1 - p)
         assert ends[start]["log score, average"] == pytest.approx(np.log(right).mean())
-        assert (ends[start]["time"] == "") == (start != mnist_gibbs_long.BOTH)
+        assert (ends[start]["time"] == "") == (start != mnist_gibbs_verdict.BOTH)
     # 100 steps, a fifth of them warm-up, five to a draw; the whole budget is spent.
     assert own.pace_of(task, 5) == methods.Pace(20, 16, 5, 5.0)
     assert {row["verdict"] for row in rows if row["draws"] < draws} == {""}

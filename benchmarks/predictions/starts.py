@@ -50,7 +50,8 @@ def rows_of(folder, table: str) -> tuple[np.ndarray, ...]:
         parts = (x[fit], y[fit], x[test], y[test])
     else:
         split = uci(folder, table, 0)
-        parts = split.x[:MOST_ROWS], split.y[:MOST_ROWS], split.x_test, split.y_test
+        fit = np.random.default_rng(0).permutation(len(split.y))[:MOST_ROWS]
+        parts = split.x[fit], split.y[fit], split.x_test, split.y_test
     x, y, x_test, y_test = (np.asarray(part, np.float64)[:MOST_TESTED] for part in parts)
     spread = np.where(x.std(0) > 0, x.std(0), 1.0)
     inputs = ((part - x.mean(0)) / spread for part in (x, x_test))

@@ -29,6 +29,7 @@ from numpyro_bnn.run.chain_states import ChainStates, Plan, Segment, chain_of, l
 from numpyro_bnn.run.kernel_protocol import without_counts
 from numpyro_bnn.run.recorder import Disk, Recorder
 from numpyro_bnn.run.refusals import check_energy
+from numpyro_bnn.samplers.failed_chains import exploded_chains
 from numpyro_bnn.storage.checkpoints import Progress, Start
 from numpyro_bnn.storage.processes import Processes
 
@@ -230,6 +231,10 @@ class Sampling:
             done = self._advance_all(done)
         finally:
             recorder.close()
+        # Stores of earlier releases do not know of chains that exploded.
+        exploded = exploded_chains(self.chain_states.stacked)
+        if self.processes.is_first:
+            recorder.store.leave_out(exploded)
         if self.judge is not None:
             recorder.drop(self.judge.dropped)
         draws = recorder.draws()

@@ -282,8 +282,8 @@ def test_a_folder_that_holds_a_run_or_none_is_refused(stored, data, tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"checkpoint": 3}, TypeError, "not 'int'"),
-        ({"draws": b"x"}, TypeError, "not 'bytes'"),
+        ({"checkpoint": 3}, TypeError, r"not .*int"),
+        ({"draws": b"x"}, TypeError, r"not .*bytes"),
         ({"checkpoint_every": 0}, ValueError, "must be a positive integer, got 0"),
         ({"draws_dtype": "float16"}, ValueError, "goes with `draws=`"),
         ({"draws": "d", "draws_dtype": "int8"}, ValueError, "must be one of .* got 'int8'"),

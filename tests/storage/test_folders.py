@@ -291,7 +291,7 @@ def test_save_says_where_it_cannot_write(inner, tmp_path):
         bnn.save(draws(), tmp_path / "run")
     with pytest.raises(ValueError, match="empty name"):
         bnn.save(draws(), "")
-    with pytest.raises(TypeError, match="not 'int'"):
+    with pytest.raises(TypeError, match=r"not .*int"):
         bnn.save(draws(), 3)
     assert (tmp_path / "file").read_text() == "mine"
 

@@ -271,9 +271,9 @@ def test_rows_that_are_not_there_are_refused(rows):
         bnn.without(first(), np.asarray(rows))
 
 
-@pytest.mark.parametrize("limit", ["_POWERS", "_ROUNDS"])
-def test_a_posterior_that_is_not_reached_is_not_given(limit, monkeypatch):
-    monkeypatch.setattr(module, limit, 1)
+@pytest.mark.parametrize(("limit", "value"), [("_POWERS", 1), ("_LEAST_ACCEPTANCE", 1.1)])
+def test_a_posterior_that_is_not_reached_is_not_given(limit, value, monkeypatch):
+    monkeypatch.setattr(module, limit, value)
     with pytest.raises(RuntimeError, match=r"was not reached from these draws: .* Fit again"):
         bnn.update(exact(X[:4], Y[:4]), X[4:], Y[4:])
 

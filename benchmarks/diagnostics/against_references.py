@@ -93,7 +93,7 @@ def predictions_of(case: Case, given: Posterior, seed: int, draws: int) -> dict[
 
 
 def reference_of(name: str, size: Size, given: Posterior, results: Results) -> dict[str, Any]:
-    """Averages that a run is held against, their errors, and what the reference is told.
+    """Averages that a run is held against, their errors, and what verdict of the reference.
 
     A long run is stored beside the rows, and read where it is there.
     """
@@ -146,7 +146,7 @@ TABLE = {
     "actual": "actual error, median",
     "covered": "covered",
     "covered, within": "covered, within tolerance or on average",
-    "reference": "the reference is told",
+    "reference": "verdict of the reference",
 }
 
 

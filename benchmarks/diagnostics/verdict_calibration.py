@@ -250,7 +250,7 @@ def short_of(row):
 def findings(rows):
     null = [row for row in rows if row["part"] == "null"]
     p, error, runs = share(null, "disagree")
-    yield f"Stationary chains are told to disagree in {p:.2%} ± {error:.2%} of {runs} runs (mark 1 %)."
+    yield f"Stationary chains count as disagreeing in {p:.2%} ± {error:.2%} of {runs} runs (mark 1 %)."
     tested = [row | {"runs": row["runs"] * row["tested"]} for row in null if row["tested"] > 0]
     if tested:
         p, error, runs = share(

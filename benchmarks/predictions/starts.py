@@ -151,7 +151,10 @@ def picture(rows: Sequence[Row]):
     figure, ax = plt.subplots(figsize=(4, 4))
     pairs = zip(*([r["chains"] for r in rows if r["rule"] == rule] for rule in RULES))
     ax.plot(*zip(*pairs), "o", ms=4)
-    ax.axline((-1, -1), slope=1, color="0.6", lw=1)
+    ends = np.array([min(r["chains"] for r in rows), max(r["chains"] for r in rows)])
+    ax.plot(ends, ends, color="0.6", lw=1)
+    # One cell scores -137, most between -2 and 4.
+    ax.set(xscale="symlog", yscale="symlog")
     ax.set(xlabel="log score of chains, starts of before", ylabel="starts by held-out rows")
     return figure
 

@@ -130,9 +130,9 @@ def picture(rows):
         number = [row["batch"] for row in own]
         axes[0].plot(number, [row["log score"] for row in own], "o-", label=method)
         axes[1].plot(number, np.cumsum([row["cpu"] for row in own]), "o-")
-    axes[0].set(xlabel="batch", ylabel="log score before its rows are used, nats a row")
+    axes[0].set(xlabel="batch", ylabel="log score, nats a row")
     axes[1].set(xlabel="batch", ylabel="CPU-seconds so far", yscale="log")
-    axes[0].legend(fontsize=8)
+    axes[1].legend(*axes[0].get_legend_handles_labels(), fontsize=8, loc="lower right")
     return figure
 
 

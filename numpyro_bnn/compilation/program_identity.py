@@ -67,7 +67,7 @@ class Program:
         self._options = (runs_once, *sorted(options.items()))
         self._executables: dict[Hashable, Callable] = {}
         # Lowered by `is_compiled`, for the call that follows it.
-        self._lowered: dict[Hashable, tuple[jax.stages.Lowered, Hashable]] = {}
+        self._lowered: dict[Hashable, Any] = {}
 
     def __call__(self, *args: Any) -> Any:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
@@ -80,8 +80,7 @@ class Program:
             return self._executables[signature](*args)
 
     def _executable(self, signature: Hashable, args: tuple) -> Callable:
-        waiting = signature in self._lowered
-        lowered, key = self._lowered.pop(signature) if waiting else self._lower(signature, args)
+        lowered, key = self._lowered.pop(signature, None) or self._lower(signature, args)
         if key is None:
             return lowered.compile(self._compiler_options)
         return _programs.made(key, partial(lowered.compile, self._compiler_options))

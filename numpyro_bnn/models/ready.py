@@ -316,7 +316,9 @@ class ReadyModel:
     def _found(self, what: str, columns: tuple[int, ...], find: Callable[[], Any]) -> Any:
         """What tracing the module finds out, once a fit; anew each time if the module can change."""
         key = (what, columns, jax.config.jax_enable_x64)
-        if self.traced_as is None or key not in self._shapes:
+        if self.traced_as is None:
+            return find()
+        if key not in self._shapes:
             self._shapes[key] = find()
         return self._shapes[key]
 

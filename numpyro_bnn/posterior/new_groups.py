@@ -11,6 +11,8 @@ from numpyro.primitives import Messenger
 from numpyro_bnn.potential.known_indices import largest_beside, unknown_index
 from numpyro_bnn.potential.sites import Structure
 
+ADVICE = " `predict(…, new_groups='sample')` draws the effects of new groups of a plate."
+
 
 class _completed(Messenger):
     """Adds values of new groups to those that draws give to the sites under some plates."""

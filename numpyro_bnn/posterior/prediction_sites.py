@@ -73,15 +73,10 @@ def structure_at(model: Callable, *args: PyTree, **kwargs: PyTree) -> Structure:
         ) from error
 
 
-def of_all_rows(
-    samples: Mapping[str, Array], structure: Structure, x: PyTree, fitted: PyTree | str | None
-) -> Mapping[str, Array]:
+def of_all_rows(samples: Mapping[str, Array], elsewhere: Collection[str]) -> Mapping[str, Array]:
     """Draws without what belongs to the rows of the fit alone: missing targets, and inputs measured there."""
-    ends = "_unobserved"
-    own = {part for n in samples if n.endswith(ends) for part in (n, n.removesuffix(ends))}
-    measured = {n for n in measured_sites(structure) if n in samples}
-    if measured and not (fitted is not None and _is_of_rows(x, fitted)):
-        own |= measured
+    imputed = [name for name in samples if name.endswith("_unobserved")]
+    own = {*elsewhere, *imputed, *(name.removesuffix("_unobserved") for name in imputed)}
     return {n: v for n, v in samples.items() if n not in own} if own else samples
 
 
@@ -90,8 +85,10 @@ def measured_sites(structure: Structure) -> list[str]:
     return [name for name, site in structure.sites.items() if site.distribution is Measured]
 
 
-def _is_of_rows(x: PyTree, fitted: PyTree | str) -> bool:
-    return is_same(fingerprint(x), fitted if isinstance(fitted, str) else fingerprint(fitted))
+def is_of_rows(x: PyTree, fitted: PyTree | str | None) -> bool:
+    """Whether inputs are those of a fit, given as they were or by their fingerprint."""
+    own = fitted if isinstance(fitted, str) else fingerprint(fitted)
+    return fitted is not None and is_same(fingerprint(x), own)
 
 
 def site_in(structure: Structure, site: str | None) -> str | None:
@@ -246,7 +243,7 @@ def check_same_rows(
     ]
     if not local:
         return
-    if not _is_of_rows(x, fitted):
+    if not is_of_rows(x, fitted):
         raise ValueError(
             f"predict: the latent sites {local} have a value for every row of the fit, and x holds "
             f"other rows. {_KNOWN} Without draws of them, `site={target!r}`, they are drawn from their "

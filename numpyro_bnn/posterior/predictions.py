@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import jax
@@ -17,7 +17,7 @@ from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost, is_by
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished, run_of
-from numpyro_bnn.posterior.new_groups import with_new_groups
+from numpyro_bnn.posterior.new_groups import ADVICE, with_new_groups
 from numpyro_bnn.posterior.prediction_programs import (
     DRAWN,
     VECTOR,
@@ -29,6 +29,7 @@ from numpyro_bnn.posterior.prediction_sites import (
     ModelCall,
     check_same_rows,
     draws_for,
+    is_of_rows,
     measured_sites,
     of_all_rows,
     site_in,
@@ -332,8 +333,7 @@ class Predictor:
             # A new group has one effect in all rows.
             self.batch_size, self._frozen = self.size, None
             self.structure = self._structure_at(self.size)
-        advice = " `predict(…, new_groups='sample')` draws the effects of new groups of a plate."
-        refuse_unknown_indices("predict", self.model, *self.arguments, advice)
+        refuse_unknown_indices("predict", self.model, *self.arguments, "" if drawn_anew else ADVICE)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()
         # Whether rows were seen to depend on one another, which few draws may not show.
@@ -357,7 +357,13 @@ class Predictor:
 
     def _known(self, samples: Mapping[str, Any]) -> Mapping[str, Any]:
         """The draws that serve at these rows."""
-        return of_all_rows(samples, self.structure, self._given, self._fitted)
+        return of_all_rows(samples, self._measured_elsewhere)
+
+    @cached_property
+    def _measured_elsewhere(self) -> set[str]:
+        """Inputs with an error whose draws are of other rows than these."""
+        measured = set(measured_sites(self.structure))
+        return set() if measured and is_of_rows(self._given, self._fitted) else measured
 
     def target_of(self, samples: Mapping[str, Any]) -> str:
         """The site to predict from draws of some sites; its first axis is that of the rows."""
@@ -371,8 +377,7 @@ class Predictor:
 
     def sites_from_priors(self, samples: Mapping[str, Any]) -> list[str]:
         """Latent sites that the target is computed from without draws: priors give a value a draw."""
-        known = self._known(samples)
-        found = sites_without_draws(self._first_call, known, self.target_of(samples))
+        found = sites_without_draws(self._first_call, self._known(samples), self.target_of(samples))
         return [name for name in found if name not in samples]
 
     def rows_at_a_time(self, samples: Mapping[str, Array]) -> int:

@@ -305,7 +305,7 @@ def fit(
     else:
         # Never zero, so that some draws are taken after a long optimisation.
         minutes = None if max_minutes is None else max(max_minutes - (began - clock) / 60, 1e-3)
-        rule: dict[str, Any] = {"until": until, "at": at, "max_minutes": minutes}
+        rule: dict[str, Any] = {"until": until, "test_data": at, "max_minutes": minutes}
         mcmc.run_until(key_run, x_train, y_train, init_params=starts, **rule, **weighted)
     sampled = time.perf_counter()
     report = diagnose(mcmc, *at, tolerance=until)

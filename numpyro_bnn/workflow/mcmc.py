@@ -236,9 +236,10 @@ class MCMC(CompiledRuns):
         self,
         rng_key: jax.Array,
         *args: object,
-        at: tuple[PyTree, ArrayLike | None] | None = None,
+        test_data: tuple[PyTree, ArrayLike | None] | None = None,
         until: "Tolerance | None" = None,
         max_minutes: float | None = None,
+        at: tuple[PyTree, ArrayLike | None] | None = None,
         extra_fields: tuple[str, ...] | list[str] = (),
         init_params: PyTree | None = None,
         **kwargs: object,
@@ -254,23 +255,24 @@ class MCMC(CompiledRuns):
         judgements. Ctrl-C keeps the draws so far. With `checkpoint`, :meth:`resume` continues the run;
         it needs the data and no other argument, and its time limit begins anew.
 
-        Predictions of all draws so far are held in memory: chains × draws × rows of `at`.
+        Predictions of all draws so far are held in memory: chains × draws × rows of `test_data`.
 
         :param rng_key: one key, or one a chain.
         :param args: arguments of the model.
-        :param at: inputs and targets ``(x, y)`` at which predictions are to be known, such as test
-            rows; y may be None, and then nothing is asked of the log score.
+        :param test_data: inputs and targets ``(x, y)`` at which predictions are to be known; y may be
+            None, and then nothing is asked of the log score.
         :param until: the Monte Carlo error that is accepted; default ``bnn.Tolerance()``.
         :param max_minutes: time limit of compiling, warm-up, sampling and judging together. Compiling,
             warm-up and the first half of `num_samples` are never cut short, so that a run may take
             longer. Without it the run goes on until it is known.
+        :param at: the older name of `test_data`.
         :param extra_fields: see :meth:`run`.
         :param init_params: see :meth:`run`.
         :param kwargs: keyword arguments of the model.
         :return: why the run stopped, and the results of each judgement; also :attr:`stopped`.
-        :raises ValueError: if `at` is missing or does not fit the model, for a time that is not
+        :raises ValueError: if `test_data` is missing or does not fit the model, for a time that is not
             positive, for `record`, and as :meth:`run` does.
-        :raises TypeError: for another kind of `until`, `at` or `max_minutes`.
+        :raises TypeError: for another kind of `until`, `test_data` or `max_minutes`.
         """
         check_key("MCMC.run_until", rng_key, self.num_chains)
         if self.model is None or self.record is not None or self._is_numpyros_own:
@@ -284,7 +286,8 @@ class MCMC(CompiledRuns):
 
         def judged() -> UntilKnown:
             fitted = inputs_of(self)
-            return UntilKnown(self.sampler, until, at, max_minutes, fitted, self.columns)
+            where = at if test_data is None else test_data
+            return UntilKnown(self.sampler, until, where, max_minutes, fitted, self.columns)
 
         self._begin(rng_key, args, kwargs, tuple(extra_fields), init_params, judged)
         assert self.stopped is not None

@@ -108,24 +108,24 @@ class StopReason(NamedTuple):
 
 
 class UntilKnown:
-    """Stops a run when Monte Carlo errors of predictions at `at` are within the tolerance `until`."""
+    """Stops a run when Monte Carlo errors of predictions of `test_data` are within the tolerance `until`."""
 
     def __init__(
         self,
         kernel: MCMCKernel,
         until: Tolerance | None,
-        at: tuple[PyTree, ArrayLike | None] | None,
+        test_data: tuple[PyTree, ArrayLike | None] | None,
         max_minutes: float | None,
         fitted: PyTree | None = None,
         columns: Columns = (),
     ) -> None:
         self.tolerance = check_until(until, max_minutes)
         self.max_seconds = None if max_minutes is None else 60.0 * max_minutes
-        self.at = _checked_at(kernel.model, at, columns)
+        self.at = _checked_test_data(kernel.model, test_data, columns)
         x, y = self.at
         # A ready model has not learned its units yet, and its targets stay as they are.
         self._y = None if y is None else as_observed("run_until", None, kernel.model, x, y, None)
-        check_row_shapes("run_until", "x of at", about_inputs(fitted), x)
+        check_row_shapes("run_until", "x of test_data", about_inputs(fitted), x)
         self._predictor = Predictor(kernel.model, x, fitted=fitted)
         self._sample_field = kernel.sample_field
         self._limits = limits_of(kernel)
@@ -289,26 +289,27 @@ def check_until(until: object, max_minutes: object) -> Tolerance:
     return checked_tolerance("run_until: until", until)
 
 
-def _checked_at(model: Callable, at: Any, columns: Columns) -> tuple[Any, Any]:
+def _checked_test_data(model: Callable, test_data: Any, columns: Columns) -> tuple[Any, Any]:
     """Check the inputs and targets at which a run is judged; returned on the host."""
-    if at is None:
+    if test_data is None:
         raise ValueError(
-            "run_until: at is missing. Give the inputs and targets at which predictions are to be "
-            "known: `at=(x_test, y_test)`, or `at=(x_test, None)`."
+            "run_until: test_data is missing. Give the inputs and targets at which predictions are to be "
+            "known: `test_data=(x_test, y_test)`, or `test_data=(x_test, None)`."
         )
-    if not isinstance(at, (tuple, list)) or len(at) != 2:
+    if not isinstance(test_data, (tuple, list)) or len(test_data) != 2:
+        size = f" of {len(test_data)}" if isinstance(test_data, (tuple, list)) else ""
         raise TypeError(
-            f"run_until: at must be a pair of inputs and targets, got {type(at).__name__}"
-            f"{f' of {len(at)}' if isinstance(at, (tuple, list)) else ''}. Write `at=(x_test, y_test)`, "
-            "or `at=(x_test, None)`."
+            f"run_until: test_data must be a pair of inputs and targets, got "
+            f"{type(test_data).__name__}{size}. Write "
+            "`test_data=(x_test, y_test)`, or `test_data=(x_test, None)`."
         )
-    check_columns("run_until", "x of at", columns, at[0])
-    (x, y), _ = as_arrays(model, (at[0], at[1]), {})
+    check_columns("run_until", "x of test_data", columns, test_data[0])
+    (x, y), _ = as_arrays(model, (test_data[0], test_data[1]), {})
     rows = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves((x, y))}
     if len(rows) != 1 or rows & {0}:
         raise ValueError(
-            f"run_until: x and y of at must hold arrays with the same positive number of rows, got "
-            f"{sorted(rows)}. Give a target for every input, or `at=(x_test, None)`."
+            f"run_until: x and y of test_data must hold arrays with the same positive number of rows, got "
+            f"{sorted(rows)}. Give a target for every input, or `test_data=(x_test, None)`."
         )
     return jax.tree.map(np.asarray, x), None if y is None else np.asarray(y)
 

@@ -95,8 +95,8 @@ def test_other_columns_are_refused_by_predict(change, fitted, table):
 def test_other_columns_are_refused_where_a_run_is_judged(table, target):
     other = CHANGES["another order"](table)
     mcmc = bnn.MCMC(NUTS(own), num_warmup=2, num_samples=4, progress_bar=False)
-    with pytest.raises(ValueError, match=r"run_until: x of at has 'income' where"):
-        mcmc.run_until(key(), table, target, at=(other, target))
+    with pytest.raises(ValueError, match=r"run_until: x of test_data has 'income' where"):
+        mcmc.run_until(key(), table, target, test_data=(other, target))
     with pytest.raises(ValueError, match=r"diagnose: x has 'income' where"):
         bnn.diagnose(sampled(own, table, target), other)
 
@@ -201,8 +201,10 @@ def test_the_columns_go_with_draws_on_disk(table, target, tmp_path):
 def test_rows_at_which_a_run_is_judged_have_its_columns(table, target):
     mcmc = bnn.MCMC(NUTS(own), num_warmup=2, num_samples=4, progress_bar=False)
     x = table.to_numpy()
-    with pytest.raises(ValueError, match=r"run_until: x of at has 2 columns, and the fit had 3"):
-        mcmc.run_until(key(), x, target, at=(x[:, :2], target))
+    with pytest.raises(
+        ValueError, match=r"run_until: x of test_data has 2 columns, and the fit had 3"
+    ):
+        mcmc.run_until(key(), x, target, test_data=(x[:, :2], target))
 
 
 def test_what_is_compared_of_other_inputs():

@@ -118,7 +118,7 @@ def test_a_comparison_and_a_stopping_rule_use_what_is_observed():
             num_chains=2,
             progress_bar=False,
         )
-        mcmc.run_until(KEY, X, t, at=(X, t), until=loose)
+        mcmc.run_until(KEY, X, t, test_data=(X, t), until=loose)
         scored.append(mcmc.stopped.looks[-1].report.monte_carlo_error.log_score)
     assert scored[0] == pytest.approx(scored[1], rel=1e-2)
 

@@ -67,7 +67,7 @@ def sampler(folder=None, **options):
 
 
 def until(mcmc, **options):
-    rule = {"at": (X, None), "until": FOUR_LOOKS} | options
+    rule = {"test_data": (X, None), "until": FOUR_LOOKS} | options
     return mcmc.run_until(jax.random.key(1), X, Y, **rule)
 
 
@@ -340,11 +340,15 @@ def test_what_was_dropped_stays_out_of_a_store(tmp_path, monkeypatch):
         ({"max_minutes": float("nan")}, ValueError, "max_minutes must be positive and finite, got"),
         ({"max_minutes": "3"}, TypeError, "max_minutes must be a number, got max_minutes='3'"),
         ({"until": 0.01}, TypeError, "until must be a bnn.Tolerance, got 0.01. Write"),
-        ({"at": None}, ValueError, "at is missing. Give the inputs and targets"),
-        ({"at": X}, TypeError, "at must be a pair of inputs and targets, got ndarray"),
-        ({"at": (X, Y, Y)}, TypeError, "at must be a pair of inputs and targets, got tuple of 3"),
-        ({"at": (X, Y[:-1])}, ValueError, r"the same positive number of rows, got \[5, 6\]"),
-        ({"at": (X[:0], Y[:0])}, ValueError, r"the same positive number of rows, got \[0\]"),
+        ({"test_data": None}, ValueError, "test_data is missing. Give the inputs and targets"),
+        (
+            {"test_data": X},
+            TypeError,
+            "test_data must be a pair of inputs and targets, got ndarray",
+        ),
+        ({"test_data": (X, Y, Y)}, TypeError, "a pair of inputs and targets, got tuple of 3"),
+        ({"test_data": (X, Y[:-1])}, ValueError, r"the same positive number of rows, got \[5, 6\]"),
+        ({"test_data": (X[:0], Y[:0])}, ValueError, r"the same positive number of rows, got \[0\]"),
         ({"extra_fields": ("~z.weights",)}, ValueError, "predict: the sites"),
     ],
 )
@@ -372,7 +376,7 @@ def test_runs_that_cannot_be_predicted_are_refused():
         HMC(potential_fn=lambda z: z**2), num_warmup=1, num_samples=1, progress_bar=False
     )
     with pytest.raises(ValueError, match="run_until: predictions need a kernel over a model"):
-        over_potential.run_until(jax.random.key(0), at=(X, Y))
+        over_potential.run_until(jax.random.key(0), test_data=(X, Y))
 
 
 # -- the parts -------------------------------------------------------------------------------

@@ -127,8 +127,9 @@ def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
         return values
     if isinstance(values, OnHost):
         raise TypeError(
-            f"{owner}: {label} is {values!r}, data on the host, whose means would need a pass over "
-            "the file. Standardise them in the file, and use a model of your own."
+            f"{owner}: {label} is {values!r}, data on the host, and is needed as an array. Read it, "
+            f"`{label}[:]`. To fit a ready model a minibatch at a time, standardise in the file and use "
+            "a model of your own."
         )
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise TypeError(

@@ -116,6 +116,13 @@ class OnHost:
             "statistics of all data (`regression`, `classification`) must be so in the file."
         )
 
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Rows by a slice or by number, in the type of the device."""
+        return self.read(np.arange(len(self))[rows])
+
     def stand_in(self) -> jax.Array:
         """A placeholder to trace a model with: NaN in the shape and type of the data, without memory."""
         missing = jnp.nan if jnp.issubdtype(self.dtype, jnp.floating) else 0

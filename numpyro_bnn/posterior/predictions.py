@@ -14,6 +14,7 @@ from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import LastUsed, Program
 from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost, is_by_row, prepared
+from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished, run_of
@@ -252,7 +253,8 @@ def _some_rows(given: list[Any], rows: np.ndarray | slice, size: int) -> list[An
     def of(leaf: Any) -> Any:
         if np.shape(leaf)[:1] != (size,):
             return leaf
-        return leaf.iloc[rows] if hasattr(leaf, "iloc") else np.asarray(leaf)[rows]
+        leaf = leaf if isinstance(leaf, OnHost) or hasattr(leaf, "iloc") else np.asarray(leaf)
+        return leaf.iloc[rows] if hasattr(leaf, "iloc") else leaf[rows]
 
     return jax.tree.map(of, given)
 
@@ -461,13 +463,13 @@ class Predictor:
         # Each draw has its own dropout masks, prior values of single rows, and effects of new groups.
         drawn_here = [n for n in latent if self.structure.sites[n].plates] or self._extended
         random = self.structure.takes_keys or drawn_here or measured_sites(self.structure)
-        arrays, static = Arguments.split(*self.arguments)
+        static = Arguments.split(*self._first_rows(self.batch_size)).static
         for drawn in blocks_of_draws(grouped):
             # Put on the device once for all blocks of rows.
             block = jax.device_put({name: value[:, drawn] for name, value in grouped.items()})
             for begin in range(0, self.size, self.batch_size):
                 rows = slice(begin, begin + self.batch_size)
-                part = self._rows(arrays, rows)
+                part = Arguments.split(*self._rows(self.arguments, rows)).arrays
                 own = None
                 if random:
                     own = keys_of_draws(lead, begin, first)[:, drawn]

@@ -96,6 +96,25 @@ def test_passes_over_all_rows_are_exact(files, monkeypatch):
         np.testing.assert_allclose(gradient[name], slope, rtol=1e-4, atol=1e-4)
 
 
+def test_predictions_read_their_rows_from_files(files):
+    """Also of a run over files, whose first rows `thin` predicts."""
+    mcmc = bnn.MCMC(
+        bnn.SGLD(model, step_size=1e-3, batch_size=10),
+        num_warmup=0,
+        num_samples=12,
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), *files, init_params={"w": jnp.full(FEATURES, 0.1)})
+    assert bnn.thin(mcmc, 4).num_draws == 4
+    expected, _ = bnn.average(bnn.predict(model, mcmc, X))
+    for options in ({}, {"batch_size": 10}):
+        found, _ = bnn.average(bnn.predict(model, mcmc, files[0], **options))
+        np.testing.assert_allclose(found, expected, **CLOSE)
+    parts, _ = bnn.predict(model, mcmc, files[0], batch_size=10, reduce=bnn.average)
+    np.testing.assert_allclose(parts, expected, **CLOSE)
+    assert bnn.diagnose(mcmc, files[0]).verdict == bnn.diagnose(mcmc, X).verdict
+
+
 def test_hmc_reads_chunks(files):
     fixed = {"trajectory_length": None, "adapt_step_size": False, "adapt_mass_matrix": False}
     kernel = HMC(model, step_size=0.01, num_steps=3, **fixed)

@@ -126,15 +126,18 @@ def rows(size, folder):
     mcmc = sampler(kernel, num_samples=10_000, num_chains=2)
     mcmc.run(jax.random.key(0), bnn.OnHost(x), bnn.OnHost(y), init_params=starts)
     yield "seconds of sampling", time.perf_counter() - begin
-    found = np.asarray(mcmc.get_samples()["weights"], np.float64)
+    weights = np.asarray(mcmc.get_samples()["weights"])
+    found = weights.astype(np.float64)
     yield "largest error of a mean, posterior sd", (np.abs(found.mean(0) - mean) / sd).max()
     yield "sd over exact sd", (found.std(0) / np.sqrt(np.diag(covariance))).mean()
     yield "peak memory, MiB", peak()
-    small, begin = bnn.thin(mcmc, 50), time.perf_counter()
-    average, _ = bnn.predict(None, small, x, batch_size=100_000, reduce=bnn.average)
+    some_draws, begin = {"weights": weights[::400]}, time.perf_counter()
+    average, _ = bnn.predict(
+        model, some_draws, bnn.OnHost(x), batch_size=100_000, reduce=bnn.average
+    )
     yield "seconds of predicting all rows, 50 draws", time.perf_counter() - begin
     some = np.linspace(0, size - 1, 1000).astype(int)
-    alone, _ = bnn.average(bnn.predict(None, small, x[some]))
+    alone, _ = bnn.average(bnn.predict(model, some_draws, x[some]))
     yield (
         "largest difference from predictions of these rows alone",
         np.abs(average[some] - alone).max(),
@@ -153,7 +156,7 @@ def chains(size, folder):
     yield "seconds of sampling", time.perf_counter() - begin
     yield "peak memory, MiB", peak()
     found = np.asarray(mcmc.get_samples(group_by_chain=True)["weights"], np.float64)
-    mean, covariance = exact(x, y)
+    mean, _ = exact(x, y)
     by_chain = found.mean(1)
     error = np.abs(by_chain.mean(0) - mean) / (by_chain.std(0) / np.sqrt(size))
     yield "largest error of a mean, Monte Carlo errors", error.max()

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import lax
 from numpyro.infer import SVI, Trace_ELBO, init_to_value
@@ -27,7 +26,7 @@ from numpyro.infer.autoguide import (
 )
 from tqdm.auto import tqdm
 
-from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn._checks import check_key, check_positive, check_whole
 from numpyro_bnn.approximations.member_optimizer import (
     MemberOptimizer,
     check_keywords,
@@ -128,8 +127,7 @@ def mean_field(
     num_steps = check_whole("mean_field", "num_steps", num_steps)
     num_particles = check_whole("mean_field", "num_particles", num_particles)
     checkpoint_every = check_whole("mean_field", "checkpoint_every", checkpoint_every)
-    if not (isinstance(init_scale, (int, float)) and 0 < init_scale < np.inf):
-        raise ValueError(f"mean_field: init_scale must be a positive number, got {init_scale!r}.")
+    check_positive("mean_field", init_scale=init_scale)
     check_key("mean_field", key)
     if optimizer is None:
         optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, num_steps))

@@ -228,10 +228,6 @@ def _check(scalars: dict[str, np.ndarray], reference: Reference) -> None:
             raise ValueError(
                 f"references.grade: {reference.name} has no log scale {name!r}; it has {list(known)}."
             )
-        if name != FUNCTIONS and value.ndim != 2:
-            raise ValueError(
-                f"references.grade: {name!r} must have the shape (chain, draw), got {value.shape}."
-            )
         if not np.isfinite(value).all():
             raise ValueError(
                 f"references.grade: {name!r} has {np.sum(~np.isfinite(value))} values that are not finite. "

@@ -9,7 +9,7 @@ choose ingredients.
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
 from numpyro.util import identity, is_prng_key
 
+from numpyro_bnn._calls import show_options, with_descriptions
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
@@ -37,7 +38,6 @@ from numpyro_bnn.samplers.sgmcmc.checks import (
     check_fit,
     check_friction,
     check_gradient_noise,
-    check_kinds,
     check_noise_in_warmup,
     check_numbers,
     check_step_size,
@@ -66,6 +66,21 @@ from numpyro_bnn.samplers.sgmcmc.tuning import (
 
 Model = Callable | None
 StepSize = float | Schedule | Literal["auto"]
+
+
+class Options(TypedDict, total=False):
+    """Ingredients that every named sampler takes; :class:`SGMCMC` describes them."""
+
+    temperature: float | Schedule
+    plate: str | None
+
+
+class MomentumOptions(Options, total=False):
+    """Those of samplers with momenta that may take minibatches."""
+
+    batch_size: int | None
+    gradient: Estimator | None
+    resample_momentum: int | MomentumRefresh | None
 
 
 class SGMCMC(MCMCKernel):
@@ -139,7 +154,6 @@ class SGMCMC(MCMCKernel):
             gradient = gradients.minibatch(check_whole(name, "batch_size", batch_size), order)
         gradient = gradients.full() if gradient is None else gradient
         preconditioner = preconditioners.identity() if preconditioner is None else preconditioner
-        check_kinds(name, gradient, preconditioner)
         check_target(name, model, potential_fn, batch_size, gradient)
         check_step_size(name, step_size)
         check_friction(name, friction, dynamics)
@@ -176,6 +190,14 @@ class SGMCMC(MCMCKernel):
         self._is_changed = False
         # Without this attribute NumPyro initialises a kernel again in every run.
         self._sample_fn = self.sample
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Show and describe the ingredients that a named sampler passes on by ``**options``."""
+        super().__init_subclass__(**kwargs)
+        options = vars(cls).get("__init__", cls).__annotations__.get("options")
+        if options is not None:
+            show_options(cls.__init__, SGMCMC, options.__args__[0].__annotations__)
+            cls.__doc__ = with_descriptions(cls, SGMCMC)
 
     def __repr__(self) -> str:
         over = self._potential_fn if self._model is None else self._model

@@ -138,7 +138,11 @@ def mean_field(
     fit = _Programs(model, member_optimizer, batch_size)
     start = fit.start(key_start, init_params)
     fit.guide = guide_for(guide, model, fit.on_rows, start, init_scale, init_params is not None)
-    refuse_minibatches(fit.guide, batch_size)
+    if batch_size is not None and isinstance(fit.guide, _ALL_ROWS):
+        raise ValueError(
+            f"mean_field: {type(fit.guide).__name__} evaluates the model on the rows that it was set up "
+            f"with, and batch_size={batch_size} would set it up with one minibatch. Leave batch_size out."
+        )
     svi = fit.svi = SVI(fit.on_rows, fit.guide, optimizer, Trace_ELBO(num_particles))
     all_rows = Rows(member_optimizer.whole, member_optimizer.plate, member_optimizer.size)
     batches = member_optimizer.estimator.init(all_rows, {}, key_rows)
@@ -309,15 +313,6 @@ def guide_for(
     if is_told or own is None or guide.init_loc_fn is own.default:
         guide.init_loc_fn = begin
     return guide
-
-
-def refuse_minibatches(guide: AutoGuide, batch_size: int | None) -> None:
-    """Refuse minibatches for a guide that evaluates the model on the rows it was set up with."""
-    if batch_size is not None and isinstance(guide, _ALL_ROWS):
-        raise ValueError(
-            f"mean_field: {type(guide).__name__} evaluates the model on the rows that it was set up with, "
-            f"and batch_size={batch_size} would set it up with one minibatch. Leave batch_size out."
-        )
 
 
 def sampled(

@@ -109,6 +109,12 @@ def probabilities(name: str, predictions: Scored) -> np.ndarray:
             f"of class 1 pass np.stack([1 - p, p], axis=-1)."
         )
     _no_nan(name, "probabilities", probs)
+    lowest = float(probs.min())
+    if lowest < -SUM_TOLERANCE:
+        raise ValueError(
+            f"scores.{name}: probabilities must not be negative, got {lowest:.6g}. If these are "
+            f"logits, apply a softmax over the last axis first."
+        )
     total = probs.sum(axis=-1, dtype=np.float64)
     worst = float(total.flat[np.argmax(np.abs(total - 1.0))])
     if abs(worst - 1.0) > SUM_TOLERANCE:
@@ -245,6 +251,12 @@ def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
         y = as_array(f"scores.{name}", "y", y)
         _warn_of_suspects(log_prob)
         log_prob = np.asarray(log_prob.log_prob(y))
+        if log_prob.ndim != 3 or log_prob.shape[-1] != len(y):
+            raise ValueError(
+                f"scores.{name}: the predictions gave log densities of shape {log_prob.shape} "
+                f"for a target of shape {np.shape(y)}, expected (chain, draw, {len(y)}). Give y "
+                f"the shape that the model's observed site has."
+            )
     array = values_of(name, log_prob, "log_prob")
     _no_nan(name, "log densities", array, allow=-np.inf)
     return array.reshape(-1, array.shape[-1])

@@ -156,11 +156,6 @@ def check_target(
             f"{owner}: batch_size={batch_size}, but gradient={gradient} has "
             f"batch_size={gradient.batch_size}. Give the size to the estimator only."
         )
-    if potential_fn is not None and gradient.needs_rows:
-        raise ValueError(
-            f"{owner}: gradient={gradient} takes rows of the data, but potential_fn is a function of "
-            "the position alone. Give a model instead."
-        )
 
 
 def check_fit(

@@ -424,14 +424,7 @@ class SGMCMC(MCMCKernel):
         return lambda z: {name: transforms[name](value) for name, value in z.items()}
 
     def wrap_model(self, wrapper: Callable) -> "SGMCMC":
-        """This kernel with `wrapper` applied to its model.
-
-        :raises ValueError: for a kernel over `potential_fn`.
-        """
-        if self._model is None:
-            raise ValueError(
-                f"{type(self).__name__}: a kernel over potential_fn has no model to wrap."
-            )
+        """This kernel with `wrapper` applied to its model."""
         # Other blocks of Gibbs change the potential between the steps of this one.
         kernel = self.as_part() if wrapper is conditioned_on_others else copy.copy(self)
         kernel._model = wrapper(self._model)

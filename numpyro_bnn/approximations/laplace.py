@@ -94,7 +94,7 @@ def laplace(
         raise ValueError(f"laplace: unknown covariance={covariance!r}. Take 'auto' if in doubt.")
     rank = _RANK if rank is None else check_whole("laplace", "rank", rank)
     check_key("laplace", key)
-    options, kwargs = TrainingOptions.taken(laplace, model, kwargs)
+    options, kwargs = TrainingOptions.taken("laplace", kwargs)
     member_optimizer = MemberOptimizer("laplace", model, args, kwargs, options.batch_size)
     known = _known_sites(subset, member_optimizer.whole)
     key_fit, key_noise, key_precisions = jax.random.split(key, 3)

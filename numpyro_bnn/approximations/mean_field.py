@@ -27,11 +27,7 @@ from numpyro.infer.autoguide import (
 from tqdm.auto import tqdm
 
 from numpyro_bnn._checks import check_key, check_positive, check_whole
-from numpyro_bnn.approximations.member_optimizer import (
-    MemberOptimizer,
-    check_keywords,
-    keyword_options,
-)
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.data.columns import about_call
@@ -122,7 +118,6 @@ def mean_field(
     >>> from numpyro.infer.autoguide import AutoMultivariateNormal
     >>> draws = bnn.mean_field(model, key, x, y, guide=AutoMultivariateNormal)      # doctest: +SKIP
     """
-    check_keywords("mean_field", keyword_options(mean_field), model, kwargs)
     num_samples = check_whole("mean_field", "num_samples", num_samples)
     num_steps = check_whole("mean_field", "num_steps", num_steps)
     num_particles = check_whole("mean_field", "num_particles", num_particles)
@@ -319,5 +314,4 @@ def sampled(
     guide: AutoGuide, key: jax.Array, params: Mapping[str, Any], *args: Any
 ) -> dict[str, jax.Array]:
     """Constrained values of the latent sites, drawn from a fitted guide."""
-    drawn: dict[str, jax.Array] = guide.sample_posterior(key, dict(params), *args)
-    return drawn
+    return guide.sample_posterior(key, dict(params), *args)

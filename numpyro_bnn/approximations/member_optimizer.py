@@ -10,8 +10,7 @@ that end far above the best are named.
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,7 +34,7 @@ from numpyro_bnn.approximations.stopping import (
     row_numbers,
     rows_by_member,
 )
-from numpyro_bnn.data.arguments import innermost, prepared
+from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import Draws
@@ -82,19 +81,15 @@ class TrainingOptions(NamedTuple):
 
     @classmethod
     def taken(
-        cls, function: Callable, model: Callable, kwargs: Mapping[str, Any]
+        cls, owner: str, kwargs: Mapping[str, Any]
     ) -> tuple["TrainingOptions", dict[str, Any]]:
         """Checked options among the keywords of a function, and the other keywords, which go to the model."""
         own = {name: value for name, value in kwargs.items() if name in cls._fields}
         others = {name: value for name, value in kwargs.items() if name not in own}
-        return cls(**own).checked(function, model, others), others
+        return cls(**own).checked(owner), others
 
-    def checked(
-        self, function: Callable, model: Callable, kwargs: Mapping[str, object]
-    ) -> "TrainingOptions":
+    def checked(self, owner: str) -> "TrainingOptions":
         """Check these options, and convert numbers to Python's own integers."""
-        owner = function.__name__
-        check_keywords(owner, keyword_options(function), model, kwargs)
         return self._replace(
             num_steps=check_whole(owner, "num_steps", self.num_steps, least=0),
             patience=check_whole(owner, "patience", self.patience),
@@ -429,39 +424,3 @@ def keep_finite(
         stacklevel=3,
     )
     return np.flatnonzero(finite), left_out
-
-
-def check_keywords(
-    owner: str, options: Iterable[str], model: Callable, given: Mapping[str, object]
-) -> None:
-    """Refuse keywords that the model does not take; a model with ``**kwargs`` takes any."""
-    takes = _keywords_of(model)
-    unknown = [] if takes is None else [name for name in given if name not in takes]
-    if takes is None or not unknown:
-        return
-    options = [name for name in options if name not in takes]
-    close = {name: get_close_matches(name, [*options, *takes], 1) for name in unknown}
-    meant = ", ".join(f"{name} → {found[0]}" for name, found in close.items() if found)
-    raise TypeError(
-        f"{owner}: unknown keyword{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}. "
-        f"{f'Did you mean {meant}? ' if meant else ''}"
-        f"The options of {owner} are {', '.join(options)}; other keywords go to the model, which "
-        f"takes {', '.join(takes) if takes else 'none'}."
-    )
-
-
-def keyword_options(function: Callable) -> list[str]:
-    """The names that a function takes by keyword only."""
-    parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-
-
-def _keywords_of(model: Callable) -> list[str] | None:
-    """Arguments that a model takes by name; None where it takes any, or does not say."""
-    try:
-        parameters = inspect.signature(innermost(model)).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
-    return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

@@ -87,7 +87,7 @@ def map_estimate(
     ((1, 1), 1.5)
     """
     num_starts = check_whole("map_estimate", "num_starts", num_starts)
-    options, kwargs = TrainingOptions.taken(map_estimate, model, kwargs)
+    options, kwargs = TrainingOptions.taken("map_estimate", kwargs)
     member_optimizer = MemberOptimizer("map_estimate", model, args, kwargs, options.batch_size)
     z, energy, found = fit_modes(member_optimizer, key, num_starts, options)
     finite = np.isfinite(energy)
@@ -129,7 +129,7 @@ def deep_ensemble(
     :raises ValueError: if a number is out of range or no member stays finite.
     """
     num_members = check_whole("deep_ensemble", "num_members", num_members)
-    options, kwargs = TrainingOptions.taken(deep_ensemble, model, kwargs)
+    options, kwargs = TrainingOptions.taken("deep_ensemble", kwargs)
     member_optimizer = MemberOptimizer("deep_ensemble", model, args, kwargs, options.batch_size)
     z, energy = member_optimizer.fit(key, num_members, options)
     member_optimizer.name_far(energy, options)
@@ -177,7 +177,7 @@ def randomized_map(
     """
     num_members = check_whole("randomized_map", "num_members", num_members)
     check_key("randomized_map", key)
-    options, kwargs = TrainingOptions.taken(randomized_map, model, kwargs)
+    options, kwargs = TrainingOptions.taken("randomized_map", kwargs)
     member_optimizer = MemberOptimizer("randomized_map", model, args, kwargs, options.batch_size)
     known, counts = known_noise(member_optimizer.whole.centered)
     inputs = inputs_of_call(model, member_optimizer.args, member_optimizer.kwargs)

@@ -77,7 +77,7 @@ def constant_sgd(
     """
     num_samples = check_whole("constant_sgd", "num_samples", num_samples)
     kwargs["batch_size"] = check_whole("constant_sgd", "batch_size", batch_size)
-    options, kwargs = TrainingOptions.taken(constant_sgd, model, kwargs)
+    options, kwargs = TrainingOptions.taken("constant_sgd", kwargs)
     plan = _Plan(num_members, num_samples, num_warmup, thinning, rate)
     keys, member_optimizer, iterates, rates = _iterate(
         "constant_sgd", model, key, args, kwargs, plan.checked("constant_sgd"), options
@@ -134,7 +134,7 @@ def swag(
     num_snapshots = check_whole("swag", "num_snapshots", num_snapshots, least=2)
     rank = check_whole("swag", "rank", rank, least=2)
     kwargs["batch_size"] = check_whole("swag", "batch_size", batch_size)
-    options, kwargs = TrainingOptions.taken(swag, model, kwargs)
+    options, kwargs = TrainingOptions.taken("swag", kwargs)
     plan = _Plan(num_members, num_snapshots, num_warmup, thinning, rate)
     keys, member_optimizer, iterates, rates = _iterate(
         "swag", model, key, args, kwargs, plan.checked("swag"), options

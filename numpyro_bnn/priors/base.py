@@ -85,11 +85,6 @@ PriorLike: TypeAlias = Prior | dist.Distribution | Callable
 
 def fit_distribution(distribution: Any, path: str, shape: Shape) -> dist.Distribution:
     """Expand a distribution over the reals to one parameter and make all its axes event axes."""
-    if not isinstance(distribution, dist.Distribution):
-        raise TypeError(
-            f"The prior for '{path}' returned {distribution!r}, expected a NumPyro Distribution. "
-            "Return for example `dist.Normal(0., 1.)`."
-        )
     support = distribution.support
     while isinstance(support, constraints.independent):
         support = support.base_constraint

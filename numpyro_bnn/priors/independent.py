@@ -305,5 +305,4 @@ def _order_of(shapes: Shapes, pattern: str) -> CallOrder:
             f"ByPath: the pattern {pattern!r} goes by the order in which layers are called, which needs "
             "an example input. Give it after the prior: `random_module(name, module, prior, x[:1])`."
         )
-    order: CallOrder = find()
-    return order
+    return find()

@@ -230,11 +230,6 @@ def nested_rhat(x: ArrayLike, superchains: int | ArrayLike, *, method: str = "ra
             f"diagnostics.nested_rhat: method must be 'identity' or 'rank', got {method!r}. Use "
             f"'identity' for very short chains."
         )
-    if method == "rank" and x.shape[1] < 4:
-        raise ValueError(
-            f"diagnostics.nested_rhat: method='rank' halves the chains and needs 4 draws, got "
-            f"{x.shape[1]}. Use method='identity'."
-        )
 
     def block_nested(block: np.ndarray) -> list[np.ndarray]:
         if method == "identity":

@@ -68,6 +68,11 @@ Model = Callable | None
 StepSize = float | Schedule | Literal["auto"]
 
 
+# Ingredients that the text of a kernel shows.
+_SHOWN = ["dynamics", "step_size", "temperature", "gradient", "preconditioner", "friction"]
+_SHOWN += ["metropolis", "resample_momentum", "tuning"]
+
+
 class Options(TypedDict, total=False):
     """Ingredients that every named sampler takes; :class:`SGMCMC` describes them."""
 
@@ -201,19 +206,10 @@ class SGMCMC(MCMCKernel):
 
     def __repr__(self) -> str:
         over = self._potential_fn if self._model is None else self._model
-        settings: dict[str, Any] = {
-            "dynamics": self.dynamics,
-            "step_size": "auto" if self._auto else self.step_size,
-            "temperature": self.temperature,
-            "gradient": self.gradient,
-            "preconditioner": self.preconditioner,
-            "friction": self.friction,
-            "gradient_noise": "auto" if isinstance(self.gradient_noise, str) else None,
-            "metropolis": self.metropolis,
-            "resample_momentum": self.resample_momentum,
-            "tuning": self.tuning,
-            "plate": self._plate,
-        }
+        noise = "auto" if isinstance(self.gradient_noise, str) else None
+        settings: dict[str, Any] = {name: getattr(self, name) for name in _SHOWN}
+        settings |= {"gradient_noise": noise, "plate": self._plate}
+        settings |= {"step_size": "auto"} if self._auto else {}
         given = {name: value for name, value in settings.items() if value is not None}
         return call_of(type(self).__name__, given, (over,))
 

@@ -2,7 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 _Given = ParamSpec("_Given")
@@ -42,6 +43,30 @@ def all_or_nothing(
         return self if result is fresh else result
 
     return whole
+
+
+def show_options(function: Any, source: Callable, names: Iterable[str]) -> None:
+    """Show in the signature of a function which options of another it takes by ``**``."""
+    own, taken = inspect.signature(function), inspect.signature(source).parameters
+    first = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    shown = [taken[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in names]
+    last = [p for p in own.parameters.values() if p.name == "kwargs"]
+    function.__signature__ = own.replace(parameters=[*first, *shown, *last])
+
+
+def with_descriptions(function: Any, source: Callable) -> str:
+    """The docstring of a function, with parameters that it does not describe as another one does."""
+    described = re.finditer(r"^:param (\w+): .*(?:\n    .*)*", inspect.getdoc(source) or "", re.M)
+    known = {found[1]: found[0] for found in described}
+    text = inspect.getdoc(function) or ""
+    names = [
+        name for name in inspect.signature(function).parameters if f":param {name}:" not in text
+    ]
+    more = "".join(f"{known[name]}\n" for name in names if name in known)
+    parts = re.split(
+        r"^(?=:param kwargs:|:return:|:raises|Source:)", f"{text}\n", maxsplit=1, flags=re.M
+    )
+    return "".join([parts[0], more, *parts[1:]])
 
 
 def result_or_error(call: Callable[[], _Made]) -> _Made | Exception:

@@ -1,6 +1,5 @@
 """Checks of arguments that files of several layers share."""
 
-import math
 import operator
 from typing import Any
 
@@ -10,11 +9,14 @@ import numpy as np
 
 
 def check_positive(owner: str, **numbers: object) -> None:
-    """Refuse values that are not positive finite numbers."""
+    """Refuse values that are not positive finite numbers, or arrays of them; traced ones are not checked."""
     for label, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        if isinstance(value, jax.core.Tracer):
+            continue
+        array = np.asarray(value)
+        if array.dtype.kind not in "iuf":
             raise TypeError(f"{owner}: {label} must be a number, got {label}={value!r}.")
-        if not (value > 0 and math.isfinite(value)):
+        if not (array > 0).all() or not np.isfinite(array).all():
             raise ValueError(f"{owner}: {label} must be positive and finite, got {label}={value}.")
 
 

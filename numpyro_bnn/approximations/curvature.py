@@ -108,12 +108,8 @@ def products(
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
     """Values of the sites as one vector, and the product of the curvature with a vector like it."""
     at, unravel = ravel_pytree({name: z[name] for name in sites})
-
-    def moved(v: jax.Array) -> Values:
-        return z | unravel(v)
-
     if kind == "hessian":
-        slope = jax.grad(lambda v: marginal(moved(v)))
+        slope = jax.grad(lambda v: marginal(z | unravel(v)))
         return at, lambda v: jax.jvp(slope, (at,), (v,))[1]
     at, of_data, of_prior = gauss_newton_parts(marginal, z, sites)
     return at, lambda v: of_data(v) + of_prior(v)
@@ -124,27 +120,21 @@ def gauss_newton_parts(
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
     """Values of the sites as one vector, and products with Σ JᵀFJ of the data and ∇²(-log prior)."""
     at, unravel = ravel_pytree({name: z[name] for name in sites})
-
-    def moved(v: jax.Array) -> Values:
-        return z | unravel(v)
-
-    _check_values(marginal, lambda v: _sites(marginal, moved(v)), at)
+    _check_values(marginal, lambda v: _sites(marginal, z | unravel(v)), at)
     groups = {n: marginal.with_precisions(z)[n] for n in marginal.groups}
-    prior_slope = jax.grad(lambda v: marginal.prior_energy(moved(v), groups))
+    prior_slope = jax.grad(lambda v: marginal.prior_energy(z | unravel(v), groups))
 
     def standardized(v: jax.Array) -> list[jax.Array]:
-        return _standardized(marginal, moved(v))
+        return _standardized(marginal, z | unravel(v))
 
     _, pull = jax.vjp(standardized, at)
 
     def of_data(v: jax.Array) -> jax.Array:
         along = jax.jvp(standardized, (at,), (v,))[1]
-        product: jax.Array = pull(along)[0]
-        return product
+        return pull(along)[0]
 
     def of_prior(v: jax.Array) -> jax.Array:
-        product: jax.Array = jax.jvp(prior_slope, (at,), (v,))[1]
-        return product
+        return jax.jvp(prior_slope, (at,), (v,))[1]
 
     return at, of_data, of_prior
 

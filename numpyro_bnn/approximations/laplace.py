@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.flatten_util import ravel_pytree
 from numpyro.handlers import seed, substitute, trace
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
@@ -26,6 +25,7 @@ from numpyro_bnn.approximations.member_optimizer import (
     TrainingOptions,
     finite_members,
     keep_finite,
+    trains,
 )
 from numpyro_bnn.models.random_module import linearize, outputs
 from numpyro_bnn.posterior.draws import Draws
@@ -38,6 +38,7 @@ _MOST_FULL = 5000
 _RANK = 100
 
 
+@trains
 def laplace(
     model: Callable,
     key: jax.Array,
@@ -48,15 +49,7 @@ def laplace(
     rank: int | None = None,
     linearized: bool = False,
     mode: Draws | None = None,
-    optimizer: optax.GradientTransformation | None = None,
-    num_steps: int = 5000,
-    batch_size: int | None = None,
-    tolerance: float = 1e-3,
-    validation: tuple | None = None,
-    patience: int = 5,
-    init_params: Values | None = None,
-    progress_bar: bool = True,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> Draws:
     """Draws from N(w*, H⁻¹) at a mode w* of the posterior, in unconstrained coordinates.
 
@@ -86,18 +79,6 @@ def laplace(
         then ``linearize(model, mode)``. Samples of all weights of a deep network in the network
         itself often predict badly where the curvature is that of Gauss-Newton.
     :param mode: the result of :func:`numpyro_bnn.map_estimate`; found here where None.
-    :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
-        schedule; default Adam with step 0.01.
-    :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
-    :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
-    :param tolerance: stop when 100 steps lower the mean energy of no start by more than this
-        fraction, the noise of minibatches allowed for; 0 takes every step.
-    :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each start keeps the
-        parameters at which these have the highest likelihood, looked at every 10 steps.
-    :param patience: with held-out rows: stop when no start has improved in so many hundreds of steps.
-    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
-        same for every start; other sites begin at prior draws.
-    :param progress_bar: show the energy while it falls.
     :param kwargs: keyword arguments of the model.
     :return: one chain. ``info["newton_decrement"]`` is ½ gᵀG⁻¹g at the centre in the coordinates
         that are random: by how many nats a quadratic energy with the Gauss-Newton matrix G would
@@ -109,11 +90,11 @@ def laplace(
         value that depends on latent sites (``obs=y - f(x)``) under another one than Normal or StudentT.
     """
     num_samples = check_whole("laplace", "num_samples", num_samples)
-    _check_covariance(covariance, rank)
+    if covariance not in ("auto", "full", "diagonal", "low_rank"):
+        raise ValueError(f"laplace: unknown covariance={covariance!r}. Take 'auto' if in doubt.")
+    rank = _RANK if rank is None else check_whole("laplace", "rank", rank)
     check_key("laplace", key)
-    options = TrainingOptions(
-        optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
-    ).checked(laplace, model, kwargs)
+    options, kwargs = TrainingOptions.taken("laplace", kwargs)
     member_optimizer = MemberOptimizer("laplace", model, args, kwargs, options.batch_size)
     known = _known_sites(subset, member_optimizer.whole)
     key_fit, key_noise, key_precisions = jax.random.split(key, 3)
@@ -130,7 +111,7 @@ def laplace(
         covariance = "full" if flat.size <= _MOST_FULL else "diagonal"
     about: dict[str, Any] = {"covariance": covariance, "random": list(sites)}
     if covariance == "low_rank":
-        found = low_rank(member_optimizer, z, sites, _rank_of(rank, flat.size))
+        found = low_rank(member_optimizer, z, sites, min(rank, flat.size))
         about |= {"rank": found.information.size, "variance_factor": found.variance_factor}
         about["curvature"] = "gauss_newton"
         steps = found.steps(jax.random.normal(key_noise, (num_samples, flat.size)))
@@ -155,27 +136,6 @@ def laplace(
     return Draws(draws, linearize(draws.model, weights), draws.stats, draws.info)
 
 
-def _check_covariance(covariance: Any, rank: int | None) -> None:
-    kinds = ("auto", "full", "diagonal", "low_rank")
-    if covariance not in kinds:
-        raise ValueError(f"laplace: covariance must be one of {kinds}, got {covariance!r}.")
-    if rank is None:
-        return
-    check_whole("laplace", "rank", rank)
-    if covariance != "low_rank":
-        raise ValueError(
-            f"laplace: rank={rank} is of covariance='low_rank', and covariance={covariance!r}. Leave one out."
-        )
-
-
-def _rank_of(rank: int | None, size: int) -> int:
-    if rank is not None and rank > size:
-        raise ValueError(
-            f"laplace: rank={rank} is more than the {size} parameters that are random. Give at most that."
-        )
-    return min(_RANK, size) if rank is None else rank
-
-
 def _say_if_off(decrement: float) -> None:
     """Warn of a Gaussian around a point that is no mode."""
     if decrement > REACHED:
@@ -195,11 +155,6 @@ def _values_of(mode: Draws, marginal: Marginal) -> Values:
         raise ValueError(
             f"laplace: mode must be one draw, as `bnn.map_estimate` returns, got {mode!r}."
         )
-    missing = [name for name in marginal.centered.structure.latent if name not in mode]
-    if missing:
-        raise ValueError(
-            f"laplace: mode has no values of the sites {missing}. Give a mode of the same model."
-        )
     return marginal.reduce({n: mode[n][0, 0] for n in marginal.centered.structure.latent})
 
 
@@ -207,14 +162,7 @@ def _known_sites(subset: Any, marginal: Marginal) -> list[str]:
     """Names of the sites that are random; empty for the last layer, which is found at the mode."""
     if isinstance(subset, str) and subset in ("all", "last_layer"):
         return marginal.sites if subset == "all" else []
-    given = [subset] if isinstance(subset, str) else list(subset)
-    unknown = [name for name in given if name not in marginal.sites]
-    if unknown or not given:
-        raise ValueError(
-            f"laplace: subset must be 'all', 'last_layer' or names of sites, got {subset!r}; the "
-            f"sites are {marginal.sites}."
-        )
-    return given
+    return [subset] if isinstance(subset, str) else list(subset)
 
 
 def _last_layer(marginal: Marginal, z: Values) -> list[str]:

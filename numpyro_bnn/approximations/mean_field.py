@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import lax
 from numpyro.infer import SVI, Trace_ELBO, init_to_value
@@ -27,12 +26,8 @@ from numpyro.infer.autoguide import (
 )
 from tqdm.auto import tqdm
 
-from numpyro_bnn._checks import check_key, check_whole
-from numpyro_bnn.approximations.member_optimizer import (
-    MemberOptimizer,
-    check_keywords,
-    keyword_options,
-)
+from numpyro_bnn._checks import check_key, check_positive, check_whole
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.data.columns import about_call
@@ -123,13 +118,11 @@ def mean_field(
     >>> from numpyro.infer.autoguide import AutoMultivariateNormal
     >>> draws = bnn.mean_field(model, key, x, y, guide=AutoMultivariateNormal)      # doctest: +SKIP
     """
-    check_keywords("mean_field", keyword_options(mean_field), model, kwargs)
     num_samples = check_whole("mean_field", "num_samples", num_samples)
     num_steps = check_whole("mean_field", "num_steps", num_steps)
     num_particles = check_whole("mean_field", "num_particles", num_particles)
     checkpoint_every = check_whole("mean_field", "checkpoint_every", checkpoint_every)
-    if not (isinstance(init_scale, (int, float)) and 0 < init_scale < np.inf):
-        raise ValueError(f"mean_field: init_scale must be a positive number, got {init_scale!r}.")
+    check_positive("mean_field", init_scale=init_scale)
     check_key("mean_field", key)
     if optimizer is None:
         optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, num_steps))
@@ -140,7 +133,11 @@ def mean_field(
     fit = _Programs(model, member_optimizer, batch_size)
     start = fit.start(key_start, init_params)
     fit.guide = guide_for(guide, model, fit.on_rows, start, init_scale, init_params is not None)
-    refuse_minibatches(fit.guide, batch_size)
+    if batch_size is not None and isinstance(fit.guide, _ALL_ROWS):
+        raise ValueError(
+            f"mean_field: {type(fit.guide).__name__} evaluates the model on the rows that it was set up "
+            f"with, and batch_size={batch_size} would set it up with one minibatch. Leave batch_size out."
+        )
     svi = fit.svi = SVI(fit.on_rows, fit.guide, optimizer, Trace_ELBO(num_particles))
     all_rows = Rows(member_optimizer.whole, member_optimizer.plate, member_optimizer.size)
     batches = member_optimizer.estimator.init(all_rows, {}, key_rows)
@@ -313,18 +310,8 @@ def guide_for(
     return guide
 
 
-def refuse_minibatches(guide: AutoGuide, batch_size: int | None) -> None:
-    """Refuse minibatches for a guide that evaluates the model on the rows it was set up with."""
-    if batch_size is not None and isinstance(guide, _ALL_ROWS):
-        raise ValueError(
-            f"mean_field: {type(guide).__name__} evaluates the model on the rows that it was set up with, "
-            f"and batch_size={batch_size} would set it up with one minibatch. Leave batch_size out."
-        )
-
-
 def sampled(
     guide: AutoGuide, key: jax.Array, params: Mapping[str, Any], *args: Any
 ) -> dict[str, jax.Array]:
     """Constrained values of the latent sites, drawn from a fitted guide."""
-    drawn: dict[str, jax.Array] = guide.sample_posterior(key, dict(params), *args)
-    return drawn
+    return guide.sample_posterior(key, dict(params), *args)

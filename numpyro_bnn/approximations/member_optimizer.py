@@ -10,10 +10,9 @@ that end far above the best are named.
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ import numpy as np
 import optax
 from tqdm.auto import tqdm
 
+from numpyro_bnn._calls import show_options, with_descriptions
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.approximations.marginal_energy import Marginal
@@ -34,7 +34,7 @@ from numpyro_bnn.approximations.stopping import (
     row_numbers,
     rows_by_member,
 )
-from numpyro_bnn.data.arguments import innermost, prepared
+from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import Draws
@@ -48,12 +48,27 @@ from numpyro_bnn.potential.structure import explain_tracing, trace_and_check
 from numpyro_bnn.potential.targets import check_arguments
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
 
+_Trains = TypeVar("_Trains", bound=Callable)
 # Members that end far above others start again so often.
 _RESTARTS = 2
 
 
 class TrainingOptions(NamedTuple):
-    """How members are optimised: keywords of :func:`numpyro_bnn.map_estimate`, which describes them."""
+    """How members are optimised.
+
+    :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
+        schedule; default Adam with step 0.01.
+    :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
+    :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
+    :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
+        fraction, the noise of minibatches allowed for; 0 takes every step.
+    :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
+        parameters at which these have the highest likelihood, looked at every 10 steps.
+    :param patience: with held-out rows: stop when no member has improved in so many hundreds of steps.
+    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
+        same for every member; other sites begin at prior draws.
+    :param progress_bar: show the energy while it falls.
+    """
 
     optimizer: optax.GradientTransformation | None = None
     num_steps: int = 5000
@@ -64,32 +79,30 @@ class TrainingOptions(NamedTuple):
     init_params: dict[str, jax.Array] | None = None
     progress_bar: bool = True
 
-    def checked(
-        self, function: Callable, model: Callable, kwargs: Mapping[str, object]
-    ) -> "TrainingOptions":
+    @classmethod
+    def taken(
+        cls, owner: str, kwargs: Mapping[str, Any]
+    ) -> tuple["TrainingOptions", dict[str, Any]]:
+        """Checked options among the keywords of a function, and the other keywords, which go to the model."""
+        own = {name: value for name, value in kwargs.items() if name in cls._fields}
+        others = {name: value for name, value in kwargs.items() if name not in own}
+        return cls(**own).checked(owner), others
+
+    def checked(self, owner: str) -> "TrainingOptions":
         """Check these options, and convert numbers to Python's own integers."""
-        owner = function.__name__
-        check_keywords(owner, keyword_options(function), model, kwargs)
-        if self.validation is not None and not isinstance(self.validation, tuple | list):
-            raise TypeError(
-                f"{owner}: validation must be the arguments of the model on held-out rows, such "
-                f"as (x_val, y_val), got {type(self.validation).__name__}."
-            )
-        check_tolerance(owner, self.tolerance)
         return self._replace(
             num_steps=check_whole(owner, "num_steps", self.num_steps, least=0),
             patience=check_whole(owner, "patience", self.patience),
         )
 
 
-def check_tolerance(owner: str, tolerance: object) -> None:
-    """Refuse what is not a number."""
-    number = isinstance(tolerance, (int, float, np.number)) and not isinstance(tolerance, bool)
-    if not number or np.isnan(tolerance):
-        raise ValueError(
-            f"{owner}: tolerance must be a number, a fraction of the energy, or 0 to take every "
-            f"step, got {tolerance!r}."
-        )
+def trains(function: _Trains) -> _Trains:
+    """Show and describe the options of :class:`TrainingOptions` that a function takes by ``**kwargs``."""
+    own = inspect.signature(function).parameters
+    fields = [name for name in TrainingOptions._fields if name not in own]
+    show_options(function, TrainingOptions, fields)
+    function.__doc__ = with_descriptions(function, TrainingOptions)
+    return function
 
 
 class MemberOptimizer:
@@ -116,11 +129,6 @@ class MemberOptimizer:
         self.plate, self.size = ("", 0) if batch_size is None else self.whole.centered.data_plate()
         if batch_size is not None:
             batch_size = check_whole(owner, "batch_size", batch_size)
-        if batch_size is not None and batch_size > self.size:
-            raise ValueError(
-                f"{owner}: batch_size must be between 1 and the {self.size} rows of plate "
-                f"'{self.plate}', got {batch_size}."
-            )
         self.estimator = full() if batch_size is None else minibatch(batch_size, order)
         arguments = Arguments.split(args, kwargs)
         sites = frozenset(self.whole.centered.structure.data)
@@ -416,39 +424,3 @@ def keep_finite(
         stacklevel=3,
     )
     return np.flatnonzero(finite), left_out
-
-
-def check_keywords(
-    owner: str, options: Iterable[str], model: Callable, given: Mapping[str, object]
-) -> None:
-    """Refuse keywords that the model does not take; a model with ``**kwargs`` takes any."""
-    takes = _keywords_of(model)
-    unknown = [] if takes is None else [name for name in given if name not in takes]
-    if takes is None or not unknown:
-        return
-    options = [name for name in options if name not in takes]
-    close = {name: get_close_matches(name, [*options, *takes], 1) for name in unknown}
-    meant = ", ".join(f"{name} → {found[0]}" for name, found in close.items() if found)
-    raise TypeError(
-        f"{owner}: unknown keyword{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}. "
-        f"{f'Did you mean {meant}? ' if meant else ''}"
-        f"The options of {owner} are {', '.join(options)}; other keywords go to the model, which "
-        f"takes {', '.join(takes) if takes else 'none'}."
-    )
-
-
-def keyword_options(function: Callable) -> list[str]:
-    """The names that a function takes by keyword only."""
-    parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-
-
-def _keywords_of(model: Callable) -> list[str] | None:
-    """Arguments that a model takes by name; None where it takes any, or does not say."""
-    try:
-        parameters = inspect.signature(innermost(model)).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
-    return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

@@ -30,7 +30,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-import optax
 from jax import lax
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
@@ -43,6 +42,7 @@ from numpyro_bnn.approximations.member_optimizer import (
     MemberOptimizer,
     TrainingOptions,
     take_members,
+    trains,
 )
 from numpyro_bnn.data.arguments import inputs_of_call
 from numpyro_bnn.distributions.unwrap import GAUSSIAN, family_of
@@ -52,20 +52,13 @@ from numpyro_bnn.potential.sites import Site, Structure
 from numpyro_bnn.potential.structure import blanks
 
 
+@trains
 def map_estimate(
     model: Callable,
     key: jax.Array,
     *args: object,
     num_starts: int = 1,
-    optimizer: optax.GradientTransformation | None = None,
-    num_steps: int = 5000,
-    batch_size: int | None = None,
-    tolerance: float = 1e-3,
-    validation: tuple | None = None,
-    patience: int = 5,
-    init_params: Values | None = None,
-    progress_bar: bool = True,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> Draws:
     """The weights of highest posterior density: training to the end with the prior as regulariser.
 
@@ -77,18 +70,6 @@ def map_estimate(
     :param args: its arguments.
     :param num_starts: starts of which the best is kept, by energy on all rows; by the likelihood
         of held-out rows it is each start's own parameters that are chosen.
-    :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
-        schedule; default Adam with step 0.01.
-    :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
-    :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
-    :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
-        fraction, the noise of minibatches allowed for; 0 takes every step.
-    :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
-        parameters at which these have the highest likelihood, looked at every 10 steps.
-    :param patience: with held-out rows: stop when no member has improved in so many hundreds of steps.
-    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
-        same for every member; other sites begin at prior draws.
-    :param progress_bar: show the energy while it falls.
     :param kwargs: keyword arguments of the model.
     :return: one chain with one draw; ``stats["potential_energy"]`` is the energy in nats,
         precisions integrated out, and ``info["newton_decrement"]`` a list with how many nats the
@@ -106,9 +87,7 @@ def map_estimate(
     ((1, 1), 1.5)
     """
     num_starts = check_whole("map_estimate", "num_starts", num_starts)
-    options = TrainingOptions(
-        optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
-    ).checked(map_estimate, model, kwargs)
+    options, kwargs = TrainingOptions.taken("map_estimate", kwargs)
     member_optimizer = MemberOptimizer("map_estimate", model, args, kwargs, options.batch_size)
     z, energy, found = fit_modes(member_optimizer, key, num_starts, options)
     finite = np.isfinite(energy)
@@ -122,20 +101,13 @@ def map_estimate(
     )
 
 
+@trains
 def deep_ensemble(
     model: Callable,
     key: jax.Array,
     *args: object,
     num_members: int = 5,
-    optimizer: optax.GradientTransformation | None = None,
-    num_steps: int = 5000,
-    batch_size: int | None = None,
-    tolerance: float = 1e-3,
-    validation: tuple | None = None,
-    patience: int = 5,
-    init_params: Values | None = None,
-    progress_bar: bool = True,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> Draws:
     """Networks trained from independent prior draws, averaged as if they were posterior draws.
 
@@ -152,46 +124,25 @@ def deep_ensemble(
     :param key: random key.
     :param args: its arguments.
     :param num_members: number of members.
-    :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
-        schedule; default Adam with step 0.01.
-    :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
-    :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
-    :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
-        fraction, the noise of minibatches allowed for; 0 takes every step.
-    :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
-        parameters at which these have the highest likelihood, looked at every 10 steps.
-    :param patience: with held-out rows: stop when no member has improved in so many hundreds of steps.
-    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
-        same for every member; other sites begin at prior draws.
-    :param progress_bar: show the energy while it falls.
     :param kwargs: keyword arguments of the model.
     :return: a chain with one draw for each member.
     :raises ValueError: if a number is out of range or no member stays finite.
     """
     num_members = check_whole("deep_ensemble", "num_members", num_members)
-    options = TrainingOptions(
-        optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
-    ).checked(deep_ensemble, model, kwargs)
+    options, kwargs = TrainingOptions.taken("deep_ensemble", kwargs)
     member_optimizer = MemberOptimizer("deep_ensemble", model, args, kwargs, options.batch_size)
     z, energy = member_optimizer.fit(key, num_members, options)
     member_optimizer.name_far(energy, options)
     return _as_chains(member_optimizer, z, energy)
 
 
+@trains
 def randomized_map(
     model: Callable,
     key: jax.Array,
     *args: object,
     num_members: int = 5,
-    optimizer: optax.GradientTransformation | None = None,
-    num_steps: int = 5000,
-    batch_size: int | None = None,
-    tolerance: float = 1e-3,
-    validation: tuple | None = None,
-    patience: int = 5,
-    init_params: Values | None = None,
-    progress_bar: bool = True,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> Draws:
     """Modes of randomised problems: targets and prior means are drawn anew for each member.
 
@@ -218,18 +169,6 @@ def randomized_map(
     :param key: random key.
     :param args: its arguments.
     :param num_members: number of members.
-    :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
-        schedule; default Adam with step 0.01.
-    :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
-    :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
-    :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
-        fraction, the noise of minibatches allowed for; 0 takes every step.
-    :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
-        parameters at which these have the highest likelihood, looked at every 10 steps.
-    :param patience: with held-out rows: stop when no member has improved in so many hundreds of steps.
-    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
-        same for every member; other sites begin at prior draws.
-    :param progress_bar: show the energy while it falls.
     :param kwargs: keyword arguments of the model.
     :return: a chain with one draw for each member. Energies in its stats are of the problem
         that was not randomised.
@@ -238,9 +177,7 @@ def randomized_map(
     """
     num_members = check_whole("randomized_map", "num_members", num_members)
     check_key("randomized_map", key)
-    options = TrainingOptions(
-        optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
-    ).checked(randomized_map, model, kwargs)
+    options, kwargs = TrainingOptions.taken("randomized_map", kwargs)
     member_optimizer = MemberOptimizer("randomized_map", model, args, kwargs, options.batch_size)
     known, counts = known_noise(member_optimizer.whole.centered)
     inputs = inputs_of_call(model, member_optimizer.args, member_optimizer.kwargs)

@@ -77,7 +77,7 @@ def optimize(
         tolerance,
         init_params=init_params,
         progress_bar=progress_bar,
-    ).checked(optimize, model, kwargs)
+    ).checked("optimize")
     check_key("optimize", key)
     member_optimizer = MemberOptimizer("optimize", model, args, kwargs, batch_size)
     z, energy = member_optimizer.fit(key, num_chains, options)

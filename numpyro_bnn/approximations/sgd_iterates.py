@@ -21,13 +21,12 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import lax
 from tqdm.auto import tqdm
 
-from numpyro_bnn._checks import check_key, check_whole
-from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
+from numpyro_bnn._checks import check_key, check_positive, check_whole
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions, trains
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
@@ -39,6 +38,7 @@ _PILOT = 200
 _POWER = 30
 
 
+@trains
 def constant_sgd(
     model: Callable,
     key: jax.Array,
@@ -49,14 +49,7 @@ def constant_sgd(
     rate: Rate = "auto",
     num_warmup: int = 1000,
     thinning: int = 100,
-    optimizer: optax.GradientTransformation | None = None,
-    num_steps: int = 5000,
-    tolerance: float = 1e-3,
-    validation: tuple | None = None,
-    patience: int = 5,
-    init_params: Values | None = None,
-    progress_bar: bool = True,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> Draws:
     """Iterates of stochastic gradient descent at a constant rate, as posterior draws.
 
@@ -78,26 +71,13 @@ def constant_sgd(
         ``"auto"``, which the head of this module describes.
     :param num_warmup: steps at the constant rate before the first draw.
     :param thinning: steps to a draw.
-    :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
-        schedule; default Adam with step 0.01.
-    :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
-    :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
-        fraction, the noise of minibatches allowed for; 0 takes every step.
-    :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
-        parameters at which these have the highest likelihood, looked at every 10 steps.
-    :param patience: with held-out rows: stop when no member has improved in so many hundreds of steps.
-    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
-        same for every member; other sites begin at prior draws.
-    :param progress_bar: show the energy while it falls.
     :param kwargs: keyword arguments of the model.
     :return: a chain for each member; ``info["rate"]`` has the rate of each.
     :raises ValueError: if a number is out of range or no member stays finite.
     """
     num_samples = check_whole("constant_sgd", "num_samples", num_samples)
-    check_whole("constant_sgd", "batch_size", batch_size)
-    options = TrainingOptions(
-        optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
-    ).checked(constant_sgd, model, kwargs)
+    kwargs["batch_size"] = check_whole("constant_sgd", "batch_size", batch_size)
+    options, kwargs = TrainingOptions.taken("constant_sgd", kwargs)
     plan = _Plan(num_members, num_samples, num_warmup, thinning, rate)
     keys, member_optimizer, iterates, rates = _iterate(
         "constant_sgd", model, key, args, kwargs, plan.checked("constant_sgd"), options
@@ -105,6 +85,7 @@ def constant_sgd(
     return member_optimizer.draws(iterates, keys, rate=rates)
 
 
+@trains
 def swag(
     model: Callable,
     key: jax.Array,
@@ -117,14 +98,7 @@ def swag(
     rate: Rate = "auto",
     num_warmup: int = 1000,
     thinning: int = 100,
-    optimizer: optax.GradientTransformation | None = None,
-    num_steps: int = 5000,
-    tolerance: float = 1e-3,
-    validation: tuple | None = None,
-    patience: int = 5,
-    init_params: Values | None = None,
-    progress_bar: bool = True,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> Draws:
     """Gaussians around averaged weights: SWAG, and with several members multi-SWAG.
 
@@ -152,17 +126,6 @@ def swag(
     :param rate: as in :func:`constant_sgd`.
     :param num_warmup: steps between the optimum and the first snapshot.
     :param thinning: steps to a snapshot.
-    :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
-        schedule; default Adam with step 0.01.
-    :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
-    :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
-        fraction, the noise of minibatches allowed for; 0 takes every step.
-    :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
-        parameters at which these have the highest likelihood, looked at every 10 steps.
-    :param patience: with held-out rows: stop when no member has improved in so many hundreds of steps.
-    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
-        same for every member; other sites begin at prior draws.
-    :param progress_bar: show the energy while it falls.
     :param kwargs: keyword arguments of the model.
     :return: a chain for each member.
     :raises ValueError: if a number is out of range or no member stays finite.
@@ -170,15 +133,8 @@ def swag(
     num_samples = check_whole("swag", "num_samples", num_samples)
     num_snapshots = check_whole("swag", "num_snapshots", num_snapshots, least=2)
     rank = check_whole("swag", "rank", rank, least=2)
-    if rank > num_snapshots:
-        raise ValueError(
-            f"swag: rank={rank} needs as many snapshots, got num_snapshots={num_snapshots}. Take "
-            "more snapshots or a lower rank."
-        )
-    check_whole("swag", "batch_size", batch_size)
-    options = TrainingOptions(
-        optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
-    ).checked(swag, model, kwargs)
+    kwargs["batch_size"] = check_whole("swag", "batch_size", batch_size)
+    options, kwargs = TrainingOptions.taken("swag", kwargs)
     plan = _Plan(num_members, num_snapshots, num_warmup, thinning, rate)
     keys, member_optimizer, iterates, rates = _iterate(
         "swag", model, key, args, kwargs, plan.checked("swag"), options
@@ -219,9 +175,8 @@ class _Plan(NamedTuple):
 
     def checked(self, owner: str) -> "_Plan":
         """Check this plan, and convert its numbers to Python's own integers."""
-        rate = self.rate
-        if rate != "auto" and not (isinstance(rate, (int, float)) and 0 < rate < np.inf):
-            raise ValueError(f"{owner}: rate must be a positive number or 'auto', got {rate!r}.")
+        if self.rate != "auto":
+            check_positive(owner, rate=self.rate)
         return self._replace(
             num_members=check_whole(owner, "num_members", self.num_members),
             num_warmup=check_whole(owner, "num_warmup", self.num_warmup, least=0),

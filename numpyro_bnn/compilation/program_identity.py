@@ -176,10 +176,6 @@ def cache(folder: str | Path | None) -> Path | None:
     path = None
     if folder is not None:
         path = Path(folder).expanduser().absolute()
-        if path.exists() and not path.is_dir():
-            raise FileExistsError(
-                f"cache: {str(path)!r} is a file, expected a folder or a name that is free. Give another."
-            )
         path.mkdir(parents=True, exist_ok=True)
         settings = {
             "jax_compilation_cache_dir": str(path),

@@ -154,8 +154,7 @@ def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
             f"{owner}: {label} is of type {type(values).__name__}{of}, expected numbers: an array, a "
             f"table of numeric columns, or a list with rows of one length. {_advice(label, values)}"
         )
-    made: Array = native(owner, label, array)
-    return made
+    return native(owner, label, array)
 
 
 def _advice(label: str, values: Any) -> str:

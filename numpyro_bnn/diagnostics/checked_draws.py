@@ -81,7 +81,11 @@ def check_draws(
         log_joint=named_arrays("log_joint", log_joint, "log joint"),
         predictions=_with_inputs(named_arrays("predictions", predictions, "predictions")),
         log_likelihood=named_arrays("log_likelihood", log_likelihood, "log likelihood"),
-        aligned=_checked_aligned(aligned, plain),
+        aligned={
+            name: array
+            for name, array in named_arrays("aligned", aligned, "weights").items()
+            if name in plain
+        },
     )
     if not any(checked_draws._replace(log_likelihood={}, aligned={})):
         raise ValueError(
@@ -137,20 +141,6 @@ def _with_inputs(functions: Arrays) -> Arrays:
             f"predictions at other inputs in a call of their own."
         )
     return functions
-
-
-def _checked_aligned(aligned: Any, plain: Arrays) -> Arrays:
-    named = named_arrays("aligned", aligned, "weights")
-    matched = {name: array for name, array in named.items() if not is_precision(name)}
-    if matched and {n: a.shape for n, a in matched.items()} != {
-        n: a.shape for n, a in plain.items()
-    }:
-        raise ValueError(
-            f"diagnose_draws: aligned must hold the same sites and shapes as weights, got "
-            f"{sorted(matched)} beside {sorted(plain)}. Give what diagnostics.align(weights, "
-            f"layers) returns."
-        )
-    return matched
 
 
 def bad_chains(checked_draws: CheckedDraws) -> dict[int, tuple[int, str]]:

@@ -229,11 +229,6 @@ def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike
     :return: how many quantities differ, and the worst; nothing is compared for fewer than four draws a chain.
     :raises ValueError: for other names, other shapes beyond chains and draws, NaN or infinities.
     """
-    if set(first) != set(second):
-        raise ValueError(
-            f"diagnostics.compare_draws: both runs need the same names, got {sorted(first)} and "
-            f"{sorted(second)}. Give both from one model."
-        )
     found: list[QuantileDifference] = []
     for name in first:
         a = checked("diagnostics.compare_draws", first[name])

@@ -246,10 +246,6 @@ def _spaces_of(
             stored = isinstance(value, StoredArray)
             sites[name] = read_by_scalar(value) if stored else np.asarray(value)
     chosen = structure.parameters_in(sites) if parameters is None else parameters
-    if unknown := sorted(set(chosen) - set(sites)):
-        raise ValueError(
-            f"diagnose: there are no draws of {unknown}. Give names of `parameters` among {sorted(sites)}."
-        )
     weights = {name: value for name, value in sites.items() if name not in chosen}
     own = {name: sites[name] for name in chosen}
     with named_elsewhere():

@@ -126,8 +126,9 @@ def diagnose_draws(
     chains = checked_draws.shape[0]
     # Labels stay with their chains when others are dropped.
     labels = None if superchains is None else superchain_labels(superchains, chains)
-    least, other = max(_FEWEST, min_draws), _as_mapping(second)
-    settings = _Settings(accepted, least, sample_stats, other, labels)
+    least = max(_FEWEST, min_draws)
+    other = dict(zip(("weights", "predictions"), second)) if isinstance(second, tuple) else second
+    settings = _Settings(accepted, least, sample_stats, other or {}, labels)
     copies = copies_of(checked_draws.by_label.values())
     if not copies:
         return _report_on(checked_draws, settings)
@@ -339,18 +340,6 @@ def _second(
     # With fewer draws no Monte Carlo error of the other run is known.
     least = min((x.shape[1] for x in predictions.values()), default=0)
     return opinion, predictions if least >= _FEWEST else {}
-
-
-def _as_mapping(second: Any) -> Mapping[str, Any]:
-    """Another run as a mapping of its parts; empty without one."""
-    if second is None or isinstance(second, Mapping):
-        return second or {}
-    if not isinstance(second, tuple | list) or len(second) != 2:
-        raise TypeError(
-            f"diagnose_draws: second must be a pair (weights, predictions) or a mapping with "
-            f"those keys, got {type(second).__name__}. Either of the two may be None."
-        )
-    return dict(zip(("weights", "predictions"), second))
 
 
 def _relabelling(checked_draws: CheckedDraws) -> Relabelling:

@@ -38,7 +38,7 @@ def variance_parts(x: ArrayLike, groups: ArrayLike | None = None) -> VariancePar
     :param x: draws `(chain, draw, ...)`.
     :param groups: a label for each chain; default: each chain its own group (mode).
     :return: arrays of shape `...`, in squared units of `x`.
-    :raises ValueError: for a wrong number of labels, or no axes of chains and draws.
+    :raises ValueError: without axes of chains and draws.
 
     >>> parts = variance_parts([[0.0, 2.0], [4.0, 6.0]])
     >>> float(parts.within), float(parts.between)
@@ -46,11 +46,6 @@ def variance_parts(x: ArrayLike, groups: ArrayLike | None = None) -> VariancePar
     """
     x = checked("diagnostics.variance_parts", x)
     labels = np.arange(len(x)) if groups is None else np.asarray(groups)
-    if labels.shape != x.shape[:1]:
-        raise ValueError(
-            f"diagnostics.variance_parts: groups must hold a label for each of {len(x)} chains, "
-            f"got shape {labels.shape}. Leave it out to take each chain as a group."
-        )
     means = x.mean(axis=1, dtype=np.float64)
     variances = x.var(axis=1, dtype=np.float64)
     total_mean = means.mean(axis=0)
@@ -182,19 +177,10 @@ def distinct_functions(
         can not exceed it.
     :param max_inputs: inputs used, taken evenly.
     :return: total, within and between.
-    :raises ValueError: without those entries.
+    :raises KeyError: without those entries.
     """
     values: Any = getattr(predictions, "values", None)
     values = values if isinstance(values, Mapping) else predictions
-    has_noise = isinstance(values, Mapping) and (
-        "probs" in values or {"mean", "scale"} <= set(values)
-    )
-    if not has_noise:
-        shown = sorted(values) if isinstance(values, Mapping) else type(values).__name__
-        raise ValueError(
-            f"diagnostics.distinct_functions: needs 'probs', or 'mean' and 'scale', got {shown}. "
-            f"Without the noise there is no telling how different two functions are."
-        )
     affinity = _affinity(values, max_draws, max_inputs)
     chains, draws = affinity.shape[:2]
     total = _entropy_of(affinity.reshape(chains * draws, -1))

@@ -29,7 +29,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
-from scipy.stats import kstwo, norm
+from scipy.stats import kstest, kstwo, norm
 
 from numpyro_bnn.diagnostics.convergence.rhat import ess, mcse_mean
 from numpyro_bnn.posterior.leave_one_out import smoothed
@@ -181,18 +181,10 @@ def of_distribution(
     pit = pit.clip(0.0, 1.0)
     count = pit.size
     error = float(np.quantile(np.nan_to_num(mcse_mean(effects), nan=np.inf), 0.95))
-    distance = largest_distance(pit)
+    distance = float(kstest(pit, "uniform", method="asymp").statistic)
     # Monte Carlo error of 0 where no draw differs from another.
     p = float(kstwo.sf(max(distance - 2 * error, 0.0), count))
     return Calibration("pit", distance, error, p, pit)
-
-
-def largest_distance(pit: np.ndarray) -> float:
-    """The largest distance between the distribution function of some numbers and the uniform one."""
-    ordered, count = np.sort(pit), pit.size
-    steps = np.arange(count)
-    below, above = np.max(ordered - steps / count), np.max((steps + 1) / count - ordered)
-    return float(max(below, above))
 
 
 def of_classes(loo: LeaveOneOut, probs: np.ndarray, y: np.ndarray) -> Calibration:

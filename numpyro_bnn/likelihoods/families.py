@@ -124,8 +124,6 @@ def heteroscedastic(
     :return: the target.
     :raises ValueError: for another link, or shapes that do not agree.
     """
-    if link not in _LINKS:
-        raise ValueError(f"heteroscedastic: link must be one of {list(_LINKS)}, got {link!r}.")
     shift, unit = units
 
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:

@@ -109,11 +109,6 @@ def noisy_inputs(
     """
     check_array("noisy_inputs", "x", x)
     check_finite("noisy_inputs", "x", x)
-    if not isinstance(prior, dist.Distribution):
-        raise TypeError(
-            f"noisy_inputs: prior must be a distribution of numpyro, got {prior!r}. Give, for example, "
-            "`prior=dist.Normal(0., 1.)`."
-        )
     if prior.event_shape or prior.support.is_discrete:
         raise ValueError(
             f"noisy_inputs: prior must be a distribution of one real number, got {type(prior).__name__} with "

@@ -176,8 +176,6 @@ def observe(
     """Sample a target inside its plate, from predictions or from a network and its inputs."""
     if callable(f) and x is None:
         raise TypeError(f"{owner}: f is callable; pass the inputs it is to be called with as `x=`.")
-    if not callable(f) and x is not None:
-        raise TypeError(f"{owner}: with `x=`, f must be the network itself, not its output.")
     inputs, label = (f, "f") if x is None else (x, "x")
     for what, values in ((label, inputs), ("y", y)):
         check_array(owner, what, values)

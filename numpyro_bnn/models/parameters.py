@@ -59,11 +59,6 @@ def to_params(
     if params is not None:
         trained = flatten_params(params)
         path, value = next(iter(found.items()))
-        if not found.keys() <= trained.keys():
-            raise ValueError(
-                f"to_params: `params` are of another network: the draws hold {list(found)}, "
-                f"`params` {list(trained)}."
-            )
         lead = jnp.shape(value)[: jnp.ndim(value) - jnp.ndim(trained[path])]
         found |= {
             path: jnp.broadcast_to(v, lead + jnp.shape(v))
@@ -113,8 +108,6 @@ def from_params(
             )
         found = {path: value for path, value in found.items() if path not in inside}
     found = {path: v for path, v in found.items() if jnp.issubdtype(v.dtype, jnp.floating)}
-    if not (isinstance(jitter, (int, float)) and 0 <= jitter < float("inf")):
-        raise ValueError(f"from_params: jitter must be 0 or a positive number, got {jitter!r}.")
     if num_chains is not None:
         count = check_whole("from_params", "num_chains", num_chains)
         found = {path: jnp.broadcast_to(v, (count, *v.shape)) for path, v in found.items()}

@@ -383,9 +383,6 @@ def regression(
     :return: a model whose target, predictions and log scores are in the units of `y`.
     :raises ValueError: for an unknown likelihood.
     """
-    families = ("gaussian", "heteroscedastic", "student_t")
-    if likelihood not in families:
-        raise ValueError(f"regression: likelihood must be one of {families}, got {likelihood!r}.")
     if correlation is not None and likelihood != "gaussian":
         raise ValueError(
             f"regression: correlation={correlation!r} is of Gaussian noise, and likelihood={likelihood!r}. "

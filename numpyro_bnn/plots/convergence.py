@@ -144,14 +144,7 @@ def _arrays(owner: str, predictions: Scored | Mapping[str, ArrayLike]) -> dict[s
     values = getattr(predictions, "values", None)
     values = values if isinstance(values, Mapping) else predictions
     arrays = values if isinstance(values, Mapping) else {"values": values}
-    found = {str(name): checked(f"{owner}: {name!r}", x) for name, x in arrays.items()}
-    if not found or any(x.ndim < 3 for x in found.values()):
-        shapes = {name: x.shape for name, x in found.items()}
-        raise ValueError(
-            f"{owner}: expected predictions with axes (chain, draw, input, ...), got {shapes}. Pass "
-            f"what bnn.predict(...) returns."
-        )
-    return found
+    return {str(name): checked(f"{owner}: {name!r}", x) for name, x in arrays.items()}
 
 
 def _forecast(needed: float) -> str:

@@ -64,11 +64,6 @@ def plot_predictive_band(
     mean = np.asarray(mean, np.float64)
     x = np.asarray(x)
     x = x[:, 0] if x.ndim == 2 and x.shape[1] == 1 else x
-    if x.ndim != 1 or mean.ndim < 1 or mean.shape[-1] != x.size:
-        raise ValueError(
-            f"plot_predictive_band: x has shape {x.shape} and mean {mean.shape}; expected (row,) "
-            "and (…, row)."
-        )
     order = np.argsort(x, kind="stable")
     x, draws = x[order], mean.reshape(-1, x.size)[:, order]
     within = np.zeros(x.size)
@@ -187,11 +182,6 @@ def plot_decision_boundary(
         predictions, or one axes where two are needed.
     """
     x, y = np.asarray(x), np.asarray(y)
-    if x.ndim != 2 or x.shape[1] != 2 or y.shape != x.shape[:1]:
-        raise ValueError(
-            f"plot_decision_boundary: x has shape {x.shape} and y {y.shape}; expected (row, 2) and "
-            "(row,). Choose two inputs and hold the others fixed inside `posterior`."
-        )
     panels = {"posterior average": posterior}
     if point is not None:
         panels = {"MAP": point, **panels}
@@ -402,13 +392,6 @@ def plot_pit(
     :raises ValueError: for values outside 0 to 1, or a level outside (0, 1).
     """
     values = np.asarray(pit, np.float64)
-    if values.ndim != 1 or not values.size or not ((values >= 0) & (values <= 1)).all():
-        raise ValueError(
-            f"plot_pit: expected values between 0 and 1, one a row, got shape {values.shape}. Give the "
-            "result of `scores.pit`."
-        )
-    if not 0 < level < 1:
-        raise ValueError(f"plot_pit: level must be strictly between 0 and 1, got {level!r}.")
     ax = axes_or_new(ax, (6.0, 3.6))
     color = color_at(ax, 0) if color is None else color
     count = values.size
@@ -452,8 +435,6 @@ def plot_score_against_time(
     :return: the axes.
     :raises ValueError: if there is no curve, or its parts differ in length.
     """
-    if not curves:
-        raise ValueError("plot_score_against_time: no curves; give {name: (cost, score)}.")
     ax = axes_or_new(ax)
     for index, (name, curve) in enumerate(curves.items()):
         parts = [np.atleast_1d(np.asarray(part, np.float64)) for part in curve]
@@ -493,8 +474,6 @@ def plot_severity(
     :raises ValueError: if there is no curve, or one has another number of levels.
     """
     severity = np.asarray(severity, np.float64)
-    if not curves:
-        raise ValueError("plot_severity: no curves; give {name: scores}.")
     ax = axes_or_new(ax)
     for index, (name, values) in enumerate(curves.items()):
         values = np.asarray(values, np.float64)

@@ -54,11 +54,6 @@ def plot_rhat(
     if predictions is not None:
         groups["predictions"] = flat_values(predictions)
     finite = {name: v[np.isfinite(v)] for name, v in groups.items()}
-    if not any(v.size for v in finite.values()):
-        raise ValueError(
-            "plot_rhat: no finite R-hat among "
-            f"{ {name: v.size for name, v in groups.items()} } values."
-        )
     smallest = 1e-4
     largest = max(v.max() for v in finite.values() if v.size) - 1
     top = max(largest * 1.3, 2 * (limit - 1), 10 * smallest)
@@ -112,7 +107,7 @@ def plot_trace(
         log_joint = _log_joint_of(draws)
         if not draws.has_exact_energy:
             label_of_values = "log joint density at the last gradient (nats)"
-    values = chains_by_draws("plot_trace", "log_joint", log_joint)
+    values = chains_by_draws(log_joint)
     ax = axes_or_new(ax, (7.0, 3.2))
     for chain, line in enumerate(values):
         ax.plot(line, linewidth=0.9, alpha=0.85, label=f"chain {chain}", **line_style(ax, chain))
@@ -125,13 +120,7 @@ def plot_trace(
 
 def _log_joint_of(draws: Draws) -> np.ndarray:
     """The log joint density that the kernel recorded with each draw, up to a constant that it leaves out."""
-    stats = draws.stats
-    if "potential_energy" not in stats:
-        raise ValueError(
-            f"plot_trace: this run did not collect its energy, only {sorted(stats)}. Run it with "
-            "extra_fields=('potential_energy',), or give the values to draw."
-        )
-    return -np.asarray(stats["potential_energy"])
+    return -np.asarray(draws.stats["potential_energy"])
 
 
 def plot_temperature(
@@ -156,14 +145,12 @@ def plot_temperature(
     """
     if not isinstance(temperatures, Mapping):
         temperatures = {"kinetic": temperatures}
-    if window is not None and window < 1:
-        raise ValueError(f"plot_temperature: window must be positive, got {window}.")
     ax = axes_or_new(ax, (7.0, 3.6))
     num_draws, widths = 0, set()
     targets = np.asarray(target, np.float64)
     middles = [np.ravel(targets)]
     for index, (name, value) in enumerate(temperatures.items()):
-        values = chains_by_draws("plot_temperature", name, value)
+        values = chains_by_draws(value)
         num_draws = max(num_draws, values.shape[1])
         style = line_style(ax, index)
         ax.plot(values.T, linewidth=0.5, alpha=0.3, **style)
@@ -174,11 +161,6 @@ def plot_temperature(
         ax.plot(start, smooth, linewidth=2.2, label=name, **style)
         # The axis shows most of the values only: configurational temperatures have heavy tails.
         middles.append(np.nanquantile(values, [0.01, 0.99]))
-    if targets.shape not in ((), (num_draws,)):
-        raise ValueError(
-            f"plot_temperature: target has shape {targets.shape} for {num_draws} draws; expected a "
-            "number or one a draw."
-        )
     ax.plot(
         np.broadcast_to(targets, (num_draws,)),
         color=foreground(ax),
@@ -214,8 +196,6 @@ def plot_layer_temperature(
     :raises ValueError: if there is nothing to show.
     """
     layers = list(dict.fromkeys(layer for kind in temperatures.values() for layer in kind))
-    if not layers:
-        raise ValueError("plot_layer_temperature: no layers; give {kind: {layer: temperature}}.")
     ax = axes_or_new(ax, (6.4, 1.2 + 0.45 * len(layers)))
     for index, (kind, by_layer) in enumerate(temperatures.items()):
         shift = 0.24 * (index - (len(temperatures) - 1) / 2)
@@ -272,8 +252,6 @@ def plot_density_surface(
     :return: the axes; the colour bar beside it is another.
     :raises ValueError: unless there are three samples that span a plane, with a finite density.
     """
-    if len(samples) != 3:
-        raise ValueError(f"plot_density_surface: got {len(samples)} samples, expected 3.")
     evaluate, points = _flat_density(log_density, samples)
     origin = points[0]
     first, other = points[1] - origin, points[2] - origin
@@ -299,8 +277,6 @@ def plot_density_surface(
 
     values = np.asarray(over(jnp.asarray(grid, jnp.result_type(float))), np.float64)
     values = values.reshape(resolution, resolution)
-    if not np.isfinite(values).any():
-        raise ValueError("plot_density_surface: the log density is nowhere finite in this plane.")
     drop = np.nanmax(np.where(np.isfinite(values), values, -np.inf)) - values
     drop = np.ma.masked_invalid(np.clip(drop, 1.0, None))
     ax = axes_or_new(ax, (5.8, 4.6))
@@ -343,13 +319,6 @@ def _flat_density(log_density: Any, samples: Sequence[Any]) -> tuple[Callable, n
         points = np.stack([np.ravel(np.asarray(sample, np.float64)) for sample in samples])
         return log_density, points
     latent = log_density.structure.latent
-    for sample in samples:
-        missing = [name for name in latent if name not in sample]
-        if missing:
-            raise ValueError(
-                f"plot_density_surface: a sample has no value for the latent sites {missing}; give "
-                "one draw of each site."
-            )
     z = [log_density.unconstrain({name: jnp.asarray(s[name]) for name in latent}) for s in samples]
     unravel = ravel_pytree(z[0])[1]
     points = np.stack([np.asarray(ravel_pytree(one)[0], np.float64) for one in z])
@@ -374,19 +343,12 @@ def plot_schedule(
     :return: the axes of the step size.
     :raises ValueError: if `num_steps` is not positive, or a kept step is outside.
     """
-    if num_steps < 1:
-        raise ValueError(f"plot_schedule: num_steps must be positive, got {num_steps}.")
     counts = np.arange(num_steps)
     schedule = as_schedule(step_size)
     if kept is None:
         marked = getattr(step_size, "is_sampling", None)
         kept = counts[np.asarray(marked(counts))] if marked is not None else counts[:0]
     kept = np.asarray(kept, int)
-    if kept.size and not (kept.min() >= 0 and kept.max() < num_steps):
-        raise ValueError(
-            f"plot_schedule: kept steps must be from 0 to {num_steps - 1}, got {kept.min()} to "
-            f"{kept.max()}."
-        )
     ax = axes_or_new(ax, (7.0, 3.4))
     steps = _values(schedule, counts)
     # Kept draws are marked by points without a line, which would hide the curve.

@@ -98,15 +98,10 @@ def label_axes(ax: Axes, x: str, y: str) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def chains_by_draws(owner: str, name: str, value: ArrayLike) -> np.ndarray:
+def chains_by_draws(value: ArrayLike) -> np.ndarray:
     """An array (chain, draw) from one like it or from the draws of one chain."""
     array = np.asarray(value, np.float64)
-    array = array[None] if array.ndim == 1 else array
-    if array.ndim != 2 or not array.size:
-        raise ValueError(
-            f"{owner}: {name} has shape {np.shape(value)}, expected (chain, draw) or (draw,)."
-        )
-    return array
+    return array[None] if array.ndim == 1 else array
 
 
 def flat_values(value: ArrayLike | Mapping[str, ArrayLike]) -> np.ndarray:

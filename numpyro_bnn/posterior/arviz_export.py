@@ -118,11 +118,6 @@ def to_inference_data(
         another temperature than 1, of a stacked mixture, and of draws that `thin` chose; and of one that is
         left out, since latent sites that the target is computed from have no draws.
     """
-    if predict is not None and not isinstance(predict, Mapping):
-        raise TypeError(
-            f"to_inference_data: predict must map names to inputs, such as {{'test': x_test}}, got "
-            f"{type(predict).__name__}."
-        )
     predict = dict(predict or {})
     draws = draws_of(run, model, "to_inference_data")
     draws = Draws(draws, draws.model, draws.stats, draws.info | known_rows(run))

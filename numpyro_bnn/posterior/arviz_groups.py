@@ -63,11 +63,6 @@ class ArvizGroups:
         # Numbers of the rows along an axis of a group, where these are not all.
         self.numbers: dict[tuple[str, str], np.ndarray] = {}
         self.attrs: dict[str, dict[str, Any]] = {}
-        unknown = [site for site in dims if site not in draws]
-        if unknown:
-            raise ValueError(
-                f"to_inference_data: `dims` names the sites {unknown}; there are {list(draws)}."
-            )
 
     def add(
         self, group: str, name: str, axes: Sequence[str], value: Any, attrs: dict | None = None
@@ -108,11 +103,6 @@ class ArvizGroups:
         shapes = {name: tuple(np.shape(value)[2:]) for name, value in kept.items()}
         axes = dims_of(shapes, classes) | {site: list(names) for site, names in self.dims.items()}
         for site, value in kept.items():
-            if len(axes[site]) != len(shapes[site]):
-                raise ValueError(
-                    f"to_inference_data: `dims` gives {axes[site]} for the site '{site}' of shape "
-                    f"{shapes[site]}; give one name for each axis."
-                )
             layer = layer_of(site)
             attrs = {"site": site, "axes": json.dumps(axes[site])}
             if layer is not None:
@@ -248,12 +238,10 @@ class ArvizGroups:
     def datasets(self) -> dict[str, xr.Dataset]:
         """The finished groups by name, their axes labelled."""
         datasets = {}
-        sizes: dict[str, int] = {}
         for group, variables in self.variables.items():
             axes: dict[str, int] = {}
             for variable in variables.values():
                 axes |= {str(name): size for name, size in variable.sizes.items()}
-            sizes |= axes
             sites = {str(v.attrs.get("site", name)): name for name, v in variables.items()}
             refuse_names(f"to_inference_data ({group})", sites, axes)
             labels = {
@@ -261,9 +249,7 @@ class ArvizGroups:
                 for name, size in axes.items()
             }
             labels |= {name: self.sampled[name] for name in axes if name in self.sampled}
-            for name in axes:
-                if name in self.coords:
-                    labels[name] = self._labels(name, axes[name])
+            labels |= {name: np.asarray(self.coords[name]) for name in axes if name in self.coords}
             attrs = {
                 "created_at": datetime.now(UTC).isoformat(),
                 "inference_library": "numpyro",
@@ -271,21 +257,7 @@ class ArvizGroups:
                 **self.attrs.get(group, {}),
             }
             datasets[group] = xr.Dataset(variables, labels, attrs)
-        unknown = [name for name in self.coords if name not in sizes]
-        if unknown:
-            raise ValueError(
-                f"to_inference_data: `coords` labels the axes {unknown}; there are {sorted(sizes)}."
-            )
         return datasets
-
-    def _labels(self, name: str, size: int) -> np.ndarray:
-        labels = np.asarray(self.coords[name])
-        if labels.shape != (size,):
-            raise ValueError(
-                f"to_inference_data: `coords` has {labels.shape} labels for the axis '{name}' of "
-                f"size {size}."
-            )
-        return labels
 
 
 def _both(variable: xr.Variable, attrs: dict | None) -> str:

@@ -109,8 +109,6 @@ def _file(path: str | Path) -> Path:
             "Install it with `pip install flatbuffers`."
         ) from error
     path = Path(path)
-    if not path.name or path.is_dir():
-        raise ValueError(f"export: path must name a file, such as 'small.jax', got {str(path)!r}.")
     require_writable(
         path.parent,
         "export: the folder {folder} cannot be written ({why}). Give a path in one that can.",

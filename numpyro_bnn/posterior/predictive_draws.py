@@ -321,10 +321,6 @@ def average(predictions: Predictions) -> np.ndarray | Average:
     :raises ValueError: for predictions that are NaN or infinite, such as those of a target without a mean,
         and for directions other than von Mises ones.
     """
-    if not isinstance(predictions, Predictions):
-        raise TypeError(
-            f"average: expected what `bnn.predict` returns, got {type(predictions).__name__}."
-        )
     predictions.warn_of_suspects("average")
     if "probs" in predictions.values:
         return _finite(predictions.probs, mean_over_draws(predictions.probs))

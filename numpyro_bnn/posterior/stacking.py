@@ -48,20 +48,9 @@ def stacking_weights(log_scores: ArrayLike, tolerance: float = 1e-6) -> np.ndarr
     >>> stacking_weights([[-1.0, -1.0, -5.0], [-5.0, -5.0, -5.0]]).round(3)
     array([1., 0.])
     """
-    shapes = {np.shape(component) for component in _components(log_scores)}
-    if len(shapes) > 1:
-        raise ValueError(
-            "stacking_weights: all components must have scores of the same rows, got shapes "
-            f"{sorted(shapes)}. Score every component on one set of held-out rows, in one order."
-        )
     scores = np.asarray(log_scores, np.float64)
     if scores.ndim == 3:
         scores = logsumexp(scores, axis=1) - np.log(scores.shape[1])
-    if scores.ndim != 2 or 0 in scores.shape:
-        raise ValueError(
-            f"stacking_weights: log_scores must have axes (component, row) or (component, draw, "
-            f"row), got shape {np.shape(log_scores)}."
-        )
     if np.isnan(scores).any() or np.isposinf(scores).any():
         raise ValueError(
             "stacking_weights: log_scores must not be NaN or plus infinity; leave out the "
@@ -81,11 +70,6 @@ def stacking_weights(log_scores: ArrayLike, tolerance: float = 1e-6) -> np.ndarr
             break
         weights *= gain
     return weights / weights.sum()
-
-
-def _components(log_scores: Any) -> Any:
-    """The scores of each component; of an array only one, since all have its shape."""
-    return log_scores if isinstance(log_scores, (list, tuple)) else np.asarray(log_scores)[:1]
 
 
 def stack(

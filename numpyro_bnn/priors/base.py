@@ -10,12 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import jax
-import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 from numpyro.primitives import apply_stack
-from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.priors.paths import Shape, Shapes, site_name
@@ -87,11 +85,6 @@ PriorLike: TypeAlias = Prior | dist.Distribution | Callable
 
 def fit_distribution(distribution: Any, path: str, shape: Shape) -> dist.Distribution:
     """Expand a distribution over the reals to one parameter and make all its axes event axes."""
-    if not isinstance(distribution, dist.Distribution):
-        raise TypeError(
-            f"The prior for '{path}' returned {distribution!r}, expected a NumPyro Distribution. "
-            "Return for example `dist.Normal(0., 1.)`."
-        )
     support = distribution.support
     while isinstance(support, constraints.independent):
         support = support.base_constraint
@@ -124,25 +117,9 @@ def as_prior(prior: object) -> Prior:
         return prior
     if isinstance(prior, dist.Distribution):
         return FromFunction(lambda path, shape: prior)
-    if isinstance(prior, type) and issubclass(prior, Prior):
-        raise TypeError(
-            f"The prior is the class {prior.__name__}; make one: `{prior.__name__}(…)`."
-        )
     if callable(prior):
         return FromFunction(prior)
     raise TypeError(
         f"A prior is one of `bnn.priors`, a Distribution, or a function (path, shape) -> "
         f"Distribution; got {prior!r}. For a mapping of patterns use `bnn.priors.ByPath`."
     )
-
-
-def positive(owner: str, **values: object) -> None:
-    """Refuse numbers that are not positive; traced values, such as a sampled scale, are not checked."""
-    for label, value in values.items():
-        if not not_jax_tracer(value):
-            continue
-        array = np.asarray(value)
-        if array.dtype.kind not in "iuf":
-            raise TypeError(f"{owner}: {label} must be a number, got {label}={value!r}.")
-        if not (array > 0).all() or not np.isfinite(array).all():
-            raise ValueError(f"{owner}: {label} must be positive and finite, got {label}={value}.")

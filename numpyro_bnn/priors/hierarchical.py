@@ -23,7 +23,7 @@ from numpyro.primitives import apply_stack
 from numpyro_bnn._checks import check_positive
 from numpyro_bnn._text import call_of
 from numpyro_bnn.distributions.gamma import Gamma
-from numpyro_bnn.priors.base import Prior, parameter, positive
+from numpyro_bnn.priors.base import Prior, parameter
 from numpyro_bnn.priors.coordinates import (
     Parameterization,
     Standardized,
@@ -91,11 +91,6 @@ class Hierarchical(Prior):
         groups: GroupRule = "array",
     ) -> None:
         check_positive("Hierarchical", concentration=concentration, rate=rate)
-        if not callable(groups) and groups not in ("array", "layer"):
-            raise ValueError(
-                f"Hierarchical: groups must be 'array', 'layer' or a function from a path to the "
-                f"name of its group, got {groups!r}."
-            )
         self.top = _TopPrecision(float(concentration), float(rate), concentration / rate)
         self.unit: float | None = None
         self.weight: float | None = None
@@ -228,13 +223,7 @@ class Hierarchical(Prior):
         if self.groups == "layer":
             return path.rpartition(".")[0] or path
         assert callable(self.groups)
-        label = self.groups(path)
-        if not isinstance(label, str) or not label:
-            raise TypeError(
-                f"Hierarchical: groups('{path}') returned {label!r}, expected the name of a group, "
-                "such as 'kernels'."
-            )
-        return label
+        return self.groups(path)
 
     def divisor(self, path: str, shape: Shape) -> float:
         """The number by which W² is divided for an array; see :meth:`width`."""
@@ -348,7 +337,9 @@ class Horseshoe(Prior):
     def __init__(
         self, global_scale: float = 1.0, slab_scale: float = 2.0, slab_df: float = 4.0
     ) -> None:
-        positive("Horseshoe", global_scale=global_scale, slab_scale=slab_scale, slab_df=slab_df)
+        check_positive(
+            "Horseshoe", global_scale=global_scale, slab_scale=slab_scale, slab_df=slab_df
+        )
         self.global_scale = global_scale
         self.slab_scale = slab_scale
         self.slab_df = slab_df

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from numpyro.util import find_stack_level
 
+from numpyro_bnn._checks import check_positive
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.priors.base import Prior, as_prior, positive
+from numpyro_bnn.priors.base import Prior, as_prior
 from numpyro_bnn.priors.paths import (
     CallOrder,
     NetworkShapes,
@@ -34,7 +35,7 @@ class Normal(Prior):
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        positive("Normal", scale=scale)
+        check_positive("Normal", scale=scale)
         self.scale = scale
 
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:
@@ -63,7 +64,7 @@ class FanIn(Prior):
         if scale is not None:
             _warn_of_scale(f"FanIn: scale={scale}", f"variance={scale}")
             variance = scale
-        positive("FanIn", variance=variance)
+        check_positive("FanIn", variance=variance)
         self.variance = variance
         self.fan_in = fan_in
 
@@ -99,7 +100,7 @@ class StudentT(Prior):
     """
 
     def __init__(self, df: float = 3.0, scale: float = 1.0) -> None:
-        positive("StudentT", df=df, scale=scale)
+        check_positive("StudentT", df=df, scale=scale)
         self.df = df
         self.scale = scale
 
@@ -115,7 +116,7 @@ class Laplace(Prior):
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        positive("Laplace", scale=scale)
+        check_positive("Laplace", scale=scale)
         self.scale = scale
 
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:
@@ -132,7 +133,7 @@ class pretrained(Prior):
     """
 
     def __init__(self, params: PyTree, scale: float = 0.1) -> None:
-        positive("pretrained", scale=scale)
+        check_positive("pretrained", scale=scale)
         self.params = flatten_params(params)
         self.scale = scale
 
@@ -173,11 +174,6 @@ class ByPath(Prior):
     """
 
     def __init__(self, rules: Mapping[str, object]) -> None:
-        if not isinstance(rules, Mapping) or not rules:
-            raise TypeError(
-                f"ByPath takes a mapping of patterns to priors such as {{'*.bias': Normal(1.)}}, "
-                f"got {rules!r}."
-            )
         self.rules = {
             pattern: None if prior is None else as_prior(prior) for pattern, prior in rules.items()
         }
@@ -309,5 +305,4 @@ def _order_of(shapes: Shapes, pattern: str) -> CallOrder:
             f"ByPath: the pattern {pattern!r} goes by the order in which layers are called, which needs "
             "an example input. Give it after the prior: `random_module(name, module, prior, x[:1])`."
         )
-    order: CallOrder = find()
-    return order
+    return find()

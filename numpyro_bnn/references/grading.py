@@ -222,16 +222,7 @@ def _check(scalars: dict[str, np.ndarray], reference: Reference) -> None:
             f"references.grade: got {functions.shape[1]} draws a chain, from which no Monte Carlo error can "
             "be told. Give four or more, and some hundred for a grade that says something."
         )
-    known = reference.log_scales.names or ()
     for name, value in scalars.items():
-        if name != FUNCTIONS and name not in known:
-            raise ValueError(
-                f"references.grade: {reference.name} has no log scale {name!r}; it has {list(known)}."
-            )
-        if name != FUNCTIONS and value.ndim != 2:
-            raise ValueError(
-                f"references.grade: {name!r} must have the shape (chain, draw), got {value.shape}."
-            )
         if not np.isfinite(value).all():
             raise ValueError(
                 f"references.grade: {name!r} has {np.sum(~np.isfinite(value))} values that are not finite. "

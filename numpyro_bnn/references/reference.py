@@ -261,8 +261,6 @@ def load(name: str) -> Reference:
     >>> reference.x.shape, reference.certified
     ((100, 1), True)
     """
-    if name not in PROBLEMS:
-        raise ValueError(f"references.load: expected one of {sorted(PROBLEMS)}, got {name!r}.")
     problem = PROBLEMS[name]
     with np.load(_FOLDER / f"{name}.npz") as file:
         stored = {key: file[key] for key in file.files}

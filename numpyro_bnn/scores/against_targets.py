@@ -251,11 +251,6 @@ def paired_difference(a: ArrayLike, b: ArrayLike) -> PairedDifference:
     """
     a = _rows("paired_difference", "a", a)
     b = _rows("paired_difference", "b", b)
-    if a.shape != b.shape:
-        raise ValueError(
-            f"scores.paired_difference: both models need the same rows, got {a.size} and "
-            f"{b.size}. Score them on one test set in one order."
-        )
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise ValueError(
             "scores.paired_difference: got an infinite score, for which no difference is "

@@ -114,11 +114,6 @@ def wasserstein(
         key = "probs" if "probs" in known.values else "mean"
         event_dim = 1 if key == "probs" else 0
     event_dim = 0 if event_dim is None else event_dim
-    if event_dim not in (0, 1):
-        raise ValueError(
-            f"scores.wasserstein: event_dim must be 0 (a number a draw) or 1 (a vector a draw), "
-            f"got {event_dim}. Flatten the event axes into one."
-        )
     arrays = [inputs.values_of("wasserstein", x, key) for x in (p, q)]
     axes = 1 + event_dim
     if known is not None:
@@ -256,11 +251,6 @@ def ood_auroc(scores_in: Scored, scores_out: Scored, *, score: str = "entropy") 
     0.8333333333333334
     """
     known = {"entropy": entropy, "mutual_information": mutual_information}
-    if score not in known:
-        raise ValueError(
-            f"scores.ood_auroc: score must be one of {sorted(known)}, got {score!r}. Pass arrays "
-            f"of scores for any other."
-        )
     sides = []
     for what, given in (("scores_in", scores_in), ("scores_out", scores_out)):
         values = known[score](given) if inputs.is_predictions(given) else np.asarray(given)

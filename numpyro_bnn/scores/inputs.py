@@ -67,11 +67,6 @@ def values_of(name: str, predictions: Scored, key: str) -> np.ndarray:
         if key in ("mean", "scale"):
             _refuse_without_mean(name, predictions)
         predictions = predictions.values[key]
-    if isinstance(predictions, Mapping):
-        raise TypeError(
-            f"scores.{name}: expected an array or predictions, got a mapping with keys "
-            f"{sorted(map(str, predictions))}. Pass one of its arrays."
-        )
     array = np.asarray(predictions)
     if array.dtype.kind not in "fiub":
         # bfloat16 and similar types have a kind of their own, but can be converted.
@@ -163,11 +158,6 @@ def labels(name: str, y: ArrayLike, num_rows: int, num_classes: int) -> np.ndarr
 def target(name: str, y: ArrayLike) -> np.ndarray:
     """A regression target as a finite double precision array `(n, ...)`."""
     array = np.asarray(as_array(f"scores.{name}", "y", y), np.float64)
-    if array.ndim == 0 or array.size == 0:
-        raise ValueError(
-            f"scores.{name}: expected a target with at least one row, got shape {array.shape}. "
-            f"Pass an array (n,) or (n, outputs)."
-        )
     _no_nan(name, "the target y", array)
     return array
 
@@ -267,16 +257,6 @@ def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
                 f"for a target of shape {np.shape(y)}, expected (chain, draw, {len(y)}). Give y "
                 f"the shape that the model's observed site has."
             )
-    elif y is not None:
-        raise TypeError(
-            f"scores.{name}: got an array of log densities and a target; the target is already "
-            f"in the log densities. Pass scores.{name}(log_prob), or predictions with y."
-        )
     array = values_of(name, log_prob, "log_prob")
-    if array.ndim == 0 or array.size == 0:
-        raise ValueError(
-            f"scores.{name}: expected log densities of shape (..., n), got shape {array.shape}. "
-            f"Keep one value for each row."
-        )
     _no_nan(name, "log densities", array, allow=-np.inf)
     return array.reshape(-1, array.shape[-1])

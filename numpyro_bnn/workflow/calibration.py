@@ -102,8 +102,7 @@ def set_scores(probs: np.ndarray, u: np.ndarray, penalty: float = 0.0) -> np.nda
 
 def tempered(probs: np.ndarray, temperature: float) -> np.ndarray:
     """Probabilities to the power 1 / temperature, made to add up to 1 again, (n, classes)."""
-    powers: np.ndarray = softmax(_logs(probs) / temperature, axis=1)
-    return powers
+    return softmax(_logs(probs) / temperature, axis=1)
 
 
 def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
@@ -120,8 +119,7 @@ def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
 
 def _logs(probs: np.ndarray) -> np.ndarray:
     """Logarithms; a probability that was rounded to zero is the smallest that float32 holds."""
-    logs: np.ndarray = np.log(np.maximum(probs, np.finfo(np.float32).tiny))
-    return logs
+    return np.log(np.maximum(probs, np.finfo(np.float32).tiny))
 
 
 Method = Literal["cdf", "cqr", "aps", "raps"]
@@ -384,10 +382,7 @@ def _source_of(fitted: Run | FittedEstimator) -> Any:
 
 def predictions_of(source: Draws | FittedEstimator, x: PyTree) -> Predictions:
     """Predictions of an estimator or of draws."""
-    made: Predictions = (
-        predict(None, source, x) if isinstance(source, Draws) else source.predictions(x)
-    )
-    return made
+    return predict(None, source, x) if isinstance(source, Draws) else source.predictions(x)
 
 
 def probabilities(predictions: Predictions) -> np.ndarray:

@@ -268,12 +268,6 @@ def compare(
     known = default_methods(model, num_chains, len(rows.y))
     asked: dict[str, Method | None] = dict(known if methods is None else methods)
     asked.setdefault(reference, None)
-    for name, method in asked.items():
-        if method is None and name not in known:
-            raise ValueError(
-                f"compare: no method is called {name!r}; known are {sorted(known)}. Give your own "
-                "as {name: kernel or function or finished run}."
-            )
     key = jax.random.key(0) if key is None else key
     key_start, key = jax.random.split(key)
     settings = {"num_chains": num_chains, "num_warmup": num_warmup, "num_samples": num_samples}
@@ -399,24 +393,12 @@ _THINNING = 10
 
 
 def _data(model: Callable, data: Any) -> Data:
-    parts = [data.get(name) for name in Data._fields] if isinstance(data, Mapping) else data
-    if not isinstance(parts, (tuple, list)) or len(parts) != 4 or any(p is None for p in parts):
-        given = sorted(data) if isinstance(data, Mapping) else type(data).__name__
-        raise ValueError(
-            f"compare: data must be (x, y, x_test, y_test), or a mapping with these keys, got {given}."
-        )
-    check_columns("compare", "x_test", column_names(parts[0]), parts[2])
-    (x, y), _ = as_arrays(model, tuple(parts[:2]), {})
-    (x_test, y_test), _ = as_arrays(model, tuple(parts[2:]), {})
-    for names, pair in (("x and y", (x, y)), ("x_test and y_test", (x_test, y_test))):
-        rows = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(pair)}
-        if len(rows) != 1 or rows & {(), (0,)}:
-            raise ValueError(
-                f"compare: {names} must have the same positive number of rows, got "
-                f"{sorted(shape[0] if shape else 0 for shape in rows)}. Give a target for every input."
-            )
+    given = Data(**data) if isinstance(data, Mapping) else Data(*data)
+    check_columns("compare", "x_test", column_names(given.x), given.x_test)
+    (x, y), _ = as_arrays(model, (given.x, given.y), {})
+    (x_test, y_test), _ = as_arrays(model, (given.x_test, given.y_test), {})
     # Names of columns are compared with those of finished runs.
-    return Data(with_tables(parts[0], x), y, with_tables(parts[2], x_test), y_test)
+    return Data(with_tables(given.x, x), y, with_tables(given.x_test, x_test), y_test)
 
 
 def _fitted(
@@ -437,16 +419,11 @@ def _fitted(
     begin = time.perf_counter()
     if isinstance(method, MCMCKernel):
         draws, gradients = _sampled(method, data, key, starts, settings, progress_bar)
-    elif callable(method):
+    else:
         draws = draws_of(
             method(model, key, data.x, data.y, progress_bar=progress_bar), model, f"compare: {name}"
         )
         gradients = float(draws.info.get("gradients", float("nan")))
-    else:
-        raise TypeError(
-            f"compare: {name!r} must be a kernel, a function that returns draws, or a finished run, "
-            f"got {type(method).__name__}."
-        )
     return Fitted(draws, gradients, time.perf_counter() - begin)
 
 
@@ -548,18 +525,11 @@ def second_opinion(
             f"{type(mcmc).__name__}{' before it' if isinstance(run, MCMC) else ''}. To compare finished "
             "runs use diagnose(run, x, second=other)."
         )
-    model = getattr(kernel or run.sampler, "model", None)
-    if model is None:
-        raise ValueError(
-            f"second_opinion: {type(run.sampler).__name__} carries no model to sample again. Give "
-            "a kernel over the model: kernel=NUTS(model)."
-        )
+    model = (kernel or run.sampler).model
     kernel = NUTS(model, target_accept_prob=_higher(run.sampler)) if kernel is None else kernel
     _refuse_another_temperature(run, kernel)
     args, kwargs = arguments_of(run)
     x = inputs_of(run) if x is None else x
-    if x is None:
-        raise ValueError("second_opinion: the inputs of the run are not known. Give inputs as x.")
     key_start, key_run = jax.random.split(jax.random.key(1) if key is None else key)
     other = MCMC(
         kernel,

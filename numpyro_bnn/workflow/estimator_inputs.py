@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, is_classifier, is_regressor
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from numpyro_bnn._checks import check_whole
+from numpyro_bnn._checks import check_share, check_whole
 from numpyro_bnn.data.arguments import refuse_text_columns
 from numpyro_bnn.data.units import Column, moments
 from numpyro_bnn.workflow.calibration import rows_needed
@@ -102,12 +102,8 @@ def weights_of(
 def held_out(estimator: BaseEstimator, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of the rows to fit, and of those that its `calibration` holds out; shares of classes kept."""
     share = estimator.calibration
-    real = isinstance(share, (int, float, np.number)) and not isinstance(share, bool)
-    if share is not None and not (real and 0 < share < 1):
-        raise ValueError(
-            f"calibration must be None or the share of rows to hold out, strictly between 0 and 1, got "
-            f"calibration={share!r}. Give 0.2 for a fifth of the rows."
-        )
+    if share is not None:
+        check_share(type(estimator).__name__, "calibration", share)
     is_class, seed = is_classifier(estimator), estimator.random_state
     return calibration_rows(f"calibration={share}", y, share, seed, is_class)
 

@@ -134,8 +134,7 @@ class BNNEstimator(BaseEstimator):
         :param X: inputs (N, columns), an array or a table with the columns of the training table.
         :return: arrays with leading axes (chain, draw, row).
         """
-        made: Predictions = self._predicted(X)
-        return made
+        return self._predicted(X)
 
     def _predicted(self, X: ArrayLike, reduce: Callable[[Predictions], Any] | None = None) -> Any:
         """Predictions, or what `reduce` makes of them some rows at a time: memory does not grow with rows."""
@@ -289,8 +288,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         outputs = 2 if likelihood == "heteroscedastic" else y.shape[1] if several else 1
         prior = Hierarchical() if self.prior is None else self.prior
         model = regression(self._network(outputs), prior, likelihood=likelihood)
-        fitted: BNNRegressor = self._fit(model, X, y, weights)
-        return fitted
+        return self._fit(model, X, y, weights)
 
     @all_or_nothing
     def partial_fit(
@@ -306,12 +304,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         :raises RuntimeError: if the posterior cannot be reached from the draws that are there: fit again.
         """
         if not hasattr(self, "draws_"):
-            first: BNNRegressor = self.fit(X, y, sample_weight)
-            return first
+            return self.fit(X, y, sample_weight)
         X, y = added(self, X, y)
         y = y.astype(np.float64)
-        updated: BNNRegressor = self._update(*weights_of(X, y, sample_weight))
-        return updated
+        return self._update(*weights_of(X, y, sample_weight))
 
     def predict(
         self, X: ArrayLike, return_std: bool = False
@@ -467,8 +463,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             X, labels, weights = weights_of(X, labels, each * by_class)
         prior = Hierarchical() if self.prior is None else self.prior
         model = classification(self._network(len(self.classes_)), prior)
-        fitted: BNNClassifier = self._fit(model, X, labels, weights)
-        return fitted
+        return self._fit(model, X, labels, weights)
 
     @all_or_nothing
     def partial_fit(
@@ -499,8 +494,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             return self._fit_labels(X, y, sample_weight)
         X, y = added(self, X, y)
         labels = targets_of(self, y, "BNNClassifier")
-        updated: BNNClassifier = self._update(*weights_of(X, labels, sample_weight))
-        return updated
+        return self._update(*weights_of(X, labels, sample_weight))
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Posterior predictive probabilities of the classes, in the order of ``classes_``.
@@ -518,8 +512,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         :return: labels (N,).
         """
         best = self.predict_proba(X).argmax(1)
-        labels: np.ndarray = self.classes_[best]
-        return labels
+        return self.classes_[best]
 
     def predict_set(self, X: ArrayLike, coverage: float = 0.9) -> np.ndarray:
         """The set of classes that holds the label of a new row with probability `coverage`.
@@ -543,8 +536,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         :return: labels (draw, row), draws of all chains in a row.
         """
         drawn = super().sample(X)
-        labels: np.ndarray = self.classes_[drawn]
-        return labels
+        return self.classes_[drawn]
 
 
 def warn_of_verdict(owner: str, report: Report) -> None:

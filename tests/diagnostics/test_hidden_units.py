@@ -11,7 +11,7 @@ from flax import nnx
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods
-from numpyro_bnn.diagnostics import HiddenLayer, align, diagnose_draws, find_hidden_layers
+from numpyro_bnn.diagnostics import HiddenLayer, align, find_hidden_layers
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.draws import draws_of as draws_from
 
@@ -292,14 +292,6 @@ def test_alignment_can_be_declined_and_is_left_out_for_nan():
     assert bnn.diagnose(draws, X, align_units=False).relabelling is None
     broken = dict(draws) | {d(0): np.where(np.arange(100)[:, None, None] > 50, np.nan, draws[d(0)])}
     assert bnn.diagnose(Draws(broken, draws.model), X).verdict == "invalid"
-
-
-def test_errors_say_what_to_give():
-    draws = relabelled_chains(1, 2)
-    with pytest.raises(ValueError, match=r"name the sites \['w'\], but the draws have"):
-        align(draws, (HiddenLayer("w", (), d(1)),))
-    with pytest.raises(ValueError, match="the same sites and shapes as weights"):
-        diagnose_draws(dict(draws), aligned={"w": np.zeros((1, 2, 3))})
 
 
 def test_a_reference_can_be_given():

@@ -66,8 +66,6 @@ def test_starts_of_a_last_layer_are_taken_by_a_run():
     ("options", "message"),
     [
         ({"num_chains": 0}, "num_chains must be a positive integer, got 0"),
-        ({"jitter": -0.1}, "jitter must be 0 or a positive number, got -0.1"),
-        ({"jitter": float("nan")}, "jitter must be 0 or a positive number, got nan"),
         ({"fixed": ("Conv",)}, "fixed='Conv' is no path of these parameters; there are"),
     ],
 )

@@ -83,13 +83,6 @@ def test_errors_that_nobody_knows_are_refused(rng: Any) -> None:
         plots.plot_monte_carlo_error(walk)
 
 
-@pytest.mark.parametrize("plot", [plots.plot_monte_carlo_error, plots.plot_agreement])
-@pytest.mark.parametrize("given", [np.ones((2, 100)), {}, {"log joint": np.ones((2, 100))}])
-def test_arrays_without_inputs_are_refused(plot: Any, given: Any) -> None:
-    with pytest.raises(ValueError, match=r"with axes \(chain, draw, input, \.\.\.\), got \{"):
-        plot(given)
-
-
 def test_chains_that_agree_stand_side_by_side(rng: Any) -> None:
     x = rng.normal(size=(4, 300, 20))
     x[[1, 3]] += 1.0

@@ -277,13 +277,7 @@ def test_points_of_each_class_are_where_the_data_are(rng):
     [([1, 2], [[1, 2]]), ([[1, 2], [3, 4]], [[1, 2], [3, 4]])],
 )
 def test_draws_of_one_chain_get_an_axis(given, expected):
-    np.testing.assert_array_equal(style.chains_by_draws("plot", "x", given), expected)
-
-
-@pytest.mark.parametrize("given", [3.0, np.ones((1, 2, 3)), [], np.ones((0, 4))])
-def test_what_is_no_table_of_draws_is_refused(given):
-    with pytest.raises(ValueError, match=r"plot: x has shape .* expected \(chain, draw\)"):
-        style.chains_by_draws("plot", "x", given)
+    np.testing.assert_array_equal(style.chains_by_draws(given), expected)
 
 
 def test_numbers_of_arrays_and_mappings_are_made_one_row():

@@ -309,8 +309,6 @@ def test_surface_of_a_potential_and_draws_by_site() -> None:
     (marks,) = [c for c in ax.collections if len(c.get_offsets()) == 3]
     # In unconstrained coordinates: log scale and w both move from A to B.
     np.testing.assert_allclose(marks.get_offsets()[1], [np.sqrt(2), 0.0], atol=1e-6)
-    with pytest.raises(ValueError, match=r"no value for the latent sites \['scale'\]"):
-        plots.plot_density_surface(potential, [{"w": np.zeros(2)}] * 3)
 
 
 def test_temperatures_of_chains_and_their_mean() -> None:

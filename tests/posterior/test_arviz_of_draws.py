@@ -205,9 +205,7 @@ def call(**how: Any) -> Any:
         ({}, ValueError, "needs the training data.*Pass `x` and `y`"),
         ({"x": X}, ValueError, "needs the training data"),
         ({"y": Y}, ValueError, "`y` was given without `x`"),
-        ({"predict": X}, TypeError, "predict must map names to inputs.*got ndarray"),
         ({"run": 3}, TypeError, "expected an MCMC after `run`, .*got int"),
-        ({"log_likelihood": False, "dims": {"v": ["a"]}}, ValueError, r"names the sites \['v'\]"),
         (
             {"log_likelihood": False, "dims": {"w": ["a", "b"]}},
             ValueError,

@@ -84,7 +84,6 @@ def test_chains_are_drawn_in_proportion_to_their_weights():
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        (np.zeros(3), r"axes \(component, row\) or .*got shape \(3,\)"),
         ([[0.0, np.nan], [0.0, 0.0]], r"must not be NaN .*components \[0\]"),
         ([[0.0, -np.inf], [0.0, -np.inf]], r"every component holds row 1 impossible"),
     ],

@@ -270,8 +270,6 @@ def test_priors_over_several_sites_have_no_distribution_of_one_path():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: priors.ByPath({}), TypeError, "takes a mapping of patterns"),
-        (lambda: priors.ByPath([("*", NORMAL())]), TypeError, "takes a mapping of patterns"),
         (lambda: priors.ByPath({"*": None})("w", (2,)), ValueError, "'w' is left deterministic"),
         (
             lambda: priors.ByPath({"*": NORMAL(), "*.bias": NORMAL()}).sample("net", SHAPES),

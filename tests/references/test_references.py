@@ -226,7 +226,6 @@ def test_chains_that_do_not_agree_are_told():
     [
         (lambda v: v | {"functions": v["functions"][..., :7]}, r"shape \(chain, draw, 200\)"),
         (lambda v: v | {"functions": v["functions"][:, :3]}, "got 3 draws a chain"),
-        (lambda v: v | {"depth": v["noise"]}, "no log scale 'depth'; it has"),
         (lambda v: v | {"noise": v["noise"][0]}, r"'noise' must have the shape \(chain, draw\)"),
         (lambda v: v | {"noise": v["noise"] * np.nan}, "1000 values that are not finite"),
     ],

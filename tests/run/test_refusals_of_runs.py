@@ -165,7 +165,6 @@ BAD = {
         ValueError,
         r"y has shape \(5, 1\), but the predictions are for targets of shape \(5,\)",
     ),
-    "an average of arrays": (lambda: bnn.average(X), TypeError, r"what `bnn\.predict` returns"),
     "no prior draws": (
         lambda: bnn.prior_predictive(summed, KEY, X, 0),
         ValueError,

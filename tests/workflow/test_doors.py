@@ -184,6 +184,3 @@ def test_what_is_not_fitted_is_refused():
     assert not is_finished(lambda: None)
     with pytest.raises(TypeError, match=r"or what `bnn.predict\(None, run, x\)` returns"):
         bnn.scores.rmse(doors()["estimator"], Y)
-    quiet = bnn.Draws({"w": np.zeros((1, 2))})
-    with pytest.raises(ValueError, match="plot_trace: this run did not collect its energy, only"):
-        bnn.plots.plot_trace(quiet)

@@ -125,13 +125,9 @@ class Agreement(NamedTuple):
 
     def beyond(self, tolerance: Tolerance) -> bool:
         """Whether averages of chains are farther apart than the tolerance, whether significantly or not."""
-        pairs = (
-            (self.total_variation, tolerance.total_variation),
-            (self.total_variation_99, tolerance.total_variation_99),
-            (self.relative, tolerance.relative_mean),
-            (self.relative_99, tolerance.relative),
-        )
-        return any(value is not None and value > limit for value, limit in pairs)
+        found = self._asdict()
+        pairs = ((found[u], found[f"{u}_99"], *limits) for u, limits in tolerance.limits.items())
+        return any(mean is not None and (mean > m or worst > w) for mean, worst, m, w in pairs)
 
     def disagree(self, tolerance: Tolerance) -> bool:
         """Whether chains differ by more than their errors, and by more than the tolerance."""

@@ -162,12 +162,6 @@ def monte_carlo_error(
     :raises ValueError: for no predictions, or what `mean_errors` refuses.
     """
     arrays = {name: checked(f"monte_carlo_error: {name!r}", x) for name, x in predictions.items()}
-    if not arrays or any(x.ndim < 3 + (name == "probs") for name, x in arrays.items()):
-        shapes = {name: x.shape for name, x in arrays.items()}
-        raise ValueError(
-            f"monte_carlo_error: expected predictions with axes (chain, draw, input, ...), and "
-            f"'probs' with one of classes, got {shapes}. Pass what bnn.predict(...).values holds."
-        )
     if errors is None:
         errors = {name: mean_errors(x) for name, x in arrays.items()}
     units = units_of(arrays, errors)
@@ -238,11 +232,6 @@ def log_score_errors(log_likelihood: Any) -> tuple[dict[str, float], float]:
     # To first order the error of the mean log score is the mean over draws of `1/n sum_i p_i(theta) /
     # pbar_i`, minus one. So it is the Monte Carlo error of the average of that one series.
     given = checked("monte_carlo_error: log_likelihood", log_likelihood)
-    if given.ndim != 3:
-        raise ValueError(
-            f"monte_carlo_error: log_likelihood needs axes (chain, draw, input), got shape "
-            f"{given.shape}. Pass what predictions.log_prob(y) returns."
-        )
     score = logsumexp(given, axis=(0, 1)) - np.log(given.shape[0] * given.shape[1])
     ratio = np.exp(given - score)
     of_rows = mean_errors(ratio)

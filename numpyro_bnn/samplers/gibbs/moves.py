@@ -23,6 +23,7 @@ from numpyro.infer.hmc import HMCState
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import compute_log_probs
 
+from numpyro_bnn._checks import check_positive
 from numpyro_bnn._text import ReprMixin
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.generalized_inverse_gaussian import sample_log
@@ -132,8 +133,7 @@ class RidgeScaling(ReprMixin):
     """
 
     def __init__(self, step: float = 0.3) -> None:
-        if not step > 0:
-            raise ValueError(f"RidgeScaling: step must be positive, got step={step!r}.")
+        check_positive("RidgeScaling", step=step)
         self.step = step
 
     def __call__(self, key: jax.Array, values: Values, bound: Bound) -> Values:
@@ -197,8 +197,7 @@ class UnitRescaling(ReprMixin):
     :param incoming: site of the kernel whose last axis counts the units.
     :param outgoing: site of the kernel whose first axis but the last counts them.
     :param vectors: sites of one value a unit, such as the bias.
-    :raises ValueError: when run, for sites that the model lacks, whose sizes do not agree, or whose
-        prior has no scale.
+    :raises ValueError: when run, for sites whose prior has no scale.
     """
 
     def __init__(self, incoming: str, outgoing: str, vectors: Sequence[str] = ()) -> None:
@@ -208,7 +207,7 @@ class UnitRescaling(ReprMixin):
 
     def __call__(self, key: jax.Array, values: Values, bound: Bound) -> Values:
         entering = (self.incoming, *self.vectors)
-        units = _num_units("UnitRescaling", values, *entering, outgoing=self.outgoing)
+        units = values[self.incoming].shape[-1]
         sites = bound.sites(values)
         up = sum(_squares(n, sites, values).reshape(-1, units).sum(0) for n in entering) / 2
         out = _squares(self.outgoing, sites, values)
@@ -240,8 +239,8 @@ class UnitRefresh(ReprMixin):
     :param incoming: site of the kernel whose last axis counts the units.
     :param vectors: sites of one value a unit, such as the bias.
     :param smallest: the least s.
-    :raises ValueError: for a `smallest` outside of 0 to 1; when run, for sites that the model lacks, whose
-        sizes do not agree, or whose prior is not Gaussian given its precisions.
+    :raises ValueError: for a `smallest` outside of 0 to 1; when run, for sites whose prior is not Gaussian
+        given its precisions.
 
     Source: S. L. Cotter, G. O. Roberts, A. M. Stuart and D. White, *MCMC methods for functions*,
     Statistical Science 28 (2013), eq. 4.5.
@@ -259,7 +258,7 @@ class UnitRefresh(ReprMixin):
 
     def __call__(self, key: jax.Array, values: Values, bound: Bound) -> Values:
         names = (self.incoming, *self.vectors)
-        units = _num_units("UnitRefresh", values, *names)
+        units = values[self.incoming].shape[-1]
         sites = bound.sites(values)
         priors = {name: _gaussian(name, sites) for name in names}
         key_units, key_scales = jax.random.split(key)
@@ -291,25 +290,6 @@ class UnitRefresh(ReprMixin):
             return _choose(accepted, now | own, now), jnp.where(accepted, after, before)
 
         return jax.lax.fori_loop(0, units, one, (dict(values), bound.log_joint(values)))[0]
-
-
-def _num_units(
-    owner: str, values: Values, incoming: str, *vectors: str, outgoing: str | None = None
-) -> int:
-    """The number of units of a layer, which its bias and the next kernel must have too."""
-    names = [incoming, *vectors, *([] if outgoing is None else [outgoing])]
-    missing = [name for name in names if name not in values]
-    if missing:
-        raise ValueError(f"{owner}: the model has no latent site {missing}; it has {list(values)}.")
-    shapes = {name: values[name].shape for name in names}
-    units = shapes[incoming][-1]
-    after = (0, units, 0) if outgoing is None else shapes[outgoing]
-    if any(shapes[name] != (units,) for name in vectors) or after[-2:-1] != (units,):
-        raise ValueError(
-            f"{owner}: the {units} units of '{incoming}' are not those of the other sites, of shapes "
-            f"{shapes}. Give the bias (and the next kernel) of the same layer."
-        )
-    return units
 
 
 def _gaussian(name: str, sites: dict[str, Any]) -> dist.Normal:
@@ -347,14 +327,11 @@ class Interleaved(ReprMixin, MCMCKernel):
     :param kernel: HMC, NUTS or a kernel of this package over the model in centred or non-centred
         coordinates, or ``Gibbs`` of them (:func:`numpyro_bnn.neal`).
     :param moves: steps that leave the posterior as it is, in order.
-    :raises TypeError: if `kernel` is no kernel over a model.
     :raises ValueError: for a kernel at another temperature than 1, or that takes minibatches, with a move
         that needs all rows; when run, for collapsed coordinates, which have no precisions to move.
     """
 
     def __init__(self, kernel: MCMCKernel, moves: Sequence[Move]) -> None:
-        if not isinstance(kernel, MCMCKernel) or getattr(kernel, "model", None) is None:
-            raise TypeError(f"Interleaved: expected a kernel over a model, got {kernel!r}.")
         _check_kernel(kernel, moves)
         self.kernel: Any = kernel.as_part() if isinstance(kernel, SGMCMC) else kernel
         self.moves = tuple(moves)

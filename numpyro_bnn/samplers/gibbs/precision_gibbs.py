@@ -173,8 +173,6 @@ class PrecisionGibbs(ReprMixin, MCMCKernel):
     sample_field = "z"
 
     def __init__(self, model: Callable) -> None:
-        if isinstance(model, MCMCKernel) or not callable(model):
-            raise TypeError(f"PrecisionGibbs: expected a model, got {model!r}.")
         refuse_network(model)
         self._model: Callable = centered_model(model)
         self._levels: dict[str, Level] = {}

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import jax
 from numpyro.infer.mcmc import MCMCKernel
 
-from numpyro_bnn._checks import check_whole
+from numpyro_bnn._checks import check_share, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
@@ -54,8 +54,6 @@ def check_friction(
             f"{owner}: friction={friction}, but this method has no momentum to damp. Leave friction "
             "out, or use BAOAB."
         )
-    if not _is_number(friction):
-        raise TypeError(f"{owner}: friction must be a number, got friction={friction!r}.")
     if not (friction > 0 if positive else friction >= 0):
         wanted = "be positive" if positive else "not be negative"
         raise ValueError(
@@ -72,10 +70,7 @@ def check_numbers(
             f"{owner}: resample_momentum={resample_momentum}, but this method has no momentum. "
             "Leave it out."
         )
-    if not (_is_number(target_accept_prob) and 0 < target_accept_prob < 1):
-        raise ValueError(
-            f"{owner}: target_accept_prob must be between 0 and 1, got {target_accept_prob!r}."
-        )
+    check_share(owner, "target_accept_prob", target_accept_prob)
 
 
 def check_changed(owner: str, method: Dynamics) -> None:
@@ -160,25 +155,6 @@ def check_target(
         raise ValueError(
             f"{owner}: batch_size={batch_size}, but gradient={gradient} has "
             f"batch_size={gradient.batch_size}. Give the size to the estimator only."
-        )
-    if potential_fn is not None and gradient.needs_rows:
-        raise ValueError(
-            f"{owner}: gradient={gradient} takes rows of the data, but potential_fn is a function of "
-            "the position alone. Give a model instead."
-        )
-
-
-def check_kinds(owner: str, gradient: object, preconditioner: object) -> None:
-    """Check the types of gradient estimator and preconditioner."""
-    if not hasattr(gradient, "estimate"):
-        raise TypeError(
-            f"{owner}: gradient must be an estimator such as `gradients.minibatch(100)`, got "
-            f"{gradient!r}."
-        )
-    if not hasattr(preconditioner, "inverse_mass_matrix"):
-        raise TypeError(
-            f"{owner}: preconditioner must be one of `preconditioners`, such as "
-            f"`preconditioners.from_warmup()`, got {preconditioner!r}."
         )
 
 

@@ -9,7 +9,7 @@ choose ingredients.
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
 from numpyro.util import identity, is_prng_key
 
+from numpyro_bnn._calls import show_options, with_descriptions
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
@@ -37,7 +38,6 @@ from numpyro_bnn.samplers.sgmcmc.checks import (
     check_fit,
     check_friction,
     check_gradient_noise,
-    check_kinds,
     check_noise_in_warmup,
     check_numbers,
     check_step_size,
@@ -66,6 +66,26 @@ from numpyro_bnn.samplers.sgmcmc.tuning import (
 
 Model = Callable | None
 StepSize = float | Schedule | Literal["auto"]
+
+
+# Ingredients that the text of a kernel shows.
+_SHOWN = ["dynamics", "step_size", "temperature", "gradient", "preconditioner", "friction"]
+_SHOWN += ["metropolis", "resample_momentum", "tuning"]
+
+
+class Options(TypedDict, total=False):
+    """Ingredients that every named sampler takes; :class:`SGMCMC` describes them."""
+
+    temperature: float | Schedule
+    plate: str | None
+
+
+class MomentumOptions(Options, total=False):
+    """Those of samplers with momenta that may take minibatches."""
+
+    batch_size: int | None
+    gradient: Estimator | None
+    resample_momentum: int | MomentumRefresh | None
 
 
 class SGMCMC(MCMCKernel):
@@ -139,7 +159,6 @@ class SGMCMC(MCMCKernel):
             gradient = gradients.minibatch(check_whole(name, "batch_size", batch_size), order)
         gradient = gradients.full() if gradient is None else gradient
         preconditioner = preconditioners.identity() if preconditioner is None else preconditioner
-        check_kinds(name, gradient, preconditioner)
         check_target(name, model, potential_fn, batch_size, gradient)
         check_step_size(name, step_size)
         check_friction(name, friction, dynamics)
@@ -177,21 +196,20 @@ class SGMCMC(MCMCKernel):
         # Without this attribute NumPyro initialises a kernel again in every run.
         self._sample_fn = self.sample
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Show and describe the ingredients that a named sampler passes on by ``**options``."""
+        super().__init_subclass__(**kwargs)
+        options = vars(cls).get("__init__", cls).__annotations__.get("options")
+        if options is not None:
+            show_options(cls.__init__, SGMCMC, options.__args__[0].__annotations__)
+            cls.__doc__ = with_descriptions(cls, SGMCMC)
+
     def __repr__(self) -> str:
         over = self._potential_fn if self._model is None else self._model
-        settings: dict[str, Any] = {
-            "dynamics": self.dynamics,
-            "step_size": "auto" if self._auto else self.step_size,
-            "temperature": self.temperature,
-            "gradient": self.gradient,
-            "preconditioner": self.preconditioner,
-            "friction": self.friction,
-            "gradient_noise": "auto" if isinstance(self.gradient_noise, str) else None,
-            "metropolis": self.metropolis,
-            "resample_momentum": self.resample_momentum,
-            "tuning": self.tuning,
-            "plate": self._plate,
-        }
+        noise = "auto" if isinstance(self.gradient_noise, str) else None
+        settings: dict[str, Any] = {name: getattr(self, name) for name in _SHOWN}
+        settings |= {"gradient_noise": noise, "plate": self._plate}
+        settings |= {"step_size": "auto"} if self._auto else {}
         given = {name: value for name, value in settings.items() if value is not None}
         return call_of(type(self).__name__, given, (over,))
 
@@ -402,14 +420,7 @@ class SGMCMC(MCMCKernel):
         return lambda z: {name: transforms[name](value) for name, value in z.items()}
 
     def wrap_model(self, wrapper: Callable) -> "SGMCMC":
-        """This kernel with `wrapper` applied to its model.
-
-        :raises ValueError: for a kernel over `potential_fn`.
-        """
-        if self._model is None:
-            raise ValueError(
-                f"{type(self).__name__}: a kernel over potential_fn has no model to wrap."
-            )
+        """This kernel with `wrapper` applied to its model."""
         # Other blocks of Gibbs change the potential between the steps of this one.
         kernel = self.as_part() if wrapper is conditioned_on_others else copy.copy(self)
         kernel._model = wrapper(self._model)

@@ -14,9 +14,8 @@ M^{-1}_{ij}`, which only overdamped dynamics can add. One that depends on the va
 has ``after_gibbs(potential, state)`` as well, which gives its state after Gibbs has changed them.
 """
 
-import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 
-from numpyro_bnn._checks import check_whole
+from numpyro_bnn._checks import check_positive, check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.unwrap import unwrapped
@@ -85,19 +84,20 @@ class Moments(NamedTuple):
 __all__ = ["diagonal", "from_warmup", "given_precisions", "identity", "rmsprop"]
 
 
-class Preconditioner(Protocol):
-    """The interface of a preconditioner; the head of this module describes its functions."""
+class Preconditioner:
+    """A metric that no step changes, the state its inverse mass matrix; the head of this module says more."""
+
+    # Whether the metric is the identity until it is adapted in warm-up.
+    needs_warmup = False
 
     @property
     def varies(self) -> bool:
         """Whether the metric changes after warm-up too, so that the drift needs its divergence."""
-
-    @property
-    def needs_warmup(self) -> bool:
-        """Whether the metric is the identity until it is adapted in warm-up."""
+        return False
 
     def init(self, position: PyTree) -> PyTree:
         """The state before the first step."""
+        raise NotImplementedError
 
     def update(
         self,
@@ -108,39 +108,19 @@ class Preconditioner(Protocol):
         hessian_diagonal: PyTree = None,
     ) -> PyTree:
         """The state after one step, from the gradient (of U) at ``position``."""
+        return state
 
     def inverse_mass_matrix(self, state: PyTree) -> PyTree:
         """A scalar, or a pytree like the position."""
+        return state
 
     def divergence(self, state: PyTree) -> PyTree:
         """A scalar 0, or a pytree like the position."""
-
-
-class _Unchanged:
-    """A metric that no step changes: the state is the inverse mass matrix."""
-
-    varies = False
-    needs_warmup = False
-
-    def update(
-        self,
-        state: PyTree,
-        gradient: PyTree,
-        position: PyTree,
-        adapting: jax.Array,
-        hessian_diagonal: PyTree = None,
-    ) -> PyTree:
-        return state
-
-    def inverse_mass_matrix(self, state: PyTree) -> PyTree:
-        return state
-
-    def divergence(self, state: PyTree) -> PyTree:
         return 0.0
 
 
 @dataclass(frozen=True)
-class _Fixed(_Unchanged):
+class _Fixed(Preconditioner):
     value: Any
 
     def __repr__(self) -> str:
@@ -203,7 +183,7 @@ class RMSpropState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _RMSprop:
+class _RMSprop(Preconditioner):
     decay: float
     eps: float
     gamma_term: bool
@@ -236,12 +216,6 @@ class _RMSprop:
         if not self.gamma_term:
             # Not a selection, so that steps after warm-up do not compute the statistics.
             return where_needed(adapting, lambda: self._average(state, gradient), state)
-        if hessian_diagonal is None:
-            raise ValueError(
-                "rmsprop: gamma_term=True was updated without hessian_diagonal, expected the "
-                "diagonal of the Hessian of U at the position. Pass it, or use gamma_term=False, "
-                "which freezes the metric after warm-up."
-            )
         state = self._average(state, gradient)
         weight = (1 - self.decay) / self._seen(state.num_updates)
 
@@ -328,12 +302,7 @@ def rmsprop(
         raise ValueError(
             f"rmsprop: decay must be in [0, 1), got decay={decay}. The default is 0.99."
         )
-    for name, value in (("eps", eps), ("data_size", data_size)):
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ValueError(
-                f"rmsprop: {name} must be finite and above 0, got {name}={value}. "
-                f"Give a positive {name}."
-            )
+    check_positive("rmsprop", eps=eps, data_size=1.0 if data_size is None else data_size)
     if gamma_term and per_layer:
         raise ValueError(
             "rmsprop: gamma_term=True and per_layer=True were given together, expected one of "
@@ -353,11 +322,10 @@ class WarmupState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _FromWarmup:
+class _FromWarmup(Preconditioner):
     first_window: int
     per_layer: bool
 
-    varies = False
     needs_warmup = True
 
     def __repr__(self) -> str:
@@ -394,9 +362,6 @@ class _FromWarmup:
             lambda v: jnp.where(known, (count * v + 5 * overall) / (count + 5), 1.0), variance
         )
 
-    def divergence(self, state: WarmupState) -> PyTree:
-        return 0.0
-
 
 def from_warmup(first_window: int = 32, *, per_layer: bool = False) -> Preconditioner:
     r"""The variance of each parameter over the later part of warm-up, then frozen.
@@ -414,16 +379,12 @@ def from_warmup(first_window: int = 32, *, per_layer: bool = False) -> Precondit
     :param per_layer: one number for each leaf, the mean variance over it.
     :raises ValueError: if ``first_window`` is below 2.
     """
-    if first_window < 2:
-        raise ValueError(
-            f"from_warmup: first_window must be 2 or more, got first_window={first_window}. "
-            "A variance needs two positions."
-        )
+    first_window = check_whole("from_warmup", "first_window", first_window, least=2)
     return _FromWarmup(first_window, per_layer)
 
 
 @dataclass(frozen=True)
-class _GivenPrecisions(_Unchanged):
+class _GivenPrecisions(Preconditioner):
     """Neal's step sizes for any network, from the precisions that Gibbs holds fixed."""
 
     # Given its precisions τ, a weight has the prior curvature τ, and the data add about the diagonal of
@@ -441,11 +402,6 @@ class _GivenPrecisions(_Unchanged):
         return jax.tree.map(lambda x: jnp.ones_like(jnp.asarray(x)), position)
 
     def after_gibbs(self, potential: Any, state: PyTree) -> PyTree:
-        if not isinstance(potential, Potential):
-            raise ValueError(
-                "given_precisions: a potential function has no precisions to follow. Give the kernel a "
-                "model, or use `preconditioners.from_warmup()`."
-            )
         keys = jax.random.split(jax.random.key(0), self.num_draws)
         prior, scores = jax.vmap(lambda key: _curvature(potential, key))(keys)
         curvatures = {

@@ -5,8 +5,6 @@ one. The count begins at 0 at the end of warm-up; during warm-up a kernel holds 
 SG-MCMC is a schedule that also knows which of its steps explore: :class:`Cyclical`.
 """
 
-import contextlib
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,21 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from numpyro_bnn._checks import check_whole
+from numpyro_bnn._checks import check_positive, check_whole
 from numpyro_bnn._text import call_of, text_of
 from numpyro_bnn._types import Number
 
 __all__ = ["constant", "cyclical", "from_learning_rate", "polynomial"]
 
 Schedule = Callable[[Number], Number]
-
-
-def _positive(owner: str, name: str, value: Any) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(
-            f"{owner}: {name} must be a finite number above 0, got {name}={value}. "
-            f"Give a positive {name}."
-        )
 
 
 @dataclass(frozen=True)
@@ -49,12 +39,7 @@ def constant(value: float) -> Schedule:
     :param value: finite and not negative (a temperature may be 0).
     :raises ValueError: for a negative value, infinity or NaN.
     """
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(
-            f"constant: value must be finite and not negative, got value={value}. "
-            "Give a number, or a schedule for one that changes."
-        )
-    return _Constant(value)
+    return as_schedule(float(value), "value", "constant")
 
 
 def as_schedule(value: float | Schedule, name: str = "step_size", owner: str = "") -> Schedule:
@@ -72,9 +57,17 @@ def as_schedule(value: float | Schedule, name: str = "step_size", owner: str = "
             raise ValueError(
                 f"{label} must be finite and not negative, got {name}={number}. Give a number above 0."
             )
-        return constant(number)
+        return _Constant(number)
     label += f" is the schedule {getattr(value, '__qualname__', type(value).__qualname__)}"
-    _check_traced(label, value)
+    # As a compiled sampler calls it; JAX says why a schedule cannot be traced.
+    shape = jax.eval_shape(
+        lambda count: jnp.asarray(value(count), float), jax.ShapeDtypeStruct((), jnp.int32)
+    ).shape
+    if shape:
+        raise TypeError(
+            f"{label}, whose value has the shape {shape}, expected a scalar. Return one number for each "
+            "step; scales that differ between parameters belong in the preconditioner."
+        )
     first = value(jnp.zeros((), jnp.int32))
     # The value of a schedule made from traced values is unknown, and not checked.
     if not isinstance(first, jax.core.Tracer) and not (math.isfinite(first) and first >= 0):
@@ -83,49 +76,6 @@ def as_schedule(value: float | Schedule, name: str = "step_size", owner: str = "
             "negative. Correct the schedule."
         )
     return value
-
-
-def _check_traced(label: str, schedule: Schedule) -> None:
-    """Call a schedule as a compiled sampler will, without computing anything."""
-    advice = (
-        "A schedule takes the number of steps so far and gives one number, like those of Optax."
-    )
-    try:
-        inspect.signature(schedule).bind(0)
-    except TypeError as error:
-        raise TypeError(
-            f"{label}, which cannot be called with one argument: {error}. {advice}"
-        ) from None
-    except ValueError:  # builtins have no signature to inspect
-        pass
-    given: list[Any] = []
-    try:
-        jax.eval_shape(lambda t: given.append(schedule(t)), jax.ShapeDtypeStruct((), jnp.int32))
-    except (
-        jax.errors.ConcretizationTypeError,
-        jax.errors.TracerArrayConversionError,
-        jax.errors.TracerIntegerConversionError,
-    ) as error:
-        raise TypeError(
-            f"{label}, which branches on the count in Python, or gives it to NumPy or `math`: the "
-            "sampler is compiled once for all counts. Write it with `jnp.where` and other functions of "
-            "`jax.numpy`, or join pieces by `optax.join_schedules`."
-        ) from error
-    (value,) = given
-    kind: Any = value
-    shape: tuple[int, ...] = ()
-    real = False
-    if value is not None:  # which has a type and a shape for NumPy
-        with contextlib.suppress(TypeError, ValueError):
-            kind, shape = jnp.result_type(value), jnp.shape(value)
-            real = jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)
-    if not real:
-        raise TypeError(f"{label}, which gave {kind}, expected a real number. {advice}")
-    if shape:
-        raise TypeError(
-            f"{label}, whose value has the shape {shape}, expected a scalar. Return one number for each "
-            "step; scales that differ between parameters belong in the preconditioner."
-        )
 
 
 @dataclass(frozen=True)
@@ -158,8 +108,7 @@ def polynomial(a: float, b: float, gamma: float) -> Schedule:
     >>> round(step_size(0).item(), 6), round(step_size(90).item(), 6)
     (0.01, 0.001)
     """
-    _positive("polynomial", "a", a)
-    _positive("polynomial", "b", b)
+    check_positive("polynomial", a=a, b=b)
     if not 0.5 < gamma <= 1:
         lacking = (
             "the steps sum to a finite number, so the chain stops before it has seen the target"
@@ -258,7 +207,7 @@ def cyclical(peak: float, cycle_length: int, exploration: float = 0.8) -> Cyclic
     >>> [schedule.num_steps(count).item() for count in (0, 9, 10)]
     [9, 1, 9]
     """
-    _positive("cyclical", "peak", peak)
+    check_positive("cyclical", peak=peak)
     cycle_length = check_whole("cyclical", "cycle_length", cycle_length, least=2)
     if not 0 <= exploration < 1:
         raise ValueError(
@@ -310,7 +259,7 @@ def from_learning_rate(
     :param momentum: True for kernels with a momentum, False for SGLD, PSGLD and MALA.
     :raises ValueError: if ``data_size`` is not positive.
     """
-    _positive("from_learning_rate", "data_size", data_size)
+    check_positive("from_learning_rate", data_size=data_size)
     rate = as_schedule(learning_rate, "learning_rate", "from_learning_rate")
 
     convert = _ToStepSize(data_size, momentum)

@@ -96,6 +96,8 @@ def initial_state(
     zero, one = (jnp.full((), i, jnp.int32) for i in (0, 1))
     nan = jnp.full((), jnp.nan, real)
     nans = jax.tree.map(lambda _: nan, by_site(dynamics.position))
+    unknown = ("potential_energy", "step_size", "temperature", "energy_error", "grad_norm")
+    temperatures = ("kinetic_temperature", "configurational_temperature", "gradient_temperature")
     return SGMCMCState(
         i=zero,
         num_warmup=jnp.asarray(num_warmup, jnp.int32),
@@ -104,21 +106,14 @@ def initial_state(
         estimator=estimator,
         preconditioner=preconditioner,
         adaptation=adaptation,
-        potential_energy=nan,
-        step_size=nan,
-        temperature=nan,
         accept_prob=jnp.ones((), real),
         mean_accept_prob=jnp.ones((), real),
         num_steps=one,
-        energy_error=nan,
-        grad_norm=nan,
-        kinetic_temperature=nan,
-        configurational_temperature=nan,
         kinetic_temperatures=nans,
         configurational_temperatures=nans,
-        gradient_temperature=nan,
         exploded_at=-one,
         rng_key=rng_key,
+        **dict.fromkeys((*unknown, *temperatures), nan),
     )
 
 

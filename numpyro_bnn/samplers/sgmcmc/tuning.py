@@ -9,7 +9,7 @@ once warm-up is over. There are three:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -285,11 +285,19 @@ class Ingredients(NamedTuple):
         return value, gradient, after if self.dynamics.reuses_gradient else estimator
 
 
-class Tuning(Protocol):
-    """The interface of a tuning; all three functions run inside compiled programs."""
+class Tuning:
+    """The interface of a tuning; its functions run inside compiled programs.
+
+    The step size follows the curvature in warm-up, where the chain tracks it.
+    """
 
     def begin(self, context: Ingredients, start: ChainStart) -> StepTuning:
         """Step size and friction of the first step, with empty statistics."""
+        return begin_tuning(start, context.friction)
+
+    def _friction_by_step(self, context: Ingredients) -> bool:
+        """Whether the friction stays 0.1 / step_size."""
+        return False
 
     def at_gradient(
         self,
@@ -305,29 +313,6 @@ class Tuning(Protocol):
         :param inverse_mass_matrix: the current metric.
         :param warming: whether this is warm-up.
         """
-
-    def after_step(
-        self, context: Ingredients, before: SGMCMCState, after: SGMCMCState
-    ) -> SGMCMCState:
-        """Update by a step or Metropolis decision; returns the state from which the chain continues."""
-
-
-class _FollowsCurvature:
-    """A tuning whose step size follows the curvature in warm-up, where the chain tracks it."""
-
-    def _friction_by_step(self, context: Ingredients) -> bool:
-        """Whether the friction stays 0.1 / step_size."""
-        return False
-
-    def at_gradient(
-        self,
-        context: Ingredients,
-        tuned: StepTuning,
-        product: Callable[[PyTree], PyTree],
-        inverse_mass_matrix: PyTree,
-        warming: jax.Array,
-    ) -> StepTuning:
-        """Update the estimate of the largest curvature by one Hessian-vector product."""
         if tuned.direction is None:
             return tuned
         by_step = self._friction_by_step(context)
@@ -337,19 +322,21 @@ class _FollowsCurvature:
 
         return where_needed(warming, follow, tuned)
 
+    def after_step(
+        self, context: Ingredients, before: SGMCMCState, after: SGMCMCState
+    ) -> SGMCMCState:
+        """Update by a step or Metropolis decision; returns the state from which the chain continues."""
+        return after
+
 
 @dataclass(frozen=True)
-class AcceptanceTuning(_FollowsCurvature):
+class AcceptanceTuning(Tuning):
     """Tunes the step size to a mean acceptance probability, by dual averaging.
 
     :param target_accept_prob: mean acceptance probability, between 0 and 1.
     """
 
     target_accept_prob: float = 0.65
-
-    def begin(self, context: Ingredients, start: ChainStart) -> StepTuning:
-        """Step size and friction of the first step, with an empty average of acceptance."""
-        return begin_tuning(start, context.friction)
 
     def after_step(
         self, context: Ingredients, before: SGMCMCState, after: SGMCMCState
@@ -365,7 +352,7 @@ class AcceptanceTuning(_FollowsCurvature):
 
 
 @dataclass(frozen=True)
-class CurvatureTuning(_FollowsCurvature):
+class CurvatureTuning(Tuning):
     """Tunes the step size to the largest curvature, at one Hessian-vector product a step.
 
     :param finds_friction: whether the friction is tuned too, from the autocorrelation over the last third of
@@ -397,7 +384,7 @@ class CurvatureTuning(_FollowsCurvature):
 
 
 @dataclass(frozen=True)
-class EnergyErrorTuning(_FollowsCurvature):
+class EnergyErrorTuning(Tuning):
     """Tunes the step size to a variance of the energy error, and the friction to the autocorrelation.
 
     For dynamics that track their work. With minibatches, whose noise hides the error of the dynamics, the

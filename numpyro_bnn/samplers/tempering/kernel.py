@@ -137,10 +137,6 @@ class ParallelTempering(ReprMixin, MCMCKernel):
             num_rungs = check_whole(
                 "ParallelTempering", "num_rungs ('auto' or a number)", num_rungs, 2
             )
-        if not all(callable(move) for move in moves):
-            raise TypeError(
-                f"ParallelTempering: moves must be steps such as bnn.moves.RidgeScaling(), got {moves!r}."
-            )
         self._model = model
         self.moves = tuple(moves)
         self.kernel = kernel

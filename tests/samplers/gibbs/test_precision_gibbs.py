@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from exact_draws import exact_draw
 from numpyro import handlers
-from numpyro.infer import HMC, NUTS
+from numpyro.infer import HMC
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG, Gibbs
 from scipy import stats
 from scipy.special import logsumexp
@@ -223,8 +223,6 @@ def test_other_sites_are_refused(data):
         run(kernel, *data)
     with pytest.raises(ValueError, match="no sampler by itself"):
         run(bnn.PrecisionGibbs(linear), *data)
-    with pytest.raises(TypeError, match="expected a model, got <numpyro"):
-        bnn.PrecisionGibbs(NUTS(linear))
 
 
 def test_a_model_without_hierarchical_precisions_is_refused(data):

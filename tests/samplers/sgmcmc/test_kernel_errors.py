@@ -26,14 +26,6 @@ VALUES = [
     # Targets.
     (lambda: bnn.SGLD(step_size=0.1), "SGLD: expected either a model or potential_fn, got"),
     (lambda: bnn.SGLD(model, potential, step_size=0.1), "SGLD: expected either a model or"),
-    (
-        lambda: bnn.BAOAB(potential_fn=potential, step_size=0.1, batch_size=5),
-        r"batch_size=5.* takes rows of the data, but potential_fn",
-    ),
-    (
-        lambda: bnn.BAOAB(potential_fn=potential, step_size=0.1, gradient=gradients.full(3)),
-        r"chunk_size=3.* takes rows of the data, but potential_fn",
-    ),
     # Step sizes and temperatures.
     (lambda: bnn.BAOAB(model, step_size="automatic"), "BAOAB: step_size must be .*'automatic'"),
     (lambda: bnn.BAOAB(model, step_size=0.0), "BAOAB: step_size must be positive, got .*=0.0"),
@@ -166,22 +158,6 @@ def test_values_that_cannot_be_right_are_refused_at_once(make, message):
             lambda: bnn.SGLD(model, step_size=[0.1]),
             r"step_size must be a number or a schedule.*\[0.1",
         ),
-        (
-            lambda: bnn.SGHMC(model, step_size=0.1, friction="low"),
-            "friction must be a number.*'low'",
-        ),
-        (
-            lambda: bnn.SGLD(model, step_size=0.1, gradient="full"),
-            "gradient must be an est.*'full'",
-        ),
-        (
-            lambda: bnn.SGLD(model, step_size=0.1, batch_size=4, gradient="full"),
-            "gradient must be an estimator .*'full'",
-        ),
-        (
-            lambda: bnn.PSGLD(model, step_size=0.1, preconditioner="rmsprop"),
-            "preconditioner must be one of .*'rmsprop'",
-        ),
         (lambda: bnn.SGMCMC(model, dynamics=Langevin()), "step_size"),
     ],
 )
@@ -222,11 +198,6 @@ def test_a_metric_from_warmup_needs_one():
     kernel = bnn.PSGLD(model, step_size=0.1)
     with pytest.raises(ValueError, match=r"PSGLD: .*estimated in warm-up, but num_warmup=0"):
         mcmc_of(kernel, num_warmup=0).run(jax.random.key(0), *data())
-
-
-def test_a_kernel_without_model_has_none_to_wrap():
-    with pytest.raises(ValueError, match="SGLD: a kernel over potential_fn has no model to wrap"):
-        bnn.SGLD(potential_fn=potential, step_size=0.1).wrap_model(lambda m: m)
 
 
 def test_discrete_latents_are_refused_with_what_to_do():

@@ -248,9 +248,5 @@ def test_a_metric_of_precisions_needs_them_fixed():
     )
     with pytest.raises(ValueError, match=r"move with the weights here.*bnn\.neal"):
         jax.eval_shape(lambda k: kernel.init(k, 0, None, (X, X[:, 0]), {}), jax.random.key(0))
-    with pytest.raises(ValueError, match="a potential function has no precisions"):
-        bnn.WindowedHMC(
-            potential_fn=energy, preconditioner=preconditioners.given_precisions()
-        ).init(jax.random.key(0), 0, {"y": jnp.zeros(3)}, (), {})
     with pytest.raises(ValueError, match="positive integer, got 0"):
         preconditioners.given_precisions(0)

@@ -9,7 +9,6 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from ladders import check_evidence, errors_of, hierarchical, hierarchy, hmc, sampler
-from numpyro.infer import HMC
 from scipy import stats
 
 import numpyro_bnn as bnn
@@ -123,11 +122,6 @@ def test_moves_on_every_rung_keep_evidence_and_posterior():
     draws = mcmc.get_samples(group_by_chain=True)
     assert errors_of(np.log(draws["net/Dense_0.kernel.precision"]), mean) < 4
     assert errors_of(draws["net/Dense_0.kernel"][..., 0, 0], slope) < 4
-
-
-def test_moves_that_are_none_are_refused():
-    with pytest.raises(TypeError, match=r"moves must be steps such as .*, got \['ridge'\]"):
-        bnn.ParallelTempering(gaussian, HMC(gaussian), 3, moves=["ridge"])
 
 
 def network(x, y=None):

@@ -16,7 +16,7 @@ covariance solves a Lyapunov equation; the docstrings give the solutions and the
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -91,13 +91,7 @@ class Dynamics:
         :param noise: standard normal, like ``position``; becomes the momentum.
         :param settings: temperature and inverse mass matrix scale the momentum.
         :param gradient: gradient at ``position``, needed if ``reuses_gradient``.
-        :raises ValueError: if it is needed and absent.
         """
-        if self.reuses_gradient and gradient is None:
-            raise ValueError(
-                f"{self} was started without a gradient, expected one at the position: its first "
-                "movement reuses the gradient that the step before ended with. Pass gradient=."
-            )
         position = jax.tree.map(jnp.asarray, position)
         return DynamicsState(
             position,
@@ -285,18 +279,11 @@ class Amagold(Dynamics):
         return state._replace(position=position, momentum=momentum, work=work)
 
 
-class MomentumRefresh(Protocol):
-    """A rule for momentum refreshment, applied before every call of `sample`."""
-
-    def __call__(
-        self,
-        method: Dynamics,
-        state: DynamicsState,
-        noise: PyTree,
-        settings: Settings,
-        i: jax.Array,
-    ) -> PyTree:
-        """The momentum after refreshment; `noise` is standard normal, `i` the calls of `sample` so far."""
+# A rule for momentum refreshment, applied before every call of `sample`: the new momentum, from a method, its
+# state, standard normal noise, settings, and the calls of `sample` so far.
+MomentumRefresh: TypeAlias = Callable[
+    [Dynamics, DynamicsState, PyTree, Settings, jax.Array], PyTree
+]
 
 
 @dataclass(frozen=True)

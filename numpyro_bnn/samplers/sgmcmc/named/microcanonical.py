@@ -6,6 +6,7 @@ Both take gradients, preconditioners, schedules and temperatures like every kern
 """
 
 import math
+from typing import Unpack
 
 from numpyro_bnn._checks import check_positive, check_whole
 from numpyro_bnn.samplers.sgmcmc import preconditioners
@@ -13,9 +14,8 @@ from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import check_all_rows, check_first
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
-from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, StepSize
+from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, MomentumOptions, Options, StepSize
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
-from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 from numpyro_bnn.samplers.sgmcmc.tuning import EnergyErrorTuning
 
 _WHY_WARM = (
@@ -38,22 +38,14 @@ class MCLMC(SGMCMC):
     that, because momenta have constant size: prefer BAOAB, or give ``gradient=gradients.svrg(batch_size)``,
     with which they varied as they should to 4 % (``benchmarks/mixing/networks_beside_full_batch.py``).
 
-    :param model: a NumPyro model; minibatches need a plate around its observed sites.
-    :param potential_fn: a potential energy in place of a model, a function of the position.
     :param step_size: time step h, in which momenta have unit variance by parameter, as for BAOAB.
         Elsewhere momenta have unit size: multiply by √D for that step.
-    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
     :param energy_variance: target of Var[ΔE]/D for a step, at temperature 1. Variances in a
         logistic regression were 1.02 times the true ones with the default, 1.09 at worst, and with
         0.1, which is common for networks and doubles the step, 1.16 times and 1.9 at worst
         (``benchmarks/mixing/against_blackjax.py``).
-    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
-    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
-        minibatch of `batch_size` rows, or all rows.
     :param preconditioner: default: the variances of warm-up.
     :param friction: per unit time, 1/L with L the decoherence time; found in warm-up where None.
-    :param resample_momentum: draws between fresh momenta; never where None.
-    :param plate: the data plate, where the model has several.
     :raises ValueError: for values out of range.
 
     Source: Robnik, De Luca, Silverstein and Seljak, *Microcanonical Hamiltonian Monte Carlo*
@@ -66,14 +58,10 @@ class MCLMC(SGMCMC):
         potential_fn: Model = None,
         *,
         step_size: StepSize = "auto",
-        batch_size: int | None = None,
         energy_variance: float = 5e-4,
-        temperature: float | Schedule = 1.0,
-        gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
         friction: float | None = None,
-        resample_momentum: int | None = None,
-        plate: str | None = None,
+        **options: Unpack[MomentumOptions],
     ) -> None:
         check_positive("MCLMC", energy_variance=energy_variance)
         super().__init__(
@@ -81,14 +69,10 @@ class MCLMC(SGMCMC):
             potential_fn,
             dynamics=Isokinetic(),
             step_size=step_size,
-            batch_size=batch_size,
-            temperature=temperature,
-            gradient=gradient,
             preconditioner=_learned_unless(preconditioner, step_size),
             friction=friction,
-            resample_momentum=resample_momentum,
             tuning=EnergyErrorTuning(energy_variance),
-            plate=plate,
+            **options,
         )
         check_first("MCLMC", "temperature", self.temperature, _WHY_WARM)
 
@@ -102,18 +86,13 @@ class MAMS(SGMCMC):
     millions, rounding errors in single precision reject trajectories at any step size. The step size then
     shrinks without end, and the chain does not move.
 
-    :param model: a NumPyro model.
-    :param potential_fn: a potential energy in place of a model, a function of the position.
     :param step_size: time step h; ``"auto"`` aims at `target_accept_prob`.
     :param trajectory_length: mean duration of a trajectory, in the units of the step size: with
         the variances of warm-up as metric, a quarter of a period of a standard normal is π/2.
     :param max_num_steps: the most steps that a trajectory may have; ``diagnose`` says how many were cut.
     :param batch_size: None: this sampler uses all rows.
-    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
     :param gradient: an estimator on all rows, such as ``gradients.full(chunk_size=…)``.
     :param preconditioner: default: the variances of warm-up.
-    :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
-    :param plate: the data plate, where the model has several.
     :raises ValueError: for values out of range, and for minibatches.
 
     Source: Robnik, Cohn-Gordon and Seljak, *Metropolis adjusted microcanonical Hamiltonian Monte
@@ -129,11 +108,10 @@ class MAMS(SGMCMC):
         trajectory_length: float = math.pi / 2,
         max_num_steps: int = 255,
         batch_size: None = None,
-        temperature: float | Schedule = 1.0,
         gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
         target_accept_prob: float = 0.9,
-        plate: str | None = None,
+        **options: Unpack[Options],
     ) -> None:
         check_positive("MAMS", trajectory_length=trajectory_length)
         most = check_whole("MAMS", "max_num_steps", max_num_steps)
@@ -143,13 +121,12 @@ class MAMS(SGMCMC):
             potential_fn,
             dynamics=Isokinetic(friction=False),
             step_size=step_size,
-            temperature=temperature,
             gradient=gradient,
             preconditioner=_learned_unless(preconditioner, step_size),
             metropolis=Metropolis(most, trajectory_length=trajectory_length, needs_all_rows=True),
             resample_momentum=1,
             target_accept_prob=target_accept_prob,
-            plate=plate,
+            **options,
         )
         check_first("MAMS", "temperature", self.temperature, _WHY_WARM)
 

@@ -8,6 +8,8 @@ fresh momenta these three take two gradients a step
 (:meth:`~numpyro_bnn.samplers.sgmcmc.kernel.SGMCMC.as_part`).
 """
 
+from typing import Unpack
+
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis, WindowedMetropolis
 from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise, check_all_rows, check_friction
@@ -15,29 +17,17 @@ from numpyro_bnn.samplers.sgmcmc.dynamics import methods as dynamics
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import PersistentMomentum
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
-from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, StepSize
+from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, MomentumOptions, Options, StepSize
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
-from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 from numpyro_bnn.samplers.sgmcmc.tuning import CurvatureTuning
 
 
 class SGHMC(SGMCMC):
     """Stochastic-gradient Hamiltonian Monte Carlo with friction, momentum first.
 
-    :param model: a NumPyro model; minibatches need a plate around its observed sites.
-    :param potential_fn: a potential energy in place of a model, a function of the position.
     :param step_size: time step h; a number, which is never adapted, a schedule, or ``"auto"``.
-    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
-    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
-    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
-        minibatch of `batch_size` rows, or all rows.
-    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
     :param friction: γ per unit time, positive; 1 - γh is the momentum coefficient of SGD. See the module
         for None.
-    :param gradient_noise: known variance of the gradient, taken off the noise that is added; or ``"auto"``:
-        estimated in warm-up, see :class:`~numpyro_bnn.samplers.sgmcmc.kernel.SGMCMC`.
-    :param resample_momentum: draws between fresh momenta, at a second gradient a step; never where None.
-    :param plate: the data plate, where the model has several.
 
     Source: Chen, Fox and Guestrin, *Stochastic gradient Hamiltonian Monte Carlo* (2014), eq. (15).
     """
@@ -48,14 +38,10 @@ class SGHMC(SGMCMC):
         potential_fn: Model = None,
         *,
         step_size: StepSize,
-        batch_size: int | None = None,
-        temperature: float | Schedule = 1.0,
-        gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
         friction: float | None = None,
         gradient_noise: GradientNoise = 0.0,
-        resample_momentum: int | None = None,
-        plate: str | None = None,
+        **options: Unpack[MomentumOptions],
     ) -> None:
         method = dynamics.SemiImplicit()
         check_friction("SGHMC", friction, method, positive=True)
@@ -65,15 +51,11 @@ class SGHMC(SGMCMC):
             potential_fn,
             dynamics=method,
             step_size=step_size,
-            batch_size=batch_size,
-            temperature=temperature,
-            gradient=gradient,
             preconditioner=preconditioner,
             friction=friction,
             gradient_noise=gradient_noise,
-            resample_momentum=resample_momentum,
             tuning=CurvatureTuning(finds_friction=True),
-            plate=plate,
+            **options,
         )
 
 
@@ -83,21 +65,12 @@ class BAOAB(SGMCMC):
     With full gradients the distribution of the position is exact on Gaussian targets at any stable step size;
     on others the bias is of second order. One gradient a step.
 
-    :param model: a NumPyro model; minibatches need a plate around its observed sites.
-    :param potential_fn: a potential energy in place of a model, a function of the position.
     :param step_size: time step h, stable below 2/√λ for the largest curvature λ of M⁻¹∇²U; a number,
         which is never adapted, a schedule, or ``"auto"``.
-    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
-    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
-    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
-        minibatch of `batch_size` rows, or all rows.
-    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
     :param friction: γ per unit time; see the module for None. Minibatch noise of variance V heats by
         about hV/(2γM).
     :param gradient_noise: V, which is then taken off the noise that is added, so that it does not heat; or
         ``"auto"``: estimated in warm-up, see :class:`~numpyro_bnn.samplers.sgmcmc.kernel.SGMCMC`.
-    :param resample_momentum: draws between fresh momenta, at a second gradient a step; never where None.
-    :param plate: the data plate, where the model has several.
 
     Source: Leimkuhler and Matthews, *Rational construction of stochastic numerical methods for
     molecular sampling* (2013), with the half kicks of neighbouring steps joined.
@@ -109,48 +82,31 @@ class BAOAB(SGMCMC):
         potential_fn: Model = None,
         *,
         step_size: StepSize,
-        batch_size: int | None = None,
-        temperature: float | Schedule = 1.0,
-        gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
         friction: float | None = None,
         gradient_noise: GradientNoise = 0.0,
-        resample_momentum: int | None = None,
-        plate: str | None = None,
+        **options: Unpack[MomentumOptions],
     ) -> None:
         super().__init__(
             model,
             potential_fn,
             dynamics=Splitting("BAOA"),
             step_size=step_size,
-            batch_size=batch_size,
-            temperature=temperature,
-            gradient=gradient,
             preconditioner=preconditioner,
             friction=friction,
             gradient_noise=gradient_noise,
-            resample_momentum=resample_momentum,
             tuning=CurvatureTuning(finds_friction=True),
-            plate=plate,
+            **options,
         )
 
 
 class SGNHT(SGMCMC):
     """Stochastic-gradient Nosé-Hoover thermostat: absorbs minibatch noise of unknown size.
 
-    :param model: a NumPyro model; minibatches need a plate around its observed sites.
-    :param potential_fn: a potential energy in place of a model, a function of the position.
     :param step_size: time step h; a number, which is never adapted, a schedule, or ``"auto"``.
-    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
-    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
-    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
-        minibatch of `batch_size` rows, or all rows.
-    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
     :param friction: γ per unit time, positive: the initial value of the thermostat, and the strength of the
         added noise. See the module for None.
     :param per_parameter: whether each parameter has a thermostat of its own.
-    :param resample_momentum: draws between fresh momenta, at a second gradient a step; never where None.
-    :param plate: the data plate, where the model has several.
 
     Source: Ding et al., *Bayesian sampling using stochastic gradient thermostats* (2014), in the
     splitting of Leimkuhler and Shang (2016).
@@ -162,14 +118,10 @@ class SGNHT(SGMCMC):
         potential_fn: Model = None,
         *,
         step_size: StepSize,
-        batch_size: int | None = None,
-        temperature: float | Schedule = 1.0,
-        gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
         friction: float | None = None,
         per_parameter: bool = False,
-        resample_momentum: int | None = None,
-        plate: str | None = None,
+        **options: Unpack[MomentumOptions],
     ) -> None:
         method = Splitting("BADODA", per_parameter=per_parameter)
         check_friction("SGNHT", friction, method, positive=True)
@@ -178,14 +130,10 @@ class SGNHT(SGMCMC):
             potential_fn,
             dynamics=method,
             step_size=step_size,
-            batch_size=batch_size,
-            temperature=temperature,
-            gradient=gradient,
             preconditioner=preconditioner,
             friction=friction,
-            resample_momentum=resample_momentum,
             tuning=CurvatureTuning(finds_friction=True),
-            plate=plate,
+            **options,
         )
 
 
@@ -195,19 +143,9 @@ class GGMC(SGMCMC):
     Exact at any step size. Its acceptance measures the discretisation error of the unadjusted
     sampler. With a minibatch gradient the energy at both ends is still that of all rows.
 
-    :param model: a NumPyro model; minibatches need a plate around its observed sites.
-    :param potential_fn: a potential energy in place of a model, a function of the position.
     :param step_size: time step h; a number, which is never adapted, a schedule, or ``"auto"``.
     :param num_steps: steps between decisions.
-    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
-    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
-    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
-        minibatch of `batch_size` independent rows, or all rows.
-    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
     :param friction: γ per unit time; 0.1 / step_size where None.
-    :param resample_momentum: draws between fresh momenta; never where None.
-    :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
-    :param plate: the data plate, where the model has several.
 
     Source: Garriga-Alonso and Fortuin, *Exact Langevin dynamics with stochastic gradients* (2021).
     """
@@ -219,14 +157,10 @@ class GGMC(SGMCMC):
         *,
         step_size: StepSize,
         num_steps: int = 1,
-        batch_size: int | None = None,
-        temperature: float | Schedule = 1.0,
-        gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
         friction: float | None = None,
-        resample_momentum: int | None = None,
         target_accept_prob: float = 0.8,
-        plate: str | None = None,
+        **options: Unpack[MomentumOptions],
     ) -> None:
         rule = Metropolis(num_steps=check_whole("GGMC", "num_steps", num_steps))
         super().__init__(
@@ -235,14 +169,10 @@ class GGMC(SGMCMC):
             dynamics=Splitting("OBABO", metropolis=True),
             metropolis=rule,
             step_size=step_size,
-            batch_size=batch_size,
-            temperature=temperature,
-            gradient=gradient,
             preconditioner=preconditioner,
             friction=friction,
-            resample_momentum=resample_momentum,
             target_accept_prob=target_accept_prob,
-            plate=plate,
+            **options,
         )
 
 
@@ -252,20 +182,10 @@ class AMAGOLD(SGMCMC):
     One evaluation of the energy on all rows every `num_steps` minibatch gradients corrects
     both the discretisation and the minibatch noise.
 
-    :param model: a NumPyro model; minibatches need a plate around its observed sites.
-    :param potential_fn: a potential energy in place of a model, a function of the position.
     :param step_size: time step h; a number, which is never adapted, a schedule, or ``"auto"``.
     :param num_steps: steps between decisions; about N/B makes the correction cost as much as
         the gradients.
-    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
-    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
-    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
-        minibatch of `batch_size` independent rows, or all rows.
-    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
     :param friction: γ per unit time; 0.1 / step_size where None.
-    :param resample_momentum: draws between fresh momenta; never where None.
-    :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
-    :param plate: the data plate, where the model has several.
 
     Source: Zhang, Cooper and De Sa, *AMAGOLD: amortized Metropolis adjustment for efficient
     stochastic gradient MCMC* (2020), algorithm 2.
@@ -278,14 +198,10 @@ class AMAGOLD(SGMCMC):
         *,
         step_size: StepSize,
         num_steps: int = 10,
-        batch_size: int | None = None,
-        temperature: float | Schedule = 1.0,
-        gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
         friction: float | None = None,
-        resample_momentum: int | None = None,
         target_accept_prob: float = 0.65,
-        plate: str | None = None,
+        **options: Unpack[MomentumOptions],
     ) -> None:
         rule = Metropolis(num_steps=check_whole("AMAGOLD", "num_steps", num_steps))
         super().__init__(
@@ -294,14 +210,10 @@ class AMAGOLD(SGMCMC):
             dynamics=dynamics.Amagold(),
             metropolis=rule,
             step_size=step_size,
-            batch_size=batch_size,
-            temperature=temperature,
-            gradient=gradient,
             preconditioner=preconditioner,
             friction=friction,
-            resample_momentum=resample_momentum,
             target_accept_prob=target_accept_prob,
-            plate=plate,
+            **options,
         )
 
 
@@ -322,19 +234,13 @@ class WindowedHMC(SGMCMC):
     Use it through :func:`numpyro_bnn.neal`, which gives every parameter the step size that follows
     from the current precisions.
 
-    :param model: a NumPyro model.
-    :param potential_fn: a potential energy in place of a model, a function of the position.
     :param step_size: time step h; ``"auto"`` adapts it to `target_accept_prob` in warm-up.
     :param num_steps: leapfrog steps L of a trajectory.
     :param window: states W at either end that the Metropolis decision compares, 2 W ≤ L + 1; 1 is plain HMC.
     :param persistence: :math:`\alpha` of :math:`p \leftarrow \alpha p + \sqrt{1 - \alpha^2}\, n`
         before a trajectory, in [0, 1); 0 draws momenta afresh. A rejection reverses the momentum.
     :param batch_size: None: this sampler uses all rows.
-    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
     :param gradient: an estimator on all rows, such as ``gradients.full(chunk_size=…)``.
-    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
-    :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
-    :param plate: the data plate, where the model has several.
     :raises ValueError: for minibatches, and values out of range.
 
     Source: R. M. Neal, *An improved acceptance procedure for the hybrid Monte Carlo algorithm*
@@ -351,11 +257,10 @@ class WindowedHMC(SGMCMC):
         window: int = 10,
         persistence: float = 0.0,
         batch_size: None = None,
-        temperature: float | Schedule = 1.0,
         gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
         target_accept_prob: float = 0.8,
-        plate: str | None = None,
+        **options: Unpack[Options],
     ) -> None:
         check_all_rows("WindowedHMC", batch_size, gradient)
         num_steps, window = _checked_windows(num_steps, window)
@@ -364,14 +269,13 @@ class WindowedHMC(SGMCMC):
             potential_fn,
             dynamics=Splitting("BAB", metropolis=True),
             step_size=step_size,
-            temperature=temperature,
             gradient=gradient,
             preconditioner=preconditioner,
             friction=0.0,
             metropolis=WindowedMetropolis(num_steps, window=window),
             resample_momentum=PersistentMomentum(persistence),
             target_accept_prob=target_accept_prob,
-            plate=plate,
+            **options,
         )
 
 

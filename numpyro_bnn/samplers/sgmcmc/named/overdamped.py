@@ -4,16 +4,15 @@ Each is a choice of ingredients for one kernel. A learning rate lr on the mean l
 corresponds to ε = 2 lr/N for SGLD, PSGLD and MALA.
 """
 
-from typing import Literal
+from typing import Literal, Unpack
 
 from numpyro_bnn.samplers.sgmcmc import preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise, check_all_rows
 from numpyro_bnn.samplers.sgmcmc.dynamics import methods as dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
-from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, StepSize
+from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, Options, StepSize
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
-from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 
 
 class SGLD(SGMCMC):
@@ -23,20 +22,9 @@ class SGLD(SGMCMC):
     (:func:`~numpyro_bnn.samplers.sgmcmc.schedules.polynomial`) or ``accept="full"`` for exactness,
     :class:`BAOAB` for less bias at the same cost.
 
-    :param model: a NumPyro model; minibatches need a plate around its observed sites.
-    :param potential_fn: a potential energy in place of a model, a function of the position.
     :param step_size: ε, with drift ε/2; a number, which is never adapted, a schedule, or ``"auto"``.
-    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
     :param accept: None; ``"full"``: Metropolis with the energy on all rows, exact;
         ``"minibatch"``: with the energy of the minibatch, which is biased and only meant for teaching.
-    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
-    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
-        minibatch of `batch_size` rows, or all rows.
-    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
-    :param gradient_noise: known variance of the gradient, taken off the noise that is added; or ``"auto"``:
-        estimated in warm-up, see :class:`~numpyro_bnn.samplers.sgmcmc.kernel.SGMCMC`.
-    :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
-    :param plate: the data plate, where the model has several.
 
     Source: Welling and Teh, *Bayesian learning via stochastic gradient Langevin dynamics*
     (2011), eq. (4).
@@ -50,12 +38,11 @@ class SGLD(SGMCMC):
         step_size: StepSize,
         batch_size: int | None = None,
         accept: Literal["full", "minibatch"] | None = None,
-        temperature: float | Schedule = 1.0,
         gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
         gradient_noise: GradientNoise = 0.0,
         target_accept_prob: float = 0.574,
-        plate: str | None = None,
+        **options: Unpack[Options],
     ) -> None:
         all_rows = batch_size is None and getattr(gradient, "batch_size", None) is None
         rules = {
@@ -63,8 +50,6 @@ class SGLD(SGMCMC):
             "full": Metropolis(caches_gradient=all_rows),
             "minibatch": Metropolis(exact=False),
         }
-        if accept not in rules:
-            raise ValueError(f'SGLD: accept must be None, "full" or "minibatch", got {accept!r}.')
         super().__init__(
             model,
             potential_fn,
@@ -72,31 +57,21 @@ class SGLD(SGMCMC):
             metropolis=rules[accept],
             step_size=step_size,
             batch_size=batch_size,
-            temperature=temperature,
             gradient=gradient,
             preconditioner=preconditioner,
             gradient_noise=gradient_noise,
             target_accept_prob=target_accept_prob,
-            plate=plate,
+            **options,
         )
 
 
 class PSGLD(SGMCMC):
     """SGLD with a diagonal metric from a running mean of squared gradients (RMSprop).
 
-    :param model: a NumPyro model; minibatches need a plate around its observed sites.
-    :param potential_fn: a potential energy in place of a model, a function of the position.
     :param step_size: ε, with drift (ε/2) M⁻¹∇U; a number, which is never adapted, a schedule, or
         ``"auto"``.
-    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
-    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
-    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
-        minibatch of `batch_size` rows, or all rows.
     :param preconditioner: default ``rmsprop()``, frozen after warm-up; with
         ``rmsprop(gamma_term=True)`` it keeps changing and the divergence of the metric is added.
-    :param gradient_noise: known variance of the gradient, taken off the noise that is added; or ``"auto"``:
-        estimated in warm-up, see :class:`~numpyro_bnn.samplers.sgmcmc.kernel.SGMCMC`.
-    :param plate: the data plate, where the model has several.
 
     Source: Li et al., *Preconditioned stochastic gradient Langevin dynamics* (2016), algorithm 1.
     """
@@ -108,11 +83,10 @@ class PSGLD(SGMCMC):
         *,
         step_size: StepSize,
         batch_size: int | None = None,
-        temperature: float | Schedule = 1.0,
         gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
         gradient_noise: GradientNoise = 0.0,
-        plate: str | None = None,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(
             model,
@@ -120,26 +94,19 @@ class PSGLD(SGMCMC):
             dynamics=dynamics.Langevin(),
             step_size=step_size,
             batch_size=batch_size,
-            temperature=temperature,
             gradient=gradient,
             preconditioner=preconditioner or preconditioners.rmsprop(),
             gradient_noise=gradient_noise,
-            plate=plate,
+            **options,
         )
 
 
 class MALA(SGMCMC):
     """Metropolis-adjusted Langevin algorithm: exact at any step size, full gradients.
 
-    :param model: a NumPyro model.
-    :param potential_fn: a potential energy in place of a model, a function of the position.
     :param step_size: ε, with drift ε/2; a number, which is never adapted, a schedule, or ``"auto"``.
     :param batch_size: None: this sampler uses all rows.
-    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
     :param gradient: an estimator on all rows, such as ``gradients.full(chunk_size=…)``.
-    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
-    :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
-    :param plate: the data plate, where the model has several.
 
     Source: Roberts and Tweedie, *Exponential convergence of Langevin distributions and their
     discrete approximations* (1996), section 1.4.
@@ -152,11 +119,10 @@ class MALA(SGMCMC):
         *,
         step_size: StepSize,
         batch_size: None = None,
-        temperature: float | Schedule = 1.0,
         gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
         target_accept_prob: float = 0.574,
-        plate: str | None = None,
+        **options: Unpack[Options],
     ) -> None:
         check_all_rows("MALA", batch_size, gradient)
         super().__init__(
@@ -165,26 +131,19 @@ class MALA(SGMCMC):
             dynamics=dynamics.Langevin(),
             metropolis=Metropolis(caches_gradient=True),
             step_size=step_size,
-            temperature=temperature,
             gradient=gradient,
             preconditioner=preconditioner,
             target_accept_prob=target_accept_prob,
-            plate=plate,
+            **options,
         )
 
 
 class RandomWalk(SGMCMC):
     """Random-walk Metropolis, for teaching: no gradient, one energy on all rows a step.
 
-    :param model: a NumPyro model.
-    :param potential_fn: a potential energy in place of a model, a function of the position.
     :param step_size: standard deviation of the proposal, by coordinate; a number, which is never adapted,
         a schedule, or ``"auto"``.
     :param batch_size: None: this sampler uses all rows.
-    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
-    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
-    :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
-    :param plate: the data plate, where the model has several.
     """
 
     def __init__(
@@ -194,10 +153,9 @@ class RandomWalk(SGMCMC):
         *,
         step_size: StepSize,
         batch_size: None = None,
-        temperature: float | Schedule = 1.0,
         preconditioner: Preconditioner | None = None,
         target_accept_prob: float = 0.234,
-        plate: str | None = None,
+        **options: Unpack[Options],
     ) -> None:
         check_all_rows("RandomWalk", batch_size, None)
         super().__init__(
@@ -206,8 +164,7 @@ class RandomWalk(SGMCMC):
             dynamics=dynamics.RandomWalkProposal(),
             metropolis=Metropolis(),
             step_size=step_size,
-            temperature=temperature,
             preconditioner=preconditioner,
             target_accept_prob=target_accept_prob,
-            plate=plate,
+            **options,
         )

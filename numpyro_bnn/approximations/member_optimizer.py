@@ -42,6 +42,7 @@ from numpyro_bnn.posterior.training_data import rows_of_call
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.potential.rows_in_parts import with_padding
 from numpyro_bnn.potential.sites import Structure, own_batch_size
 from numpyro_bnn.potential.starts import check_mapping
 from numpyro_bnn.potential.structure import explain_tracing, trace_and_check
@@ -116,6 +117,7 @@ class MemberOptimizer:
         kwargs: dict[str, object],
         batch_size: int | None = None,
         order: Order = "permutation",
+        pads: bool = False,
     ) -> None:
         # As they were given, with the names of columns.
         self.given = args, kwargs
@@ -125,6 +127,9 @@ class MemberOptimizer:
         self.owner = owner
         self.model = model
         self.args, self.kwargs = args, kwargs
+        self.structure = structure
+        if pads and batch_size is None:
+            args, kwargs = with_padding(model, args, kwargs)
         self.whole = Marginal(model, args, kwargs)
         self.plate, self.size = ("", 0) if batch_size is None else self.whole.centered.data_plate()
         if batch_size is not None:
@@ -190,7 +195,10 @@ class MemberOptimizer:
         sizes = row_numbers(potential)
         if not sizes:
             return None, None, ()
-        rows = rows_by_member(key, sizes, num_members)
+        real = self.structure.plates
+        plates = potential.structure.plates.items()
+        padding = sum(p.size - real[name].size for name, p in plates if name in real)
+        rows = rows_by_member(key, sizes, num_members, padding)
         if not (self.plate or potential.is_on_host):
             return rows, ("all", ()), ()
         plate, size = potential.data_plate() if potential.is_on_host else (self.plate, self.size)
@@ -303,9 +311,9 @@ class MemberOptimizer:
     @property
     def allowed(self) -> float:
         """Nats that a member may end above the best."""
-        structure = self.whole.centered.structure
-        sizes = [math.prod(structure.sites[name].shape) for name in self.whole.sites]
-        return allowed_excess(structure, sum(sizes))
+        sites = self.whole.centered.structure.sites
+        sizes = [math.prod(sites[name].shape) for name in self.whole.sites]
+        return allowed_excess(self.structure, sum(sizes))
 
     def about_data(self) -> str:
         """A sentence on data that are not finite, for errors; empty where all are."""

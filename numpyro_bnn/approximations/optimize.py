@@ -15,6 +15,7 @@ from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.training_data import rows_of_call
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values
+from numpyro_bnn.potential.rows_in_parts import with_padding
 from numpyro_bnn.potential.structure import with_structure
 
 
@@ -79,7 +80,7 @@ def optimize(
         progress_bar=progress_bar,
     ).checked("optimize")
     check_key("optimize", key)
-    member_optimizer = MemberOptimizer("optimize", model, args, kwargs, batch_size)
+    member_optimizer = MemberOptimizer("optimize", model, args, kwargs, batch_size, pads=True)
     z, energy = member_optimizer.fit(key, num_chains, options)
     bad = np.flatnonzero(~np.isfinite(energy)).tolist()
     if bad:
@@ -96,7 +97,7 @@ def ensemble_of(model: Callable, starts: Values, *args: object, **kwargs: object
     """Optimised starts as draws: each member is a chain of one draw, with its potential energy."""
     arrays, named = prepared(model, args, kwargs)
     model, _ = with_structure(model, arrays, named)
-    arguments = Arguments.split(arrays, named)
+    arguments = Arguments.split(*with_padding(model, arrays, named))
 
     def judged(starts: Values, arrays: list[jax.Array]) -> tuple:
         potential = Potential(model, *Arguments.join(arrays, arguments.static))

@@ -155,14 +155,19 @@ def row_numbers(potential: Potential) -> list[int]:
     return sorted(size for size in handler.sizes if size > 1)
 
 
-def rows_by_member(key: jax.Array, sizes: list[int], num_members: int) -> dict[str, np.ndarray]:
+def rows_by_member(
+    key: jax.Array, sizes: list[int], num_members: int, padding: int = 0
+) -> dict[str, np.ndarray]:
     """For each member the rows that it holds out, as :class:`held_out` takes them: folds of a permutation."""
     found = {}
     for size in sizes:
-        count = num_held(size)
-        place = np.asarray(jax.random.permutation(jax.random.fold_in(key, size), size))
+        real = size - padding
+        count = num_held(real)
+        # The order of the rows that are no padding.
+        place = np.asarray(jax.random.permutation(jax.random.fold_in(key, size), size))[:real]
         first = count * np.arange(num_members)[:, None]
-        found[str(size)] = (place - first) % size < count
+        held = (place.argsort().argsort() - first) % real < count
+        found[str(size)] = np.pad(held, [(0, 0), (0, padding)])
     return found
 
 

@@ -163,6 +163,11 @@ class ReadyModel:
         )
 
     @property
+    def weighs_rows(self) -> bool:
+        """Whether rows have weights, so that rows of weight 0 can be added."""
+        return not self.options.get("integrate_output")
+
+    @property
     def shift(self) -> float | np.ndarray | None:
         """The mean that a standardised target lacks, added to its predictions; None for classes."""
         if self.kind != "regression" or self.standardization is None:

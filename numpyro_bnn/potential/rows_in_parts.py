@@ -3,7 +3,7 @@
 Predictions are computed by blocks of rows, and likelihoods summed over chunks and minibatches. Both are
 silently wrong if rows depend on one another: a model that standardises its inputs by their mean, a recurrent
 network along the rows, lags made inside, a sum over rows. :func:`refuse_dependent_rows` refuses minibatches
-and chunks of such likelihoods.
+and chunks of such likelihoods. :func:`with_padding` adds rows of weight 0 where they change nothing.
 """
 
 import zlib
@@ -18,13 +18,16 @@ from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import Array
-from numpyro_bnn.compilation.program_identity import Program
+from numpyro_bnn.compilation.program_identity import LastUsed, Program
+from numpyro_bnn.data.units import Prepared
 from numpyro_bnn.potential.compiled_arguments import Arguments
 
 # Rows that are computed together; a part is an odd number of them, less than half.
 _TOGETHER = 64
 # Results by the text of the program, and how many are kept.
 _known: dict[str, bool] = {}
+# Whether rows of ready models are separate, by network.
+_separate = LastUsed()
 _MOST = 100
 # Rounding, in standard deviations of a result and in proportion to its numbers.
 _ROUNDING, _LAST_DIGITS = 1e-3, 1e-5
@@ -187,3 +190,57 @@ def _made_up(array: Array) -> Array:
     real = jnp.issubdtype(array.dtype, jnp.floating)
     values = rng.normal(size=few) if real else rng.integers(0, 2, few)
     return np.resize(values, array.shape).astype(array.dtype)
+
+
+def padded_size(size: int) -> int:
+    """The number of rows of the program for `size` rows: folds that differ by a row or two share one."""
+    step = max(16, (1 << size.bit_length()) >> 5)
+    # Three more, so that a step lies at no round number of rows, where folds often begin to differ.
+    return -(-(size + 3) // step) * step
+
+
+def with_padding(
+    model: Callable, args: tuple, kwargs: dict[str, Any]
+) -> tuple[tuple, dict[str, Any]]:
+    """Prepared arguments of a ready model with rows of weight 0 up to a size that other data share."""
+    given = dict(zip(("x", "y", "weights"), args)) | kwargs
+    x = given.get("x")
+    if not (getattr(model, "weighs_rows", False) and isinstance(x, Prepared)):
+        return args, kwargs
+    if not _are_rows_separate(model, x):
+        return args, kwargs
+    size = len(x.rows)
+    if given.get("weights") is None:
+        given["weights"] = np.ones(size, jax.dtypes.canonicalize_dtype(float))
+    more = padded_size(size) - size
+
+    def pad(leaf: Any) -> Any:
+        others = [(0, 0)] * (np.ndim(leaf) - 1)
+        return np.pad(leaf, [(0, more), *others], "edge") if np.ndim(leaf) else leaf
+
+    given = jax.tree.map(pad, given)
+    given["weights"][size:] = 0
+    return (), given
+
+
+def _are_rows_separate(model: Any, x: Prepared) -> bool:
+    """Whether the target of a ready model has the same distribution at a row among any others."""
+    rows, part = np.resize(x.rows, (_TOGETHER, *x.rows.shape[1:])), _TOGETHER // 2 - 1
+
+    def parameters(x: Prepared) -> list[jax.Array]:
+        drawn = seed(substitute(model, substitute_fn=_some_value), jax.random.key(0))
+        return jax.tree.leaves(trace(drawn).get_trace(x)["y"]["fn"])
+
+    def given(some: np.ndarray) -> tuple[Prepared]:
+        return (Prepared(rows[some], x.y_scale),)
+
+    def compare() -> bool:
+        return same_in_parts(Program(parameters), given, _TOGETHER, part, _TOGETHER)
+
+    try:
+        if model.traced_as is None:
+            return compare()
+        key = (model.kind, type(model.module), repr(model.module), rows.shape)
+        return _separate.made(key, compare)
+    except (TypeError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
+        return False

@@ -24,6 +24,7 @@ from numpyro_bnn.data.arguments import inputs_of_call
 from numpyro_bnn.data.columns import Columns, column_names
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.compiled_arguments import Arguments, Fixed, fixed_in
+from numpyro_bnn.potential.rows_in_parts import with_padding
 from numpyro_bnn.potential.starts import BoundModel, starts_for
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.chain_states import ChainStates, Plan
@@ -37,6 +38,7 @@ from numpyro_bnn.run.continued import (
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.kernel_protocol import (
     after_pilot,
+    ignores_row_count,
     is_zero_temperature,
     over_model,
     takes_traced_warmup,
@@ -186,6 +188,8 @@ class CompiledRuns(NumPyroMCMC):
     def _chain_states(self, start: Start, plan: Plan, fit: BoundModel | None) -> ChainStates:
         """States of the chains, which run together or (chain_method "sequential") one after another."""
         args, kwargs = (self._args, self._kwargs) if fit is None else (fit.args, fit.kwargs)
+        if fit is not None and self._placement.mesh is None and ignores_row_count(self._kernel):
+            args, kwargs = with_padding(fit.model, args, kwargs)
         self._kernel = after_pilot(self._kernel, start.keys, args, kwargs)
         arguments = Arguments.split(args, kwargs)
         one_by_one = self.chain_method == "sequential" and self.num_chains > 1

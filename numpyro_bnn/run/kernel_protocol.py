@@ -14,6 +14,8 @@
 - ``state_for_data(state, args, kwargs)`` - the state with all that it keeps of data computed again, at the
   same position. NumPyro's ``refresh`` does so where a kernel has that; but it also makes the kernel a block
   of Gibbs, so kernels that are no such blocks have this method;
+- ``ignores_row_count`` - whether steps take all rows and depend on their number by nothing but the energy, so
+  that rows of weight 0 change nothing;
 - ``evidence_of(fields)`` - the estimate of the log evidence from its fields, (chain, draw, …) by name.
 
 A state may have ``without_counts()``: the state where another run begins, without what it counted so far.
@@ -25,7 +27,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from numpyro.infer import SA, hmc_util
+from numpyro.infer import HMC, NUTS, SA, hmc_util
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
@@ -98,6 +100,11 @@ def without_counts(state: PyTree) -> PyTree:
     return jax.tree.map(
         lambda s: s.without_counts() if has_counts(s) else s, state, is_leaf=has_counts
     )
+
+
+def ignores_row_count(kernel: MCMCKernel) -> bool:
+    """Whether rows of weight 0 change nothing of what a kernel does."""
+    return getattr(kernel, "ignores_row_count", type(kernel) in (HMC, NUTS))
 
 
 def windows(num_steps: jax.Array) -> jax.Array:

@@ -98,7 +98,7 @@ class BNNEstimator(BaseEstimator):
         self.model_ = model
         self.mcmc_: MCMC = fitted.mcmc
         self.draws_: Draws = fitted.draws
-        self._separate = separate_at(self.draws_, table_like(self, X[kept]), {})
+        self._separate = separate_at(self.draws_, table_like(self, in_blocks(X[kept])), {})
         self.report_: Report = fitted.report
         self.calibration_: Calibrated | None = None
         if len(held):

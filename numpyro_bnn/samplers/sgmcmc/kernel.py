@@ -235,6 +235,12 @@ class SGMCMC(MCMCKernel):
         # A step that ends with a kick has taken its gradient at its end.
         return self.dynamics.reuses_gradient and self.gradient.batch_size is None
 
+    @property
+    def ignores_row_count(self) -> bool:
+        """Whether rows of weight 0 would change nothing: no minibatches, and no metric by mean gradients."""
+        fills_in = getattr(self.preconditioner, "data_size", 0) is None
+        return not (self.gradient.needs_rows or fills_in)
+
     def is_zero_temperature(self, num_steps: int) -> bool:
         """Whether the temperature is 0 in all of `num_steps` steps, so that the kernel only optimises."""
         # The first step decides for most kernels, without compiling a program.

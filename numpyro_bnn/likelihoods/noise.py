@@ -136,7 +136,8 @@ def num_outputs(f: Any, y: Any, x: Any) -> int | None:
     shaped = f if y is None else y
     if callable(shaped):
         with block():
-            shaped = jax.eval_shape(seed(f, 0), jnp.asarray(x)[:1])
+            first = jax.tree.map(lambda part: jnp.asarray(part)[:1], x)
+            shaped = jax.eval_shape(seed(f, 0), first)
     return jnp.shape(shaped)[1] if jnp.ndim(shaped) == 2 else None
 
 

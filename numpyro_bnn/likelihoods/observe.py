@@ -177,28 +177,35 @@ def observe(
     if callable(f) and x is None:
         raise TypeError(f"{owner}: f is callable; pass the inputs it is to be called with as `x=`.")
     inputs, label = (f, "f") if x is None else (x, "x")
-    for what, values in ((label, inputs), ("y", y)):
-        check_array(owner, what, values)
-        check_finite(owner, what, values)
-    for what, values in ((label, inputs), ("y", y), ("weights", weights)):
-        if isinstance(values, np.ndarray):
-            check_range(owner, what, values)
     if inputs is None:
         raise TypeError(f"{owner}: f is None, expected predictions, or the network with `x=`.")
-    if not jnp.shape(inputs) or (y is not None and jnp.shape(y)[:1] != jnp.shape(inputs)[:1]):
-        targets = "" if y is None else f" and y {jnp.shape(y)}"
-        raise ValueError(
-            f"{owner}: {label} has shape {jnp.shape(inputs)}{targets}, expected (N, …) with a row for "
-            "every target. Give as many targets as inputs."
-        )
-    size = jnp.shape(inputs)[0]
-    check_weights(owner, weights, size)
-    with numpyro.plate(plate, size), _Weighted(weights):
+    parts = {label: inputs}
+    if isinstance(inputs, dict):
+        parts = {f"{label}[{key!r}]": values for key, values in inputs.items()}
+    for what, values in (*parts.items(), ("y", y), ("weights", weights)):
+        if what != "weights":
+            check_array(owner, what, values)
+            check_finite(owner, what, values)
+        if isinstance(values, np.ndarray):
+            check_range(owner, what, values)
+    size = jnp.shape(next(iter(parts.values())) if y is None else y)[:1]
+    for what, values in parts.items():
+        if not size or jnp.shape(values)[:1] != size:
+            targets = "" if y is None else f" and y {jnp.shape(y)}"
+            raise ValueError(
+                f"{owner}: {what} has shape {jnp.shape(values)}{targets}, expected (N, …) with a row for "
+                "every target. Give as many targets as inputs."
+            )
+    check_weights(owner, weights, *size)
+    with numpyro.plate(plate, *size), _Weighted(weights):
         rows = None if y is None else numpyro.subsample(y, event_dim=jnp.ndim(y) - 1)
         if x is None:
             predictions = numpyro.subsample(f, event_dim=event_dim)
         else:
-            predictions = f(numpyro.subsample(x, event_dim=jnp.ndim(x) - 1))
+            own = jax.tree.map(
+                lambda part: numpyro.subsample(part, event_dim=jnp.ndim(part) - 1), x
+            )
+            predictions = f(own)
         return numpyro.sample(name, likelihood(predictions, rows), obs=rows)
 
 

@@ -59,8 +59,8 @@ def explain_tracing() -> Iterator[None]:
     ) as error:
         error.add_note(
             "numpyro_bnn compiles the model with its data as arguments, so that the model cannot "
-            "branch on their values or give them to NumPy. Compute such numbers (for example how "
-            "many classes there are) outside, and pass them as Python constants."
+            "branch on their values or give them to NumPy. Take functions of `jax.numpy`; compute Python "
+            "numbers (for example how many classes there are) outside, and pass them as constants."
         )
         raise
 

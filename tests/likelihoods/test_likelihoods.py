@@ -116,27 +116,46 @@ def test_every_helper_follows_minibatches_of_predictions_and_of_inputs(
     y = rng.integers(0, 2, 9) if classes else rng.normal(size=9)
     seen = []
 
-    def model(x, y, whole):
+    def model(x, y, form):
         w = numpyro.sample("w", dist.Normal(0, 1).expand([3, outputs]).to_event())
 
         def net(rows):
             seen.append(len(rows))
             return (rows @ w).squeeze(-1) if outputs == 1 else rows @ w
 
-        if whole:
+        if form == "predictions":
             helper(net(x), y, **options)
-        else:
+        elif form == "inputs":
             helper(net, y, x=x, **options)
+        else:
+            named = {"some": x[:, :2], "last": x[:, 2]}
+            helper(lambda x: net(jnp.column_stack([x["some"], x["last"]])), y, x=named, **options)
 
     z, rows = {"w": jnp.asarray(rng.normal(size=(3, outputs)))}, jnp.array([1, 4, 5])
     energies = []
-    for whole in (True, False):
-        potential = bnn.potential_of(model, x, y, whole)
+    for form in ("predictions", "inputs", "dictionary"):
+        potential = bnn.potential_of(model, x, y, form)
         assert potential.data_plate() == ("data", 9)
         seen.clear()
         energies.append(jax.jit(lambda z, p=potential: p.minibatch(z, rows, "data"))(z))
-        assert set(seen) == {9 if whole else 3}
-    np.testing.assert_allclose(*energies, rtol=1e-5)
+        assert set(seen) == {9 if form == "predictions" else 3}
+    np.testing.assert_allclose(energies, energies[0], rtol=1e-5)
+
+
+def test_inputs_by_name_are_checked_one_by_one():
+    """Each column is named where it is wrong, and a noise of several outputs counts these."""
+    rows, y = np.ones((4, 2)), np.ones((4, 2))
+    for column, words in (
+        (np.ones(3), r"x\['b'\] has shape \(3,\) and y \(4, 2\)"),
+        (np.array([1, np.nan, 1, 1]), r"x\['b'\] has 1 NaN"),
+        (["a"] * 4, r"x\['b'\] is of type list"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            likelihoods.gaussian(lambda x: x["a"], y, noise=1.0, x={"a": rows, "b": column})
+    noise = likelihoods.Precision(2.0, 2.0, output=2.0)
+    inputs = {"a": rows, "b": np.zeros(4)}
+    sites = log_prob(lambda: likelihoods.gaussian(lambda x: x["a"], noise=noise, x=inputs))
+    assert sites["y"].shape == (4,)
 
 
 HAZARDS = np.array([[0.3, 1.2, 0.5], [2.0, 0.1, 0.7]])

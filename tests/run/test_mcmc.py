@@ -312,7 +312,9 @@ def test_branching_on_data_is_explained(data, total):
     for fit in (short(model=branching).run, optimize):
         with pytest.raises(TypeError, match=r"(?i)traced|tracer") as error:
             fit(jax.random.key(0), *data)
-        assert "compiles the model with its data as arguments" in " ".join(error.value.__notes__)
+        notes = " ".join(error.value.__notes__)
+        assert "compiles the model with its data as arguments" in notes
+        assert "`jax.numpy`" in notes
 
 
 def walk(starts, **options):

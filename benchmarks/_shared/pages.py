@@ -6,7 +6,9 @@ between ``<!-- made: THEME/NAME -->`` and ``<!-- end -->`` is filled from it by
     python -m benchmarks._shared.pages
 
 - within a line: the first finding, which is the answer of the study, or the one of the number after the name;
-- on lines of its own: all findings, and a table of at most `LONGEST_TABLE` rows;
+  with ``2.3`` after the name the third number of the second finding, with its error and its per cent;
+- on lines of its own: all findings, and a table of at most `LONGEST_TABLE` rows; a sentence of more than
+  `LONGEST_SENTENCE` words is shown as a list;
 - with ``table`` or ``findings`` after the name: that part alone, whatever its length;
 - with ``converged``: how many runs of the study have not converged;
 - of a report ``NAME.txt``: the text as it was printed, with ``head`` up to the first empty line;
@@ -19,9 +21,11 @@ from pathlib import Path
 from benchmarks._shared.converged import head
 from benchmarks._shared.study import ROOT, markdown_table, read_rows, without
 
-LONGEST_TABLE = 16
+LONGEST_TABLE, LONGEST_SENTENCE = 16, 30
+SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9`])")
+NUMBER = re.compile(r"(?<![\w.])[−+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?: ± \d+(?:\.\d+)?)?(?: ?%)?")
 MARK = re.compile(
-    r"(<!-- made: (?P<name>\S+)(?: (?P<part>\w+))? -->)(?P<begin>\n?).*?(?P<end>\n?)(<!-- end -->)",
+    r"(<!-- made: (?P<name>\S+)(?: (?P<part>[\w.]+))? -->)(?P<begin>\n?).*?(?P<end>\n?)(<!-- end -->)",
     re.DOTALL,
 )
 
@@ -29,7 +33,33 @@ MARK = re.compile(
 def pages() -> list[Path]:
     """README, the pages of the site and of all studies."""
     sites = (ROOT / "notebooks" / "pages").rglob("*.md")
-    return [ROOT / "README.md", *sorted(sites), *sorted((ROOT / "benchmarks").glob("*/README.md"))]
+    return [ROOT / "README.md", *sorted(sites), *sorted((ROOT / "benchmarks").glob("*/*.md"))]
+
+
+def length(sentence: str) -> int:
+    """How many words a sentence has: a sign alone, such as ±, is none."""
+    return sum(any(map(str.isalnum, word)) for word in sentence.split())
+
+
+def readable(finding: str) -> str:
+    """A finding; each of its long sentences is a list of what stands after its colon."""
+    sentences = SENTENCES.split(finding)
+    if max(map(length, sentences)) <= LONGEST_SENTENCE:
+        return finding
+    lines: list[str] = []
+    for sentence in sentences:
+        head, colon, listed = sentence.partition(": ")
+        if length(sentence) <= LONGEST_SENTENCE or not colon:
+            lines.append(sentence)
+            continue
+        parts = listed.split("; ") if "; " in listed else _between_values(listed)
+        lines += [f"{head}:", *(part.strip().removesuffix(".") for part in parts)]
+    return "\n    - ".join(lines)
+
+
+def _between_values(listed: str) -> list[str]:
+    """Parts of a list whose names have commas themselves: a value ends each."""
+    return re.split(r"(?<=[\d)%]), (?![^(]*\))", listed)
 
 
 def report(name: str, part: str | None, within_a_line: bool) -> str:
@@ -49,8 +79,10 @@ def report(name: str, part: str | None, within_a_line: bool) -> str:
     findings = [line for line in lines if line.startswith("- ")]
     table = [line for line in lines if line.startswith("|")]
     if within_a_line:
-        return findings[int(part or 1) - 1].removeprefix("- ").removesuffix(".")
-    shown = [] if part == "table" else findings
+        which, _, number = (part or "1").partition(".")
+        finding = findings[int(which) - 1].removeprefix("- ").removesuffix(".")
+        return NUMBER.findall(finding)[int(number) - 1] if number else finding
+    shown = [] if part == "table" else list(map(readable, findings))
     rows = {"table": table, "findings": [], None: table if len(table) - 2 <= LONGEST_TABLE else []}
     return "\n\n".join("\n".join(block) for block in (shown, rows[part]) if block)
 

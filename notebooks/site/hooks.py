@@ -36,7 +36,8 @@ def on_files(files, config):
             files.append(File.generated(config, f"notebooks/{name}", content=content))
     pages = [
         ROOT / "numpyro_bnn" / "ARCHITECTURE.md",
-        *sorted((ROOT / "benchmarks").rglob("README.md")),
+        ROOT / "benchmarks" / "README.md",
+        *sorted((ROOT / "benchmarks").glob("*/*.md")),
     ]
     for path in pages:
         name = path.relative_to(ROOT).as_posix()

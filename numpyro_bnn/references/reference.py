@@ -201,7 +201,7 @@ class Reference(NamedTuple):
     - **x_test**, **y_test** - rows at which functions are graded
     - **functions** - the function of the network, or the probabilities of the classes, at `x_test`
     - **log_scales** - logarithms of σ = τ^(-1/2) of the precisions τ
-    - **draws** - some draws of the functions (draw, row, …), far apart in a long run
+    - **draws** - some draws of the functions (draw, row, …), far apart in a long run, each known to 1/255 of its range
     - **masses** - posterior probability of a mode by name: mean and Monte Carlo error by route (route, 2)
     - **log_evidence** - log marginal likelihood and its error in nats; NaN where no route gives it
     - **routes** - how each of the two routes sampled
@@ -265,6 +265,7 @@ def load(name: str) -> Reference:
     with np.load(_FOLDER / f"{name}.npz") as file:
         stored = {key: file[key] for key in file.files}
     told = json.loads(str(stored.pop("about")))
+    low, high = stored["draws_range"]
     functions, scales = (
         Quantities(
             names,
@@ -282,7 +283,7 @@ def load(name: str) -> Reference:
         y_test=stored["y_test"],
         functions=functions,
         log_scales=scales,
-        draws=stored["draws"],
+        draws=low + stored["draws"] * ((high - low) / 255),
         masses={mode: np.array(mass) for mode, mass in told["masses"].items()},
         log_evidence=tuple(told["log_evidence"]),
         routes=tuple(told["routes"]),

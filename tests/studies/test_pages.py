@@ -126,7 +126,7 @@ def test_a_report_has_sentences_a_table_and_what_it_took(tmp_path):
 
 def test_every_study_with_a_report_is_on_a_page():
     shown = "".join(path.read_text(encoding="utf-8") for path in pages.pages())
-    named = set(re.findall(r"<!-- made: (\S+?)(?: \w+)? -->", shown))
+    named = set(re.findall(r"<!-- made: (\S+?)(?: [\w.]+)? -->", shown))
     assert len(named) > 50
     studies = {f"{theme.name}/{name}" for theme, name in STUDIES}
     # Its table is long, and linked.
@@ -157,7 +157,8 @@ def test_every_study_that_stores_a_sign_of_convergence_is_headed_by_it():
     counted = [n for n in converged.CONVERGED if n not in ("neal/tempering", "neal/story")]
     assert {stem_of(path) for path in stored} - apart == {parts.get(n, n) for n in counted}
     for name in converged.CONVERGED:
-        page = (FOLDER / name.split("/")[0] / "README.md").read_text(encoding="utf-8")
+        pages_of = (FOLDER / name.split("/")[0]).glob("*.md")
+        page = "".join(path.read_text(encoding="utf-8") for path in pages_of)
         assert f"<!-- made: {name} converged -->" in page, name
 
 

@@ -9,8 +9,6 @@ import pytest
 import numpyro_bnn as bnn
 from numpyro_bnn.data.arguments import as_array
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 A = [Decimal("1.5") + i for i in range(12)]
 TABLE = pd.DataFrame({"a": A, "b": A[::-1]})
 NUMBERS = np.stack([np.array(A, float), np.array(A[::-1], float)], 1)

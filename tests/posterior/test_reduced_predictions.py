@@ -11,7 +11,6 @@ import pytest
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior import predictions
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(23, 2)).astype(np.float32)
 DRAWS = {"w": RNG.normal(size=(2, 4, 2)), "s": np.full((2, 4), 0.5)}

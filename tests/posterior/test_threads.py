@@ -13,7 +13,6 @@ from numpyro.infer import HMC, MCMC, Predictive
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(14, 2)).astype(np.float32)
 Y = np.linspace(-1, 1, 14).astype(np.float32)
@@ -91,7 +90,7 @@ def outcome(call):
 
 
 @pytest.fixture(scope="module")
-def at_once(quick_compile):
+def at_once():
     """All doors of all models, each in a thread of its own, at the same time."""
     calls = [(door, m, y, draws_of(m, y)) for door in DOORS for m, y in models()]
     with ThreadPoolExecutor(len(calls)) as pool:

@@ -12,7 +12,6 @@ from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.workflow import estimators
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_compile"),
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
 ]
 RNG = np.random.default_rng(0)

@@ -28,7 +28,6 @@ from numpyro_bnn.workflow.estimator_inputs import BLOCK, hidden_sizes, weights_o
 from numpyro_bnn.workflow.estimators import warn_of_verdict
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_compile"),
     # Fits of a few draws, which are never known within tolerance.
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
 ]

@@ -39,6 +39,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 # Programs that are compiled once and thrown away need not know the lines they come from.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+# They compile several times faster and run slower: most tests have little work.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 # JAX and the package are imported where they are needed: not by the process that starts the workers.
 if version("arviz").startswith("0."):
@@ -103,17 +105,6 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the folder 'shared' with the reference data is not beside this checkout")
     return SHARED
-
-
-@pytest.fixture(scope="module")
-def quick_compile() -> Iterator[None]:
-    """Programs that compile several times faster and run slower: for tests of little work."""
-    import jax
-
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture

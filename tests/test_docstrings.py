@@ -8,7 +8,6 @@ import pytest
 
 import numpyro_bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 PACKAGE = Path(numpyro_bnn.__file__).parent
 WITH_EXAMPLES = [
     ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts)

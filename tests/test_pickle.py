@@ -15,7 +15,6 @@ from numpyro.infer import HMC
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients, likelihoods, moves, preconditioners, priors, schedules
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 2)).astype(np.float32)
 Y = X.sum(1)

@@ -8,7 +8,6 @@ from jax import random
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 QUICK = {"num_steps": 20, "progress_bar": False}
 CALLS = {
     "map_estimate": ({}, (1, 1)),

@@ -16,7 +16,6 @@ from numpyro.infer import init_to_value
 import numpyro_bnn as bnn
 from numpyro_bnn.data.arguments import innermost
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 DATA = linear.data()
 MEAN, PRECISION = posterior(*DATA)
 NUM = 4000

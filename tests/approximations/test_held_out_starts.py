@@ -13,7 +13,6 @@ from numpyro_bnn.approximations.finish import NoMode
 from numpyro_bnn.approximations.stopping import row_numbers, rows_by_member
 from numpyro_bnn.potential.potential import Potential
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 QUIET = {"progress_bar": False}
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3)).astype(np.float32)

@@ -20,7 +20,6 @@ from numpyro_bnn.approximations.curvature import _kind_for
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.models import random_module as networks
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 NEWTON = {"optimizer": optax.lbfgs(), "num_steps": 40, "progress_bar": False}
 
 

@@ -19,7 +19,6 @@ from numpyro_bnn.approximations import curvature
 from numpyro_bnn.approximations.laplace import low_rank
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 X, Y = linear.data(40)
 NEWTON = {"optimizer": optax.lbfgs(), "num_steps": 40, "progress_bar": False}
 LABELS = np.digitize(Y, [-1.0, 1.0])

@@ -21,7 +21,6 @@ from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.approximations.stopping import held_out_call
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 QUIET = {"progress_bar": False}
 NEWTON = {"optimizer": optax.lbfgs(), "num_steps": 40} | QUIET
 

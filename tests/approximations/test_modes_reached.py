@@ -24,7 +24,6 @@ from numpyro_bnn.approximations.member_optimizer import (
 )
 from numpyro_bnn.approximations.stopping import BLOCK, Settling
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 QUIET = {"progress_bar": False}
 
 

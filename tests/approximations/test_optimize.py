@@ -16,7 +16,6 @@ from numpyro_bnn import likelihoods, priors
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.potential.starts import centered
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 NOISE, SCALE = 0.5, 0.8
 
 

@@ -20,7 +20,6 @@ from numpyro_bnn.approximations.modes import (
 )
 from numpyro_bnn.potential.structure import structure_of
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=10)
 Y = 1.5 * X + RNG.normal(size=10)

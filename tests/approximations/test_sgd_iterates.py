@@ -11,7 +11,6 @@ from linear_gaussian import BIAS, KERNEL, NOISE, SCALE, model, weights, within_e
 import numpyro_bnn as bnn
 from numpyro_bnn.approximations.sgd_iterates import gaussian_of_snapshots
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RATE, BATCH = 0.02, 2
 
 

@@ -32,7 +32,6 @@ from numpyro_bnn.cli.tables import Table
 from numpyro_bnn.posterior.predictive_draws import Predictions
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_compile"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
@@ -69,7 +68,7 @@ def _report(folder, target, *options):
         pytest.param([], id="defaults", marks=pytest.mark.slow),
     ],
 )
-def regression(request, quick_compile, tmp_path_factory):
+def regression(request, tmp_path_factory):
     """Options of a regression, the folder that was written, and what was printed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -9,8 +9,6 @@ import pytest
 import numpyro_bnn as bnn
 from numpyro_bnn.cli.job_report import relevance
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 SCALE = 0.5
 
 

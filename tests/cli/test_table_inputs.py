@@ -182,7 +182,6 @@ def test_new_values_of_another_kind_are_named_with_their_rows(name):
     assert rows == [3, 5]
 
 
-@pytest.mark.usefixtures("quick_compile")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_fit_of_a_mixed_table_predicts_rows_with_missing_values(frame, tmp_path):

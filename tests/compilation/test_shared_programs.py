@@ -18,8 +18,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn.compilation import program_identity
 from numpyro_bnn.compilation.program_identity import Program, separate_programs
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 X = np.linspace(-1.0, 1.0, 4)[:, None]
 SCALE = 1.0
 

@@ -20,8 +20,6 @@ from numpyro_bnn.data.columns import (
     column_names,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 NAMES = ["age", "weight", "income"]
 
 

@@ -14,8 +14,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import scores
 from numpyro_bnn.data.arguments import as_arrays
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 KEY = jax.random.key(0)
 X, Y = small_run.X.astype(np.float32), small_run.Y.astype(np.float32)
 ROWS = len(X)

@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 
+import few_draws
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,9 +10,7 @@ import pytest
 import numpyro_bnn as bnn
 from numpyro_bnn.data.arguments import as_array
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
-A = [Decimal("1.5") + i for i in range(12)]
+A = [Decimal("1.5") + i for i in range(40)]
 TABLE = pd.DataFrame({"a": A, "b": A[::-1]})
 NUMBERS = np.stack([np.array(A, float), np.array(A[::-1], float)], 1)
 
@@ -30,10 +29,8 @@ def test_tables_of_polars_too():
 
 @pytest.mark.filterwarnings("ignore:BNNRegressor. the predictions are not known")
 def test_estimators_take_them():
-    fit = bnn.BNNRegressor(
-        (2,), prior=bnn.priors.Normal(1.0), num_chains=1, num_warmup=2, num_samples=2, thinning=1
-    )
-    assert fit.fit(TABLE, np.arange(12.0)).predict(TABLE).shape == (12,)
+    fit = bnn.BNNRegressor(**few_draws.SETTINGS)
+    assert fit.fit(TABLE, np.arange(40.0)).predict(TABLE).shape == (40,)
 
 
 def test_other_objects_are_refused():

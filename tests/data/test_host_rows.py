@@ -41,9 +41,6 @@ def floats(x, y=None):
         numpyro.sample("y", dist.Normal(rows.astype(float) @ w, 4.0), obs=target.astype(float))
 
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """Inputs in a memory map, targets in zarr."""

@@ -18,8 +18,6 @@ from numpyro_bnn.approximations.optimize import ensemble_of
 from numpyro_bnn.data.arguments import as_arrays, inputs_of_call
 from numpyro_bnn.data.columns import about_inputs, check_columns, column_names
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 KEY = jax.random.key(0)
 NAMES = ["age", "weight", "income"]
 TABLE = pd.DataFrame(np.random.default_rng(0).normal(size=(6, 3)), columns=NAMES, dtype=np.float32)

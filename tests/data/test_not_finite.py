@@ -11,7 +11,6 @@ from numpyro.infer import NUTS
 import numpyro_bnn as bnn
 from numpyro_bnn.data.not_finite import advice_on_data
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 KEY = jax.random.key(0)
 X = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
 Y = X @ np.array([1.0, -1.0], np.float32)

@@ -10,8 +10,6 @@ from numpyro.infer import NUTS
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 X = np.linspace(-1, 1, 6)[:, None].astype(np.float32)
 LABELS = np.array([0, 1, 0, 1, 0, 1], np.int64)
 BEYOND = LABELS + 2**32

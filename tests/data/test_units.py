@@ -19,8 +19,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.data.units import Column, Prepared, check_fits, moments
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 KEY = jax.random.key(0)
 ROWS = 40
 RNG = np.random.default_rng(0)

@@ -12,8 +12,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import gradients, schedules, scores
 from numpyro_bnn._checks import check_whole
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 KEY = jax.random.key(0)
 Y = np.array([0.5, 1.0, 2.0, -1.0])
 

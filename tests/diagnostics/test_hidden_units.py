@@ -15,8 +15,6 @@ from numpyro_bnn.diagnostics import HiddenLayer, align, find_hidden_layers
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.draws import draws_of as draws_from
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 X = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
 IMAGES = np.random.default_rng(1).normal(size=(6, 5, 5, 2)).astype(np.float32)
 

@@ -13,8 +13,6 @@ from numpyro_bnn.compilation.program_identity import separate_programs
 from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.posterior.predictions import starts_as_draws
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2)).astype(np.float32)
 Y = X[:, 0] + 0.5 * RNG.normal(size=60).astype(np.float32)

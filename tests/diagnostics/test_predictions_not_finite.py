@@ -11,7 +11,6 @@ from numpyro.infer import HMC
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 X = np.linspace(-1.0, 1.0, 6).astype(np.float32)
 HOLED = np.where(np.arange(6) == 2, np.nan, X).astype(np.float32)
 

@@ -10,8 +10,6 @@ from linear_gaussian import key
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 CHAINS, DRAWS, INPUTS = 4, 1000, 10
 
 

@@ -12,8 +12,6 @@ from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.diagnostics.sampler_stats import read, warnings_of
 from numpyro_bnn.posterior.draws import draws_of
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 SHAPES = {"a": (), "b": (3, 4)}
 
 

@@ -9,8 +9,6 @@ from scipy import stats
 
 from numpyro_bnn.distributions.distribution_functions import distribution_function
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 TRIALS = np.array([1, 4, 30])
 P = np.array([0.3, 0.5, 0.9])
 GATE = np.array([0.2, 0.6, 0.9])

@@ -9,7 +9,6 @@ from scipy import stats
 
 from numpyro_bnn.distributions.gamma import Gamma, standard_gamma
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 # Of a correct sampler, one run in 10^4 has a smaller p-value; the draws are those of a fixed key.
 LEAST_P_VALUE = 1e-4
 

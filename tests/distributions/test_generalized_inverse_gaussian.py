@@ -10,7 +10,6 @@ from scipy import optimize, special, stats
 
 from numpyro_bnn.distributions.generalized_inverse_gaussian import mode_of_log, sample_log
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 # Of a correct sampler, one run in 10^4 has a smaller p-value; the draws are those of a fixed key.
 LEAST_P_VALUE = 1e-4
 NUM_DRAWS = 20_000

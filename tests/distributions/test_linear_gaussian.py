@@ -7,8 +7,6 @@ import pytest
 
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 SHAPES = {"few rows": ((4,), 7), "many rows": ((40,), 5), "two outputs": ((9, 2), 4)}
 
 

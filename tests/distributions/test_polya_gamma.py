@@ -10,7 +10,6 @@ from scipy import integrate, stats
 
 from numpyro_bnn.distributions.polya_gamma import PolyaGamma
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 # Of a correct sampler, one run in 10^4 has a smaller p-value; the draws are those of a fixed key.
 LEAST_P_VALUE = 1e-4
 # On both sides of 2/0.64 = 3.125, where the proposal below the meeting point of the series changes.

@@ -15,7 +15,6 @@ from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
 from numpyro_bnn.distributions.unwrap import unwrapped
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 NUM_DRAWS = 20_000
 # One shape of linear targets, rows and weights.
 N, P = 6, 3

@@ -12,7 +12,6 @@ from numpyro_bnn.likelihoods.survival import PiecewiseHazard
 
 mpmath = pytest.importorskip("mpmath", reason="mpmath, of the extra `test`, computes exact numbers")
 mp, mpf = mpmath.mp, mpmath.mpf
-pytestmark = pytest.mark.usefixtures("quick_compile")
 X = np.zeros((1, 1), np.float32)
 
 

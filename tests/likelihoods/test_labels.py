@@ -12,8 +12,6 @@ from numpyro.infer import HMC
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 KEY = jax.random.key(0)
 X = np.random.default_rng(0).normal(size=(6, 2))
 LABELS = np.array([0, 1, 1, 0, 1, 0])

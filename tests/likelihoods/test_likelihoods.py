@@ -15,7 +15,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
 from numpyro_bnn.likelihoods.survival import PiecewiseHazard
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 SIZE = 6
 
 

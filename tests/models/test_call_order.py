@@ -17,8 +17,6 @@ from numpyro_bnn.models.jaxpr_dependence import call_order
 from numpyro_bnn.models.networks import NNX, Linen
 from numpyro_bnn.priors import independent
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 X = jnp.ones((2, 3))
 P = bnn.priors
 

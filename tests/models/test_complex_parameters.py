@@ -10,8 +10,6 @@ from numpyro import handlers
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 class LinenWave(nn.Module):
     """A network with a complex parameter."""

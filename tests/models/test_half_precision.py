@@ -15,8 +15,6 @@ from numpyro.infer.util import potential_energy
 import numpyro_bnn as bnn
 from numpyro_bnn.likelihoods.observe import check_dtype
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 RNG = np.random.default_rng(0)
 ROWS = 4000
 X = RNG.normal(size=(ROWS, 3)).astype(np.float32)

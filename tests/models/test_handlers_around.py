@@ -10,7 +10,7 @@ from scipy import stats
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile", "double_precision")
+pytestmark = pytest.mark.usefixtures("double_precision")
 ROWS, NOISE = 6, 0.7
 RNG = np.random.default_rng(0)
 X, Y, W = RNG.normal(size=(ROWS, 2)), RNG.normal(size=ROWS), RNG.normal(size=(2, 3))

@@ -18,7 +18,6 @@ from numpyro.infer.util import log_density
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 ROWS = 12
 HIERARCHICAL = bnn.priors.Hierarchical(2.0, 1.0)
 

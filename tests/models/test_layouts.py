@@ -13,8 +13,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.priors.paths import fan_in, source_axis
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 X = np.ones((5, 4), np.float32)
 
 

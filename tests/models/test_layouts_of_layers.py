@@ -15,8 +15,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.priors.paths import fan_in, source_axis
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def shapes_of(module, *example):
     """What a prior is given of a network."""

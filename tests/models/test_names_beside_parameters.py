@@ -15,8 +15,6 @@ from numpyro.infer import NUTS
 import numpyro_bnn as bnn
 from numpyro_bnn.priors.paths import AUXILIARY, is_auxiliary
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 X = np.linspace(-1.0, 1.0, 5)[:, None]
 
 

@@ -7,8 +7,6 @@ import pytest
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 PARAMS = {
     "Conv_0": {"kernel": np.full((3, 3), 2.0), "bias": np.zeros(4000)},
     "Dense_0": {"kernel": np.linspace(-3.0, 3.0, 5000), "bias": np.ones(2)},

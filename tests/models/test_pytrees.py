@@ -19,7 +19,6 @@ from numpyro_bnn.potential import starts
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.priors.paths import fan_in, source_axis
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 KEY = jax.random.key(0)
 NORMAL = bnn.priors.Normal(0.5)
 X = nets.inputs("rows", 6)

@@ -19,8 +19,6 @@ from numpyro.infer.util import log_density
 import numpyro_bnn as bnn
 from numpyro_bnn.potential import starts as start
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 NORMAL = bnn.priors.Normal(0.5)
 LINEN = {
     "MLP": (nets.MLP, "rows"),

@@ -11,7 +11,6 @@ from numpyro.infer.util import log_density
 import numpyro_bnn as bnn
 from numpyro_bnn.potential.potential import Potential
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(2.0, 3.0, (5, 2)), RNG.normal(-4.0, 2.0, 5)
 LABELS = np.array([0, 1, 1, 0, 1])

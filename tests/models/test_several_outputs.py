@@ -12,7 +12,6 @@ from scipy import stats
 import numpyro_bnn as bnn
 from numpyro_bnn.potential.structure import structure_of
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 X, Y = few_outputs.data()
 X_SCALED = (X - X.mean(0)) / X.std(0)
 PRIOR = bnn.priors.Normal(0.8)

@@ -17,7 +17,6 @@ from numpyro_bnn import priors
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.priors.precision_conditionals import Array, GammaScaleMixture, Level
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 SEQUENCE = np.ones((1, 10, 6), np.float32)
 PRIOR = priors.Hierarchical.width(1.0, group=1.0, unit=1.0, scale_by_fan_in=True)
 

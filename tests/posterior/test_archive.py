@@ -16,8 +16,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.posterior.draws import Draws
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def make_model(*data):
     return bnn.regression(bnn.MLP((4,), 1), priors.Normal(0.5), *data, noise=0.3)

@@ -14,8 +14,6 @@ from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 SIZE = 1001
 X = np.linspace(-1, 1, SIZE, dtype="f4")[:, None]
 EXPOSURE = np.linspace(1, 3, SIZE, dtype="f4")

@@ -25,8 +25,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
 from numpyro_bnn.posterior.predictions import predict
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 IS_TREE = "InferenceData" not in vars(az)
 CLASSES = 3
 

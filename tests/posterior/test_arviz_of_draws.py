@@ -18,7 +18,6 @@ from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.priors.axis_names import dims_of
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 __all__ = ["arviz_figures"]  # a fixture
 
 

@@ -10,7 +10,6 @@ import pytest
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.exported import _averaged
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 X = np.zeros((2, 1), np.float32)
 RNG = np.random.default_rng(0)
 

@@ -9,7 +9,6 @@ from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 2)).astype(np.float32)
 Y = X[:, 0] + 0.3 * RNG.normal(size=30).astype(np.float32)

@@ -13,8 +13,6 @@ from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference
 from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.samplers.gibbs.moves import Interleaved
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 X = np.array([1.0, 2.0, -1.0, 0.3], np.float32)
 Y = np.array([1.0, 1.5, -1.0, 0.0], np.float32)
 

@@ -18,7 +18,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.posterior import exported
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 X = RNG.normal(50.0, [1.0, 8.0, 3.0], (12, 3))
 Y = 1000 + 30 * RNG.normal(size=12)

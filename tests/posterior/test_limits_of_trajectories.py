@@ -11,8 +11,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import moves
 from numpyro_bnn.posterior.draws import draws_of, limits_of
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def model():
     x = numpyro.sample("x", dist.Normal().expand([2]).to_event(1))

@@ -10,8 +10,6 @@ from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 X = np.linspace(-1, 1, 12)[:, None].astype(np.float32)
 KNOWN = np.arange(12) % 3 != 0
 DISTRIBUTIONS = {

@@ -20,8 +20,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn.posterior.arviz_groups import class_layer
 from numpyro_bnn.workflow.fit import Fit
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
 X, NEW = RNG.normal(size=(2, 6, 3)).astype("f")

@@ -17,7 +17,6 @@ from numpyro_bnn.posterior import predictions
 from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 LEAD = (2, 3)
 
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import few_draws
 import jax
 import numpy as np
 import numpyro
@@ -11,7 +12,6 @@ import pytest
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior import predictions
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(23, 2)).astype(np.float32)
 DRAWS = {"w": RNG.normal(size=(2, 4, 2)), "s": np.full((2, 4), 0.5)}
@@ -91,17 +91,12 @@ def test_what_has_no_rows_first_is_refused(reduce):
 
 @pytest.mark.parametrize("kind", ["regressor", "classifier"])
 def test_estimators_use_it(kind, monkeypatch):
-    settings = {
-        "hidden": (3,),
-        "num_warmup": 3,
-        "num_samples": 4,
-        "num_chains": 2,
-        "random_state": 0,
-    }
-    y = X[:, 0] if kind == "regressor" else X[:, 0] > 0
-    made = bnn.BNNRegressor(**settings) if kind == "regressor" else bnn.BNNClassifier(**settings)
-    with pytest.warns(UserWarning, match="tolerance"):
-        made.fit(X, y)
+    made, y = {
+        "regressor": (bnn.BNNRegressor, few_draws.Y),
+        "classifier": (bnn.BNNClassifier, few_draws.TEXT),
+    }[kind]
+    with pytest.warns(UserWarning, match="too short"):
+        made = made(**few_draws.SETTINGS).fit(few_draws.X, y)
     new = RNG.normal(size=(600, 2))
     shapes = []
     evaluate = predictions.Predictor.__call__

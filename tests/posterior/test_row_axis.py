@@ -10,7 +10,6 @@ import pytest
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 X = np.arange(1.0, 7.0, dtype=np.float32)[:, None]
 W = {"w": np.array([[1.0, 2.0, -1.0]] * 2, np.float32)}
 SLOPES = np.array([1.0, 10.0, 100.0], np.float32)

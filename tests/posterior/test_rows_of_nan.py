@@ -8,8 +8,6 @@ import pytest
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 X = np.linspace(0.5, 2, 5, dtype="f4")[:, None]
 DRAWS = {"b": np.array([[0.5, 1.0, -0.5]])}
 

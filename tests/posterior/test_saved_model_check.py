@@ -16,7 +16,6 @@ from numpyro_bnn import priors
 from numpyro_bnn.data.columns import noted_inputs
 from numpyro_bnn.posterior.archive import known_predictions, refuse_other_model
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 ROWS = 20
 RNG = np.random.default_rng(3)
 X, Y = RNG.normal(size=(ROWS, 3)).astype(np.float32), RNG.normal(size=ROWS).astype(np.float32)

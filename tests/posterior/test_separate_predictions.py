@@ -10,7 +10,6 @@ import pytest
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.predictions import predict_some
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 N = 1200
 X = np.random.default_rng(0).normal(size=(N, 2)).astype(np.float32)
 W = {"w": np.array([[0.5, -2.0]], np.float32)}

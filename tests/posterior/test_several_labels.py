@@ -13,7 +13,6 @@ from scipy.special import log_softmax
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(9, 1)).astype(np.float32)
 B = RNG.normal(size=(4, 200)).astype(np.float32)

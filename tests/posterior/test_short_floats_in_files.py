@@ -10,8 +10,6 @@ from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_draws_in_16_bits_are_written_as_float32(tmp_path, dtype):

@@ -15,8 +15,6 @@ from scipy.stats import norm
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.leave_one_out import sites_from_priors
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 ROWS, DRAWS = 12, 500
 rng = np.random.default_rng(0)
 X = rng.normal(size=ROWS).astype(np.float32)

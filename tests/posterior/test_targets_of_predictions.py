@@ -10,8 +10,6 @@ from numpyro import handlers
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 2)).astype(np.float32)
 Y = X[:, 0].copy()

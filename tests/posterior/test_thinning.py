@@ -14,8 +14,6 @@ from scipy import stats
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior import thinning
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 X = np.linspace(-1.0, 1.0, 7)[:, None].astype(np.float32)
 
 

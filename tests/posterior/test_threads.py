@@ -13,7 +13,6 @@ from numpyro.infer import HMC, MCMC, Predictive
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(14, 2)).astype(np.float32)
 Y = np.linspace(-1, 1, 14).astype(np.float32)
@@ -90,20 +89,15 @@ def outcome(call):
         return error
 
 
-@pytest.fixture(scope="module")
-def at_once(quick_compile):
-    """All doors of all models, each in a thread of its own, at the same time."""
-    calls = [(door, m, y, draws_of(m, y)) for door in DOORS for m, y in models()]
+@pytest.mark.parametrize("doors", [[predicted, from_prior], DOORS], ids=["two", "all"])
+def test_doors_give_in_threads_what_they_give_alone(doors):
+    """All of them, of all models, each in a thread of its own, at the same time."""
+    calls = [(door, m, y, draws_of(m, y)) for door in doors for m, y in models()]
     with ThreadPoolExecutor(len(calls)) as pool:
-        return list(zip(calls, pool.map(outcome, calls)))
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_a_door_gives_in_threads_what_it_gives_alone(door, at_once):
-    for call, found in at_once:
-        if call[0] is door:
-            assert not isinstance(found, Exception), found
-            jax.tree.map(np.testing.assert_array_equal, found, door(*call[1:]))
+        at_once = list(pool.map(outcome, calls))
+    for (door, *given), found in zip(calls, at_once):
+        assert not isinstance(found, Exception), (door.__name__, found)
+        jax.tree.map(np.testing.assert_array_equal, found, door(*given))
 
 
 def test_handlers_act_in_their_own_thread_alone():

@@ -13,7 +13,6 @@ from scipy.stats import norm
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(7, 1)).astype(np.float32)
 OFFSET = np.linspace(5.0, 8.0, 7, dtype=np.float32)

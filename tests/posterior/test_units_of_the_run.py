@@ -7,8 +7,6 @@ import small_run
 import numpyro_bnn as bnn
 from numpyro_bnn.potential.structure import structure_of
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 @pytest.fixture(scope="module")
 def draws():

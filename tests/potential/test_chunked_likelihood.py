@@ -13,8 +13,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.potential.potential import Chunked
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def model(x, y=None):
     net = bnn.random_module("net", nets.Linear(), priors.Normal(1.0), x[:1])

@@ -14,7 +14,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn.posterior.training_data import training_data
 from numpyro_bnn.potential.structure import structure_of
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 X = np.linspace(-1, 2, 12)
 Y = 0.4 + 0.7 * X + 0.3 * np.cos(9 * X)
 

@@ -13,7 +13,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn.potential.potential import Chunked
 from numpyro_bnn.potential.rows import Rows, _shared_by, in_chunks
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 N = 12
 RNG = np.random.default_rng(0)
 GROUP = RNG.integers(0, N, N)

@@ -13,8 +13,6 @@ from numpyro.infer import NUTS, SA, BarkerMH
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.draws import Draws
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 KEY = jax.random.key(0)
 X, Y = np.arange(10.0, dtype="f"), np.arange(10.0, dtype="f") / 4
 

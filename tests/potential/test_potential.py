@@ -16,7 +16,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.potential.structure import trace_and_check
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 SIZE = 6
 
 

@@ -11,7 +11,6 @@ from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 rng = np.random.default_rng(0)
 X = rng.normal(size=(30, 2)).astype(np.float32)
 Y = rng.normal(size=30).astype(np.float32)

@@ -14,8 +14,6 @@ from numpyro.infer.gibbs import Gibbs
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 KEY = jax.random.key(0)
 X, Y = np.ones((4, 3), np.float32), np.zeros(4, np.float32)
 

@@ -17,8 +17,6 @@ from numpyro.infer import MCMC as NumPyroMCMC
 import numpyro_bnn as bnn
 from numpyro_bnn.potential.structure import trace_and_check
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 KEY = jax.random.key(0)
 ROWS = 5
 Y = np.arange(float(ROWS))

@@ -21,8 +21,6 @@ from numpyro_bnn.potential.starts import complete, gentle_draw, own_coordinates
 from numpyro_bnn.priors.paths import source_axis
 from numpyro_bnn.priors.precision_conditionals import Array, Child, Level, drawn_back
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 KERNEL, BIAS = "net/d.kernel", "net/d.bias"
 SHAPES = {"d.kernel": (2, 3), "d.bias": (3,)}
 width = priors.Hierarchical.width

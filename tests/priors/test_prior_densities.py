@@ -25,8 +25,6 @@ from numpyro_bnn.priors.paths import (
     source_axis,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 SHAPES = {
     "Dense_0.kernel": (4, 3),
     "Dense_0.bias": (3,),

@@ -19,8 +19,6 @@ from numpyro_bnn import priors
 from numpyro_bnn.potential.starts import own_coordinates
 from numpyro_bnn.priors.paths import fan_in
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 NUM_DRAWS = 1000
 SHAPES = {"Dense_0.kernel": (5, 3), "Dense_0.bias": (3,)}
 

@@ -18,8 +18,6 @@ from numpyro_bnn.moves import Bound, PrecisionRedraw
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_sites
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 SITE, PRECISION, UNIT = "net/d.kernel", "net/d.kernel.precision", "net/d.kernel.unit_precision"
 COORDINATES = ("noncentered", "centered", "collapsed")
 WIDTH = priors.Hierarchical.width

@@ -17,8 +17,6 @@ from benchmarks.neal import posteriors
 from benchmarks.neal.references import NAMES, ROWS
 from numpyro_bnn.cli.main import main
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 references = bnn.references
 RNG = np.random.default_rng(0)
 NAMED = pytest.mark.parametrize("name", references.names)

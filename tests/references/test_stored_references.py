@@ -28,7 +28,7 @@ NEAL = ("bdata", "cdata", "odata", "rdata", "surv")
 
 
 @pytest.fixture
-def few_draws(quick_compile):
+def few_draws():
     """Draws of the prior, (2, 4, …), with output biases near zero, where no hazard overflows."""
 
     def of(name):

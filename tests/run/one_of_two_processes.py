@@ -11,7 +11,6 @@ import jax
 
 PORT, PROCESS, FOLDER, KERNEL = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
-jax.config.update("jax_disable_most_optimizations", True)
 jax.distributed.initialize(f"127.0.0.1:{PORT}", 2, PROCESS)
 
 import numpy as np  # noqa: E402

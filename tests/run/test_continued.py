@@ -11,7 +11,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import gradients
 from numpyro_bnn.samplers.gibbs.moves import Interleaved
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 ROWS, PRIOR_SD = 40, 10.0
 FIRST = np.random.default_rng(0).normal(size=ROWS)
 SECOND = FIRST + 5.0

@@ -15,8 +15,6 @@ from on_meshes import CLOSE, KERNELS, N, X, Y, drawn, mesh_of, sampler
 import numpyro_bnn as bnn
 from numpyro_bnn.run.devices import Padded, Placement, _cut
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def draws(mcmc):
     mcmc.run(jax.random.key(0), X, Y)
@@ -24,7 +22,7 @@ def draws(mcmc):
 
 
 @pytest.fixture(scope="module")
-def finished(quick_compile):
+def finished():
     """Gives a finished run of a kernel on a mesh of these axes; the same one when asked again."""
 
     @cache

@@ -12,7 +12,6 @@ from numpyro.infer import HMC, NUTS
 import numpyro_bnn as bnn
 from numpyro_bnn import schedules
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 Y = jnp.arange(3.0)
 
 

@@ -17,7 +17,6 @@ from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 KEY = jax.random.key(3)
 X = np.linspace(-1, 1, 8)[:, None].astype(np.float32)
 Y = (2 * X[:, 0] + 3).astype(np.float32)

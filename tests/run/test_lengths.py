@@ -79,7 +79,7 @@ def test_another_length_compiles_nothing(name, chain_method):
 
 @pytest.mark.filterwarnings("ignore:.* suspect and kept")
 @pytest.mark.parametrize("name", ADAPTING)
-def test_another_warm_up_compiles_nothing(name, quick_compile):
+def test_another_warm_up_compiles_nothing(name):
     chain_method, kernel = ADAPTING[name]
     compiled = executables(run(kernel(), 6, 1, chain_method, num_warmup=30)[0])
     again, _ = run(kernel(), 6, 1, chain_method, num_warmup=70)
@@ -88,7 +88,7 @@ def test_another_warm_up_compiles_nothing(name, quick_compile):
 
 @pytest.mark.filterwarnings("ignore:.* suspect and kept")
 @pytest.mark.parametrize("name", ["HMC", "BAOAB"])
-def test_draws_are_those_of_programs_that_know_the_length(name, quick_compile):
+def test_draws_are_those_of_programs_that_know_the_length(name):
     chain_method, kernel = ADAPTING[name]
     programs, found = run(kernel(), 6, 1, chain_method, num_warmup=70)
 
@@ -117,7 +117,7 @@ def test_windows_of_a_traced_length_are_those_of_numpyro():
 
 
 @pytest.mark.filterwarnings("ignore:.* suspect and kept")
-def test_sa_runs_with_any_length(quick_compile):
+def test_sa_runs_with_any_length():
     """Its length of warm-up is a constant of its program: it is kept where another trace would find it."""
     for num_warmup in (5, 6):
         assert np.isfinite(run(SA(model), 6, num_warmup=num_warmup)[1]).all()

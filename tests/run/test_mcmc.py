@@ -18,7 +18,6 @@ from walker import Walk
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 NOISE, SCALE = 0.5, 0.8
 TRACES: list[int] = []
 

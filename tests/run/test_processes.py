@@ -16,7 +16,6 @@ from numpyro_bnn.storage.processes import Processes
 
 pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
-pytestmark = pytest.mark.usefixtures("quick_compile")
 HERE = Path(__file__).parent
 
 

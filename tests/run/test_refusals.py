@@ -36,8 +36,6 @@ from refused_calls import (
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 # name: (call, type of the error, what the message says)
 BAD = {
     # -- networks and priors

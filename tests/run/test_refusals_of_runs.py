@@ -24,8 +24,6 @@ from refused_calls import (
 import numpyro_bnn as bnn
 from numpyro_bnn.run.refusals import warn_of_unused_step_size
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 # name: (call, type of the error, what the message says)
 BAD = {
     # -- fitting

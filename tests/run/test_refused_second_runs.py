@@ -1,8 +1,10 @@
 """An object whose second run or fit is refused or interrupted is left as its first one made it."""
 
+import few_draws
 import jax
 import nets
 import numpy as np
+import pandas as pd
 import pytest
 from numpyro.infer import HMC
 from sklearn.base import clone
@@ -12,7 +14,6 @@ from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.workflow import estimators
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_compile"),
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
 ]
 RNG = np.random.default_rng(0)
@@ -112,46 +113,34 @@ def test_a_run_keeps_its_state_when_the_next_is_refused(spoil, kernel):
     jax.tree.map(np.testing.assert_array_equal, mcmc.get_samples(), draws)
 
 
-FIT = {
-    "hidden": (2,),
-    "prior": bnn.priors.FanIn(),
-    "kernel": "baoab",
-    "num_chains": 1,
-    "num_warmup": 20,
-    "num_samples": 20,
-    "thinning": 5,
-    "random_state": 0,
-}
-LABELS = np.where(Y > 0, "yes", "no")
-
-
 @pytest.mark.parametrize("stop", ["refused", "interrupted", "in its last step"])
 @pytest.mark.parametrize(
     ("kind", "first", "second"),
-    [(bnn.BNNClassifier, LABELS, ~(Y > 0)), (bnn.BNNRegressor, Y, -Y)],
+    [
+        (bnn.BNNClassifier, few_draws.TEXT, few_draws.TEXT == "low"),
+        (bnn.BNNRegressor, few_draws.Y, -few_draws.Y),
+    ],
     ids=["classifier", "regressor"],
 )
-def test_an_estimator_keeps_its_fit_when_the_next_is_refused(
-    stop, kind, first, second, monkeypatch
-):
-    import pandas as pd
-
-    fitted = kind(**FIT).fit(X, first)
-    before, predicted = dict(vars(fitted)), fitted.predict(X)
-    others = pd.DataFrame(np.hstack([X, X]), columns=list("abcd"))
-    if stop == "refused":
-        fitted.set_params(num_chains=0)
-    elif stop == "interrupted":
-        monkeypatch.setattr(estimators, "fit_model", interrupted)
-    else:
-        monkeypatch.setattr(estimators, "warn_of_verdict", interrupted)
-    with pytest.raises((ValueError, KeyboardInterrupt)):
-        fitted.fit(others, second)
+def test_an_estimator_keeps_its_fit_when_the_next_is_refused(stop, kind, first, second):
+    x = few_draws.X
+    fitted = kind(**few_draws.SETTINGS).fit(x, first)
+    before, predicted = dict(vars(fitted)), fitted.predict(x)
+    others = pd.DataFrame(-x, columns=list("ab"))
+    with pytest.MonkeyPatch.context() as patch:
+        if stop == "refused":
+            fitted.set_params(num_chains=0)
+        elif stop == "interrupted":
+            patch.setattr(estimators, "fit_model", interrupted)
+        else:
+            patch.setattr(estimators, "warn_of_verdict", interrupted)
+        with pytest.raises((ValueError, KeyboardInterrupt)):
+            fitted.fit(others, second)
     fitted.set_params(num_chains=1)
     assert vars(fitted) == before
     assert not hasattr(fitted, "feature_names_in_")
-    np.testing.assert_array_equal(fitted.predict(X), predicted)
+    np.testing.assert_array_equal(fitted.predict(x), predicted)
     if stop == "refused":
         assert fitted.fit(others, second) is fitted
-        assert list(fitted.feature_names_in_) == list("abcd")
+        assert list(fitted.feature_names_in_) == list("ab")
         assert not hasattr(clone(fitted), "draws_")

@@ -41,7 +41,6 @@ import test_contract
 
 checker = pytest.importorskip("jax.experimental.key_reuse._core")
 # What runs eagerly compiles operation by operation.
-pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
 PRIOR = priors.Hierarchical()

@@ -14,7 +14,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn.samplers.fields import fields_of
 from numpyro_bnn.samplers.temperature_of_kernels import temperature_of_momenta, warn_of_momenta
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 DATA = linear.data(rows=100)
 
 

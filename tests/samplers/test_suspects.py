@@ -16,8 +16,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.samplers.suspects import never_moved, suspect_chains
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 X = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
 Y = (X @ np.array([1.0, -2.0]) + 0.1 * np.random.default_rng(1).normal(size=20)).astype(np.float32)
 

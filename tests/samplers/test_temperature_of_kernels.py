@@ -13,7 +13,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import moves, schedules
 from numpyro_bnn.samplers.temperature_of_kernels import temperatures_of
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 X = np.linspace(-1, 1, 6)
 Y = np.sin(2 * X)
 

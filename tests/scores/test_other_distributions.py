@@ -12,8 +12,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import scores
 from numpyro_bnn.scores import inputs
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 ROWS = 3000
 COUNTS = {
     "rare": (lambda f: dist.Poisson(0.02 * jnp.exp(f)), lambda f: stats.poisson(0.02 * np.exp(f))),

@@ -11,7 +11,6 @@ from scipy import stats
 import numpyro_bnn as bnn
 from numpyro_bnn import scores
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 X = np.zeros((2, 1), np.float32)
 
 

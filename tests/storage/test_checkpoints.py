@@ -25,7 +25,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import gradients, preconditioners, schedules
 
 pytest.importorskip("orbax.checkpoint")
-pytestmark = pytest.mark.usefixtures("quick_compile")
 NOISE, EVERY = 0.5, 5
 
 

@@ -15,7 +15,6 @@ from numpyro_bnn.storage.draw_store import DrawStore, Variable
 
 pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
-pytestmark = pytest.mark.usefixtures("quick_compile")
 STARTS = jnp.asarray([1.0, 2.0])
 
 
@@ -121,7 +120,7 @@ def sampler(folder):
 
 
 @pytest.fixture(scope="module")
-def stored(quick_compile, tmp_path_factory):
+def stored(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stored") / "run"
     sampler(folder).run(jax.random.key(0), init_params=STARTS)
     return folder

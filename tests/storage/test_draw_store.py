@@ -23,7 +23,6 @@ from numpyro_bnn.storage.chunk_files import DrawFiles
 from numpyro_bnn.storage.draw_store import DrawStore, Variable
 
 zarr = pytest.importorskip("zarr")
-pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from numpyro_bnn.storage.stored_array import read_by_scalar
 
 pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
-pytestmark = pytest.mark.usefixtures("quick_compile")
 X, Y = np.zeros((4, 1), np.float32), np.full(4, 5.0, np.float32)
 
 
@@ -86,7 +85,7 @@ READERS = {
 
 
 @pytest.fixture(scope="module")
-def others(quick_compile, tmp_path_factory):
+def others(tmp_path_factory):
     """The folder of another run of the same model and length."""
     folder = tmp_path_factory.mktemp("other") / "draws.zarr"
     run(folder, key=1)

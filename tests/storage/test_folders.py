@@ -19,7 +19,6 @@ from numpyro_bnn.storage import folders
 pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
 pytestmark = [
-    pytest.mark.usefixtures("quick_compile"),
     # zarr's own libraries deprecate each other when they are first imported.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]

@@ -16,7 +16,6 @@ pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*suspect and kept:UserWarning"),
-    pytest.mark.usefixtures("quick_compile"),
 ]
 
 

@@ -26,7 +26,6 @@ from numpyro_bnn.storage.folders import FolderInUse, FolderLock
 
 pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
-pytestmark = pytest.mark.usefixtures("quick_compile")
 HERE = Path(__file__).parent
 STARTS = jnp.asarray([1.0, 2.0])
 
@@ -79,7 +78,7 @@ def wants_to_write(process):
 
 
 @pytest.fixture(scope="module")
-def stored(quick_compile, tmp_path_factory):
+def stored(tmp_path_factory):
     """The folders of a finished run."""
     root = tmp_path_factory.mktemp("stored")
     run(sampler(checkpoint=root / "c", draws=root / "d"))

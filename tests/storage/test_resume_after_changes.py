@@ -19,7 +19,6 @@ import numpyro_bnn as bnn
 # Four steps of a trajectory of no good length: all of them may be called divergent.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*suspect and kept:UserWarning"),
-    pytest.mark.usefixtures("quick_compile"),
 ]
 
 pytest.importorskip("orbax.checkpoint")
@@ -52,7 +51,7 @@ Y = jnp.arange(3.0)
 
 
 @pytest.fixture(scope="module")
-def stored(quick_compile, tmp_path_factory):
+def stored(tmp_path_factory):
     """The folder of a finished run, and its draws."""
     folder = tmp_path_factory.mktemp("stored") / "run"
     mcmc = run_of(folder, scaled)

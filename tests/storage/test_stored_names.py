@@ -14,7 +14,6 @@ from numpyro_bnn.posterior.draws import Draws
 
 zarr = pytest.importorskip("zarr")
 pytest.importorskip("orbax.checkpoint")
-pytestmark = pytest.mark.usefixtures("quick_compile")
 
 # Sites with what is said about the one that is named.
 ANYWHERE = [

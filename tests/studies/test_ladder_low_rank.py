@@ -5,7 +5,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from ladders import errors_of, hierarchical, hierarchy, hmc, sampler
 from numpyro.infer import HMC
 
@@ -19,8 +18,6 @@ from benchmarks.mixing.ladder_low_rank import (
 )
 from benchmarks.mixing.ladder_variants import Variant, energy
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
-
-pytestmark = pytest.mark.usefixtures("quick_compile")
 
 SIZE, STARTS = 12, 20_000
 

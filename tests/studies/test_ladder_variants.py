@@ -15,8 +15,6 @@ from benchmarks.mixing import ladder_annealed, ladder_variants, ladders
 from benchmarks.mixing.ladder_reference import ReferenceRedraw, log_moments, with_reference
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 # -- a learned reference ----------------------------------------------------------------------------
 
 PRECISIONS = ("net/Dense_0.kernel.precision", "net/Dense_0.bias.precision")

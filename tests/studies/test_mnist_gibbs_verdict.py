@@ -14,7 +14,6 @@ from benchmarks.mixing import mnist_gibbs_axes as own
 from benchmarks.mixing import mnist_gibbs_methods as methods
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 TASK = methods.Task((3, 5), 30, 7, 4, 10, 0, 2, 1)
 RNG = np.random.default_rng(0)
 # Columns of very different size that have much in common.

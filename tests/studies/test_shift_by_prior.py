@@ -9,8 +9,6 @@ from benchmarks._shared.chain_errors import jackknife_error
 from benchmarks._shared.converged import rows_of
 from benchmarks.predictions import shift_by_prior, shift_by_prior_words, shift_by_width
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def test_a_prior_along_centred_components_has_the_variance_of_the_other():
     x = np.random.default_rng(0).normal(1.0, [0.2, 0.5, 1.0, 0.0], (300, 4)).astype(np.float32)

@@ -276,9 +276,7 @@ def numbers_of(name, row):
 # the study.
 @pytest.mark.filterwarnings("ignore:.*suspect:UserWarning", "ignore:.*not known within tolerance")
 @pytest.mark.parametrize("name", TOYS)
-def test_a_study_runs_is_finite_and_computes_nothing_twice(
-    name, tmp_path, capsys, shared, quick_compile
-):
+def test_a_study_runs_is_finite_and_computes_nothing_twice(name, tmp_path, capsys, shared):
     pytest.importorskip("matplotlib").use("Agg")
     short = name.split(".")[1]
     given = ["--toy", "--output", str(tmp_path), "--data", str(shared / "data")]

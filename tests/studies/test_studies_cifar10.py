@@ -18,8 +18,6 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsSta
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, SemiImplicit
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 # ---- the network, from the words of the study in plain lax calls
 
 

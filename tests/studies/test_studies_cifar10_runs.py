@@ -11,8 +11,6 @@ from benchmarks.cifar10.data import Data
 from benchmarks.cifar10.network import ResNet
 from benchmarks.cifar10.setup import Result, Setup
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):

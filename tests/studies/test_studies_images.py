@@ -6,8 +6,6 @@ import pytest
 from benchmarks._shared import mnist_posteriors
 from benchmarks.predictions import corruptions, covariate_shift
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 @pytest.fixture(scope="module")
 def images():

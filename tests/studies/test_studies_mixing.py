@@ -27,9 +27,6 @@ from benchmarks.mixing import (
 from numpyro_bnn.priors.precision_conditionals import levels_of
 from numpyro_bnn.samplers.fields import fields_of
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
-
 METHODS = hierarchical_posteriors.METHODS
 
 

@@ -8,9 +8,6 @@ from scipy import stats
 
 from benchmarks.neal import costs, story, tail
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
-
 ROWS = """problem,route,quantity,mean,mcse,rhat,reference,reference_mcse,z
 rdata,one,log_sigma_ih,1.0,0.3,1.01,-1.5,0.4,5
 rdata,one,log_sigma_bh,0.0,0.3,1.02,0.5,0.4,-1

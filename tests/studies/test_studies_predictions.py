@@ -24,8 +24,6 @@ from benchmarks.predictions import (
 )
 from benchmarks.predictions.quadrature import nodes_of
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def test_quadrature_has_the_moments_of_a_gaussian_and_of_a_skewed_density():
     covariance = np.array([[2.0, 0.6], [0.6, 0.5]])

@@ -19,8 +19,6 @@ from benchmarks.priors import (
     weight_decay,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def test_relevance_of_columns_is_that_of_their_weights():
     kernel = np.zeros((2, 3, 4, 5))  # chains, draws, columns, units

@@ -5,8 +5,6 @@ import pytest
 
 from benchmarks._shared import chain_errors, mnist_posteriors, sampled_runs, splits, study
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def test_curves_survive_a_cell_and_chains_that_disagree_have_not_converged():
     values = np.array([0.5, -1.25, 3e-7])

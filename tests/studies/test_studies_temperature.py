@@ -16,7 +16,6 @@ from benchmarks.priors import temperature_by_rows as study
 from benchmarks.priors import temperature_verdicts as verdicts
 from benchmarks.priors import tempered_network as network
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 ALPHA, TEMPERATURE = 0.7, 0.25
 
 

@@ -20,7 +20,6 @@ from numpyro_bnn.workflow.check_fit import refuse_training_rows
 from numpyro_bnn.workflow.estimator_inputs import calibration_rows, held_out
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_compile"),
     # Fits of a few draws, which are never known within tolerance.
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
 ]
@@ -397,9 +396,10 @@ TIES = {
 def test_values_that_occur_many_times_belong_to_the_interval_that_they_end(name, method):
     distribution, y, coverage = TIES[name]
     x, y = np.ones((len(y), 1), np.float32), y.astype(int if name == "counts" else np.float64)
+    model = on_a_line(distribution)
     for seed in range(4):
         w = 0.5 + 0.1 * np.random.default_rng(seed).normal(size=(2, 20))
-        draws = bnn.Draws({"w": w.astype(np.float32)}, on_a_line(distribution))
+        draws = bnn.Draws({"w": w.astype(np.float32)}, model)
         calibrated = bnn.calibrate(draws, x, y, coverage, method)
         low, high = calibrated.predict_interval(x[:7])
         inside = (low[0] <= y) & (y <= high[0])

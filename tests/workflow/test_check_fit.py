@@ -30,8 +30,6 @@ from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.fit_check.loo import leave_one_out
 from numpyro_bnn.fit_check.record import on_weights
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def exact_loo(y):
     """Mean and standard deviation of every target given all others."""

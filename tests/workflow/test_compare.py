@@ -16,7 +16,6 @@ from numpyro_bnn.samplers.temperature_of_kernels import temperatures_of
 from numpyro_bnn.workflow import compare as module
 from numpyro_bnn.workflow.compare import _DECAYED, DECAYS, Data, _higher, _sampled
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 2)).astype(np.float32)
 Y = (X @ np.array([1.0, -0.5]) + 0.5 * RNG.normal(size=40)).astype(np.float32)

@@ -17,7 +17,6 @@ from numpyro_bnn.posterior.fitted import arguments_of, is_finished, run_of
 from numpyro_bnn.workflow.fit import Fit
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_compile"),
     # 100 draws of two chains are not meant to have converged.
     pytest.mark.filterwarnings("ignore:.*chain.*suspect"),
 ]

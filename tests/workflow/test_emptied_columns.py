@@ -6,8 +6,6 @@ import pytest
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 TIMES = 1.7145e9 + 15 * np.arange(40)
 
 

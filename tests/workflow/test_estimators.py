@@ -11,7 +11,7 @@ import nets
 import numpy as np
 import pandas as pd
 import pytest
-from few_draws import SETTINGS
+from few_draws import SETTINGS, TEXT, X, Y
 from flax import nnx
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -28,14 +28,10 @@ from numpyro_bnn.workflow.estimator_inputs import BLOCK, hidden_sizes, weights_o
 from numpyro_bnn.workflow.estimators import warn_of_verdict
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_compile"),
     # Fits of a few draws, which are never known within tolerance.
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
 ]
 RNG = np.random.default_rng(0)
-X = RNG.normal(3.0, 2.0, (40, 2))
-Y = 10 * X[:, 0] - 5 * X[:, 1] + 100 + RNG.normal(size=40)
-TEXT = np.where(np.median(Y) < Y, "high", "low")
 KINDS = {"regressor": bnn.BNNRegressor, "classifier": bnn.BNNClassifier}
 # No Monte Carlo average repeats to 10⁻⁷ for another order of the same sums.
 EXEMPT = {

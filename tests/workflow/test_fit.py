@@ -15,8 +15,6 @@ from numpyro.infer import NUTS
 import numpyro_bnn as bnn
 from numpyro_bnn.workflow.fit import KERNELS, Fit
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 X, Y = linear_gaussian.data()
 MEAN, PRECISION = linear_gaussian.posterior(X, Y)
 

@@ -22,8 +22,6 @@ from numpyro import handlers
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def test_some_rows_of_a_run_are_enough():
     check = bnn.check_fit(fitted_to(X, Y), X[3:9], Y[3:9])

@@ -19,7 +19,6 @@ RNG = np.random.default_rng(0)
 ROWS = RNG.normal(3.0, 2.0, (40, 2))
 TARGET = ROWS.sum(1) + RNG.normal(size=40)
 pytestmark = [
-    pytest.mark.usefixtures("quick_compile"),
     # Fits of a few draws, which are never known within tolerance.
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
 ]

@@ -18,7 +18,6 @@ from numpyro_bnn.workflow.check_fit import refuse_training_rows
 from numpyro_bnn.workflow.estimator_inputs import held_out
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_compile"),
     # Fits of a few draws, which are never known within tolerance.
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
 ]

@@ -27,7 +27,6 @@ from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.storage.draw_store import DrawStore
 from numpyro_bnn.workflow.until import StopReason, UntilKnown
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 X = np.linspace(-1.0, 1.0, 6)
 Y = np.array([-0.4, -0.5, 0.1, 0.3, 0.2, 0.7])
 # The mean error of rows is 0.021 predictive standard deviations at the second look, 0.017 at the third.
@@ -82,7 +81,7 @@ def assert_draws_of(mcmc, whole, dropped=0):
 
 
 @pytest.fixture(scope="module")
-def followed(quick_compile):
+def followed():
     """A run, and what its bars showed."""
     mcmc = sampler()
     # NumPyro shows none where it finds itself in a test of several processes.
@@ -241,7 +240,6 @@ CHILD = """
 import os, signal, sys
 sys.path[:0] = {paths!r}
 import jax
-jax.config.update("jax_disable_most_optimizations", True)
 import test_until
 from numpyro_bnn.run import sampling
 

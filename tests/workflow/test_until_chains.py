@@ -12,8 +12,6 @@ from test_until import line, until
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics.monte_carlo.agreement import draws_to_drop, halves_differ
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 class _WalkState(NamedTuple):
     z: Any

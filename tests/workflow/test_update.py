@@ -18,8 +18,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
 from numpyro_bnn.workflow import update as module
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 X, Y = linear_gaussian.data(260)
 ROWS = 100
 

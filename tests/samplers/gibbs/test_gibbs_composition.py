@@ -13,7 +13,6 @@ from scipy.special import logsumexp
 
 import numpyro_bnn as bnn
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 NOISE, CONCENTRATION, RATE = 0.5, 2.0, 1.0
 
 

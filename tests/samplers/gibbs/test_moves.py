@@ -22,8 +22,6 @@ from numpyro_bnn.samplers.gibbs.moves import (
     UnitRescaling,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 width = priors.Hierarchical.width
 FIRST, SECOND = "net/Dense_0.kernel", "net/Dense_1.kernel"
 PRIOR = priors.ByPath(

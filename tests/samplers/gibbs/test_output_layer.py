@@ -20,7 +20,6 @@ from numpyro_bnn.moves import Bound, Interleaved, OutputLayerGibbs, PrecisionRed
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.samplers.gibbs.output_layer import _gaussian_draw
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 ROWS = 12
 X = jnp.asarray(RNG.normal(size=(ROWS, 2)) * [1.5, 0.7] + 0.4, jnp.float32)

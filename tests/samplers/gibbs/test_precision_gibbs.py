@@ -18,8 +18,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
 from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_sites
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 width = priors.Hierarchical.width
 # Flax numbers layers as they are made: the last is made first.
 KERNEL, OUT = "net/Dense_0.kernel", "net/Dense_1.kernel"

@@ -28,8 +28,6 @@ from numpyro_bnn.samplers.sgmcmc.step_size import (
     largest_curvature,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 class Net(nn.Module):
     outputs: int

@@ -20,8 +20,6 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, PersistentMom
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 from numpyro_bnn.samplers.sgmcmc.tuning import AcceptanceTuning, CurvatureTuning
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 # Twenty lines from here: HMC whose momenta persist (Horowitz 1991), with a metric from warm-up.
 class PersistentHMC(bnn.SGMCMC):

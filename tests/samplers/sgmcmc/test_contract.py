@@ -24,8 +24,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import MCMC
 from numpyro_bnn.potential.potential import Potential
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 WARMUP, SAMPLES, THINNING, CHAINS = 9, 8, 2, 2
 EXTRA = ("grad_norm", "mean_accept_prob", "kinetic_temperature", "count", "i", "exploded_at")
 EXTRA += ("z.weights", "z.scale")

@@ -31,7 +31,6 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.methods import (
 )
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 SHAPES = {
     1: {"bias": (1,)},
     3: {"bias": (1,), "kernel": (2, 1)},

@@ -21,8 +21,6 @@ from scipy import stats
 import numpyro_bnn as bnn
 from numpyro_bnn import MCMC, gradients, preconditioners
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 ROWS, PRIOR, NOISE = 4, 2.0, 0.8
 
 

@@ -13,7 +13,6 @@ from numpyro_bnn.potential.flat_position import FlatPosition
 from numpyro_bnn.samplers.gibbs.moves import Interleaved
 from numpyro_bnn.samplers.sgmcmc import kernel as kernels
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 ANCHOR = {"weights": jnp.asarray([0.8, -0.4]), "scale": jnp.asarray(-0.3)}
 CASES = {
     "MCLMC": {},

@@ -16,7 +16,6 @@ from numpyro_bnn.samplers.sgmcmc.gradients import (
 )
 from numpyro_bnn.samplers.sgmcmc.kernel import rows_of
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 DATA = linear.data(rows=100)
 BATCH = 5
 

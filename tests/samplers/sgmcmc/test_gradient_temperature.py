@@ -16,8 +16,6 @@ from numpyro_bnn.diagnostics.sampler_stats import read, warnings_of
 from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import temperature_along
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 WEIGHTS, ROWS, BATCH, STEP, FRICTION = 200, 50, 5, 0.02, 5.0
 CHAINS, DRAWS = 16, 120
 # Of the prior: so wide that the gradient has hardly a part across the noise.

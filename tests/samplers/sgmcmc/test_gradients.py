@@ -21,7 +21,7 @@ from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc import gradients
 from numpyro_bnn.samplers.sgmcmc.gradients import BatchState, next_rows, shuffled
 
-pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
+pytestmark = pytest.mark.usefixtures("x64")
 SIZE = 6
 
 

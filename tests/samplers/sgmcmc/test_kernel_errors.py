@@ -15,8 +15,6 @@ from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def potential(z):
     return 0.5 * jnp.sum(z**2)

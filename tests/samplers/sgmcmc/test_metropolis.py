@@ -21,8 +21,6 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Amagold, Langevin, RandomWalkProposal
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def energy(y):
     return jnp.sum(jnp.exp(y) - y)

@@ -18,8 +18,6 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic, on_spher
 from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 from numpyro_bnn.samplers.sgmcmc.tuning import Decoherence
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 METRIC = np.array([0.5, 1.7, 3.0])
 SETTINGS = Settings(0.3, 0.7, METRIC, 0.9)
 

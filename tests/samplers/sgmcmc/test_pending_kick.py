@@ -21,8 +21,6 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.methods import PersistentMomentum, Sem
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 from numpyro_bnn.samplers.sgmcmc.transitions import half_kick
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 STEP, FRICTION, SLOPE = 0.3, 1.0, 0.8
 SETTINGS = {"step_size": STEP, "friction": FRICTION}
 

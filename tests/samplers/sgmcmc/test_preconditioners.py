@@ -9,7 +9,6 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsSta
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin
 from numpyro_bnn.samplers.sgmcmc.preconditioners import diagonal, from_warmup, identity, rmsprop
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 POSITION = {"a": np.zeros(3), "b": np.zeros((2, 2))}
 
 

@@ -12,8 +12,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import schedules
 from numpyro_bnn.samplers.sgmcmc.schedules import as_schedule, from_learning_rate
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 START = {"weights": jnp.array([0.9, -0.4]), "scale": jnp.array(-0.3)}
 WARMUP, TURNS = 2, 3
 

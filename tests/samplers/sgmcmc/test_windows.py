@@ -16,8 +16,6 @@ from numpyro_bnn import preconditioners
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.transitions import reconditioned
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 METRIC = {"y": np.array([0.6, 1.0, 1.5])}
 
 

@@ -20,7 +20,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn.distributions import linear_gaussian as module
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 ROWS = 9
 POWERS = (0.0, 1e-3, 0.3, 1.0)
 

@@ -21,8 +21,6 @@ from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.samplers.tempering.evidence import tempering_of
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 MEANS, SHARES, SPREAD, PRIOR = np.array([[-4.0, 0.0], [4.0, 1.0]]), np.array([0.3, 0.7]), 0.4, 3.0
 
 

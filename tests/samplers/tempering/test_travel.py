@@ -15,7 +15,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn.samplers.tempering.evidence import doubts, tempering_of
 from numpyro_bnn.samplers.tempering.rung_kernels import prior_draw
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 CURVATURE, STEPS = 30.0, 6
 
 

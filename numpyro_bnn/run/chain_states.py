@@ -1,10 +1,11 @@
 """The segments of a run, the states of its chains, and the buffers that their draws go to.
 
-Chains run together in one program, or one after another in a program for one chain. Callers need not know
-which: they advance all chains by a segment of the run.
+Chains run together in one program, or each by itself in a program for one chain, as many at once as there are
+cores. Callers need not know which: they advance all chains by a segment of the run.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,9 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from numpyro_bnn._checks import is_typed_key
+from numpyro_bnn._checks import is_typed_key, num_cpus
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.run.programs import Programs
+
+# Bytes of a draw of a large network.
+_LARGE = 2**17
 
 
 class Segment(NamedTuple):
@@ -209,16 +213,29 @@ class ChainStates:
         )
 
     def advance(self, segment: Segment, update: Callable) -> None:
-        """Take the steps of a segment with every group."""
-        for i in range(len(self.states)):
-            self.states[i], self._draws[i] = self.programs.advance(*self._arguments(i, segment))
-            jax.block_until_ready(self.states[i])
-            chains = range(i, i + 1) if self.one_by_one else range(self.num_chains)
-            update(chains, segment.total, self.states[i])
+        """Take the steps of a segment with every group, several at once where each leaves cores idle."""
+        groups = range(len(self.states))
+        calls = [self.programs.advance.bound(*self._arguments(i, segment)) for i in groups]
+
+        def run(group: int) -> None:
+            self.states[group], self._draws[group] = jax.block_until_ready(calls[group]())
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            for i, _ in enumerate(pool.map(run, groups)):
+                chains = range(i, i + 1) if self.one_by_one else range(self.num_chains)
+                update(chains, segment.total, self.states[i])
+
+    @property
+    def _threads(self) -> int:
+        """Groups that run at once: one a core, but a large network alone, whose products XLA shares."""
+        is_large = self.bytes_of_a_draw > _LARGE * self.num_chains
+        alone = is_large or jax.default_backend() != "cpu" or self.programs.advance.calls_host
+        return 1 if alone else min(len(self.states), num_cpus())
 
     def _arguments(self, group: int, segment: Segment) -> tuple:
         """Arguments of the compiled steps."""
-        counts = segment.slot, segment.draws, segment.steps
+        # Arrays, because another thread may read Python numbers as another type.
+        counts = map(jnp.asarray, (segment.slot, segment.draws, segment.steps))
         states, draws, start = self.states[group], self._draws[group], self._starts[group]
         return states, draws, start, *counts, self.arrays
 

@@ -73,10 +73,7 @@ class Plan(NamedTuple):
         return self if self.every is not None else self._replace(every=size * self.thinning)
 
     def in_stages(self) -> "Plan":
-        """The plan of a run that is judged at growing numbers of draws, the first of them `draws`.
-
-        All chunks have one size, at most half of `draws`.
-        """
+        """The plan of a run that is judged at growing numbers of draws, in chunks of half the first."""
         every = -(-self.draws // 2) * self.thinning
         every = every if self.every is None else min(every, self.every)
         return self._replace(every=every, rate=min(self.rate, every))
@@ -110,11 +107,7 @@ class Plan(NamedTuple):
 
 
 class ChainStates:
-    """The states and draw buffers of all chains of a run.
-
-    Chains are held in groups, each advanced by one call of the compiled program: one group of all chains,
-    or a group for each.
-    """
+    """States and draw buffers of all chains, in groups that one call advances: one of all, or one each."""
 
     def __init__(
         self,
@@ -262,10 +255,7 @@ class ChainStates:
         return _joined(buffers, count, self.num_chains)
 
     def take(self, count: int) -> Callable[[], PyTree]:
-        """A function that copies the first `count` draws to the host, (chain, draw, …).
-
-        Call it before :meth:`fresh_buffers` is called a second time, which reuses the buffer.
-        """
+        """A function that copies draws to the host; the second `fresh_buffers` after it reuses the buffer."""
         buffers = self.placement.gathered(self._draws)
         self._taken.append(self._draws)
         return lambda: _joined(jax.tree.map(np.asarray, buffers), count, self.num_chains)

@@ -73,9 +73,10 @@ class Program:
     def __call__(self, *args: Any) -> Any:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
             return self._jitted(*args)
+        call = self.bound(*args)
         # Also where the caller is being traced.
         with jax.ensure_compile_time_eval():
-            return self.bound(*args)()
+            return call()
 
     def bound(self, *args: Any) -> Callable[[], Any]:
         """A call of the executable, which another thread may make: it traces and compiles nothing."""

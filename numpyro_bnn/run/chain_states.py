@@ -213,8 +213,8 @@ class ChainStates:
         def run(group: int) -> None:
             self.states[group], self._draws[group] = jax.block_until_ready(calls[group]())
 
-        with ThreadPoolExecutor(self._threads) as pool:
-            for i, _ in enumerate(pool.map(run, groups)):
+        with ThreadPoolExecutor(threads := self._threads) as pool:
+            for i, _ in enumerate((map if threads == 1 else pool.map)(run, groups)):
                 chains = range(i, i + 1) if self.one_by_one else range(self.num_chains)
                 update(chains, segment.total, self.states[i])
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from architecture import FILES
 
-LINES, MOST_FILES, EXECUTABLE = 44_811, 196, 29_570
+LINES, MOST_FILES, EXECUTABLE = 44_810, 196, 29_570
 TESTS = Path(__file__).parent
 BENCHMARKS = TESTS.parent / "benchmarks"
 MOST_BYTES = 6_000_000

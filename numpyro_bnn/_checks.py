@@ -1,6 +1,7 @@
 """Checks of arguments that files of several layers share."""
 
 import operator
+import os
 from typing import Any
 
 import jax
@@ -82,3 +83,8 @@ def refuse_equal_keys(owner: str, keys: jax.Array) -> None:
                 "one chain and agree whatever it does. Give one key, from which every chain gets its "
                 f"own, or `jax.random.split(key, {len(rows)})`."
             )
+
+
+def num_cpus() -> int:
+    """CPUs that this process may use, where the system can say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

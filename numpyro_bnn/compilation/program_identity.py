@@ -66,18 +66,24 @@ class Program:
         self._compiler_options = _ONCE if runs_once else None
         self._options = (runs_once, *sorted(options.items()))
         self._executables: dict[Hashable, Callable] = {}
+        self.calls_host = False  # Whether it was found to call functions on the host
         # Lowered by `is_compiled`, for the call that follows it.
         self._lowered: dict[Hashable, Any] = {}
 
     def __call__(self, *args: Any) -> Any:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
             return self._jitted(*args)
+        call = self.bound(*args)
+        # Also where the caller is being traced.
+        with jax.ensure_compile_time_eval():
+            return call()
+
+    def bound(self, *args: Any) -> Callable[[], Any]:
+        """A call of the executable, which another thread may make: it traces and compiles nothing."""
         signature = _signature(args)
         if signature not in self._executables:
             self._executables[signature] = self._executable(signature, args)
-        # Also where the caller is being traced.
-        with jax.ensure_compile_time_eval():
-            return self._executables[signature](*args)
+        return partial(self._executables[signature], *args)
 
     def _executable(self, signature: Hashable, args: tuple) -> Callable:
         lowered, key = self._lowered.pop(signature, None) or self._lower(signature, args)
@@ -92,8 +98,9 @@ class Program:
     def _key(self, lowered: jax.stages.Lowered, signature: Hashable) -> Hashable:
         """What is equal for programs that share an executable; None for a program that shares none."""
         text = lowered.as_text()
+        self.calls_host = _HOST_CALL in text
         # In the second case constants are no part of the text.
-        if _HOST_CALL in text or getattr(jax.config, "jax_use_simplified_jaxpr_constants", False):
+        if self.calls_host or getattr(jax.config, "jax_use_simplified_jaxpr_constants", False):
             return None
         key = (_hashed(text), signature, lowered.out_tree, self._options)
         try:

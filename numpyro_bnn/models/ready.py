@@ -139,6 +139,8 @@ class ReadyModel:
         self._shapes: dict[tuple, Any] = {}
         self._observe = observe
         self.options = dict(options or {})
+        # Whether rows have weights, so that rows of weight 0 can be added.
+        self.weighs_rows = not self.options.get("integrate_output")
         self._sites: Callable = self._sampled
         if self.options.get("integrate_output"):
             self._sites = integrated_output.integrate_output(self._sampled)
@@ -161,11 +163,6 @@ class ReadyModel:
             if isinstance(self.module, linen.Module) and not intercepted
             else None
         )
-
-    @property
-    def weighs_rows(self) -> bool:
-        """Whether rows have weights, so that rows of weight 0 can be added."""
-        return not self.options.get("integrate_output")
 
     @property
     def shift(self) -> float | np.ndarray | None:

@@ -51,12 +51,8 @@ class Rows(NamedTuple):
 
 
 def in_chunks(potential: Any, position: PyTree, chunk_size: int) -> tuple[jax.Array, PyTree]:
-    """U and its gradient on all rows, `chunk_size` at a time.
-
-    `potential` has `size`, the number of rows, and `some`, value and gradient on some rows, as :class:`Rows`.
-    A chunk I of C rows gives U(θ; I), in which the prior counts once and the rows N/C times, so
-    that the sum over chunks weighted by C/N is U(θ).
-    """
+    """U and its gradient on all rows, `chunk_size` at a time, of a `potential` like :class:`Rows`."""
+    # A chunk of C rows counts the prior once and its rows N/C times, so the sum weighted by C/N is U(θ).
     size = potential.size
     whole, rest = divmod(size, min(chunk_size, size))
     chunk = (size - rest) // whole

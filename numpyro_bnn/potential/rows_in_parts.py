@@ -199,15 +199,12 @@ def padded_size(size: int) -> int:
     return -(-(size + 3) // step) * step
 
 
-def with_padding(
-    model: Callable, args: tuple, kwargs: dict[str, Any]
-) -> tuple[tuple, dict[str, Any]]:
+def with_padding(model: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Prepared arguments of a ready model with rows of weight 0 up to a size that other data share."""
     given = dict(zip(("x", "y", "weights"), args)) | kwargs
-    x = given.get("x")
-    if not (getattr(model, "weighs_rows", False) and isinstance(x, Prepared)):
-        return args, kwargs
-    if not _are_rows_separate(model, x):
+    x: Any = given.get("x")
+    weighs = isinstance(x, Prepared) and getattr(model, "weighs_rows", False)
+    if not (weighs and _are_rows_separate(model, x)):
         return args, kwargs
     size = len(x.rows)
     if given.get("weights") is None:

@@ -1,10 +1,11 @@
 """The segments of a run, the states of its chains, and the buffers that their draws go to.
 
-Chains run together in one program, or one after another in a program for one chain. Callers need not know
-which: they advance all chains by a segment of the run.
+Chains run together in one program, or each by itself in a program for one chain, as many at once as there are
+cores. Callers need not know which: they advance all chains by a segment of the run.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,9 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from numpyro_bnn._checks import is_typed_key
+from numpyro_bnn._checks import is_typed_key, num_cpus
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.run.programs import Programs
+
+# Bytes of a draw of a large network.
+_LARGE = 2**17
 
 
 class Segment(NamedTuple):
@@ -69,10 +73,7 @@ class Plan(NamedTuple):
         return self if self.every is not None else self._replace(every=size * self.thinning)
 
     def in_stages(self) -> "Plan":
-        """The plan of a run that is judged at growing numbers of draws, the first of them `draws`.
-
-        All chunks have one size, at most half of `draws`.
-        """
+        """The plan of a run that is judged at growing numbers of draws, in chunks of half the first."""
         every = -(-self.draws // 2) * self.thinning
         every = every if self.every is None else min(every, self.every)
         return self._replace(every=every, rate=min(self.rate, every))
@@ -106,11 +107,7 @@ class Plan(NamedTuple):
 
 
 class ChainStates:
-    """The states and draw buffers of all chains of a run.
-
-    Chains are held in groups, each advanced by one call of the compiled program: one group of all chains,
-    or a group for each.
-    """
+    """States and draw buffers of all chains, in groups that one call advances: one of all, or one each."""
 
     def __init__(
         self,
@@ -209,16 +206,29 @@ class ChainStates:
         )
 
     def advance(self, segment: Segment, update: Callable) -> None:
-        """Take the steps of a segment with every group."""
-        for i in range(len(self.states)):
-            self.states[i], self._draws[i] = self.programs.advance(*self._arguments(i, segment))
-            jax.block_until_ready(self.states[i])
-            chains = range(i, i + 1) if self.one_by_one else range(self.num_chains)
-            update(chains, segment.total, self.states[i])
+        """Take the steps of a segment with every group, several at once where each leaves cores idle."""
+        groups = range(len(self.states))
+        calls = [self.programs.advance.bound(*self._arguments(i, segment)) for i in groups]
+
+        def run(group: int) -> None:
+            self.states[group], self._draws[group] = jax.block_until_ready(calls[group]())
+
+        with ThreadPoolExecutor(threads := self._threads) as pool:
+            for i, _ in enumerate((map if threads == 1 else pool.map)(run, groups)):
+                chains = range(i, i + 1) if self.one_by_one else range(self.num_chains)
+                update(chains, segment.total, self.states[i])
+
+    @property
+    def _threads(self) -> int:
+        """Groups that run at once: one a core, but a large network alone, whose products XLA shares."""
+        is_large = self.bytes_of_a_draw > _LARGE * self.num_chains
+        alone = is_large or jax.default_backend() != "cpu" or self.programs.advance.calls_host
+        return 1 if alone else min(len(self.states), num_cpus())
 
     def _arguments(self, group: int, segment: Segment) -> tuple:
         """Arguments of the compiled steps."""
-        counts = segment.slot, segment.draws, segment.steps
+        # Arrays, because another thread may read Python numbers as another type.
+        counts = map(jnp.asarray, (segment.slot, segment.draws, segment.steps))
         states, draws, start = self.states[group], self._draws[group], self._starts[group]
         return states, draws, start, *counts, self.arrays
 
@@ -245,10 +255,7 @@ class ChainStates:
         return _joined(buffers, count, self.num_chains)
 
     def take(self, count: int) -> Callable[[], PyTree]:
-        """A function that copies the first `count` draws to the host, (chain, draw, …).
-
-        Call it before :meth:`fresh_buffers` is called a second time, which reuses the buffer.
-        """
+        """A function that copies draws to the host; the second `fresh_buffers` after it reuses the buffer."""
         buffers = self.placement.gathered(self._draws)
         self._taken.append(self._draws)
         return lambda: _joined(jax.tree.map(np.asarray, buffers), count, self.num_chains)

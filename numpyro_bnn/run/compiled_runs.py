@@ -65,11 +65,7 @@ _SETTINGS = ("num_warmup", "num_samples", "num_chains", "thinning", "chain_metho
 
 
 class CompiledRuns(NumPyroMCMC):
-    """NumPyro's ``MCMC`` with the compiled programs of this package in place of NumPyro's loop.
-
-    The class that users see, :class:`numpyro_bnn.MCMC`, checks its arguments and sets the attributes
-    that are declared here.
-    """
+    """NumPyro's ``MCMC`` with compiled programs; :class:`numpyro_bnn.MCMC` sets its attributes."""
 
     sampler: MCMCKernel
     left_out: dict[int, str]

@@ -99,11 +99,7 @@ def check_chains(state: PyTree | None, num_chains: int) -> None:
 
 
 def steps_of_warmup(state: PyTree | None, num_warmup: int) -> int:
-    """The steps at which a kernel adapts, no later than those that a given state has behind it.
-
-    A run that continues has no warm-up of its own. Kernels adapt while they count fewer steps than their
-    warm-up has, and would go on with a state from a shorter one while draws are kept.
-    """
+    """The steps at which a kernel adapts: none after those that a given state has behind it."""
     if state is None:
         return num_warmup
     counts = [

@@ -14,8 +14,7 @@
 - ``state_for_data(state, args, kwargs)`` - the state with all that it keeps of data computed again, at the
   same position. NumPyro's ``refresh`` does so where a kernel has that; but it also makes the kernel a block
   of Gibbs, so kernels that are no such blocks have this method;
-- ``ignores_row_count`` - whether steps take all rows and depend on their number by nothing but the energy, so
-  that rows of weight 0 change nothing;
+- ``ignores_row_count`` - whether rows of weight 0 change nothing;
 - ``evidence_of(fields)`` - the estimate of the log evidence from its fields, (chain, draw, …) by name.
 
 A state may have ``without_counts()``: the state where another run begins, without what it counted so far.

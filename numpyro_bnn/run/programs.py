@@ -37,10 +37,7 @@ Draws: TypeAlias = PyTree
 
 @dataclass(eq=False)
 class Programs:
-    """The compiled programs of one kernel for one set of collected fields.
-
-    Chains keep a leading axis in states and buffers (none for a single chain).
-    """
+    """The programs of one kernel and set of fields; several chains have a leading axis."""
 
     # Its `init` is traced again inside `advance`, where nothing of it is executed: kernels keep closures over
     # the arguments of the trace they live in. Those that keep none are spared it.

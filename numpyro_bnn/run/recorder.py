@@ -198,10 +198,7 @@ def _look_for(folder: Path, mark: str) -> None:
 
 
 class Recorder:
-    """Writes finished chunks to disk on a thread, while the next chunk is computed.
-
-    The draws of a chunk are complete on disk before the checkpoint that counts them is written.
-    """
+    """Writes finished chunks to disk on a thread: the draws first, then the checkpoint that counts them."""
 
     takes_parts = False
 

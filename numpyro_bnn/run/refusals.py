@@ -74,11 +74,7 @@ def refuse_blocks_of_several_temperatures(sampler: MCMCKernel) -> None:
 
 
 def warn_of_unused_step_size(sampler: MCMCKernel) -> None:
-    """Warn of HMC with a number of steps and a trajectory length: NumPyro does not use its step size then.
-
-    The trajectory length is there by default, 2π, so that ``HMC(model, step_size=0.1, num_steps=3)`` takes
-    steps of 2.1 and hardly ever accepts one. Blocks of Gibbs and kernels with moves are looked into.
-    """
+    """Warn of HMC with a number of steps and a length (2π by default): its step size is not used."""
     for kernel in with_inner_kernels(sampler):
         if not isinstance(kernel, HMC) or kernel._num_steps is None:
             continue

@@ -34,10 +34,7 @@ def require_storage(what: str) -> None:
 
 
 def refuse_nested(checkpoint: Path | None, draws: Path | None) -> None:
-    """Refuse folders for checkpoint and draws that are one folder, or of which one is inside the other.
-
-    Links and mounts are followed.
-    """
+    """Refuse folders for checkpoint and draws that are one, or one inside the other, links followed."""
     if checkpoint is None or draws is None:
         return
     if _contains(checkpoint, draws) or _contains(draws, checkpoint):

@@ -109,11 +109,7 @@ class StoredArray:
 
 
 def _reads_a_part(index: tuple, ndim: int) -> bool:
-    """Whether an index surely means the same for some draws read alone; NumPy applies any other to all draws.
-
-    These are whole numbers and slices that go forward, and a list of chains. Truth values are no whole
-    numbers: they mask, or add an axis.
-    """
+    """Whether an index (whole numbers, forward slices, a list of chains) is the same for some draws."""
     if not 2 <= len(index) <= ndim:
         return False
     chains, *rest = index
@@ -132,12 +128,7 @@ def _is_plain(part: Any) -> bool:
 
 
 def read_by_scalar(array: StoredArray) -> np.ndarray:
-    """All draws of a site in an order in which the draws of one scalar can be read quickly.
-
-    Statistics over draws need all draws of a few scalars, and a store keeps all scalars of a few draws
-    together. So the draws are copied, a block at a time, to a temporary file in which the draws of a
-    scalar are contiguous; it is mapped into memory, and deleted with the result.
-    """
+    """All draws of a site, copied to a temporary file in which those of a scalar are contiguous."""
     chains, num_draws, *shape = array.shape
     kind = np.float32 if array.dtype == np.float16 else array.dtype
     if array.nbytes <= _IN_MEMORY:

@@ -8,7 +8,6 @@ A block has shape `(b, m, n)`: scalars, half chains, draws. The public functions
 sources are in :mod:`numpyro_bnn.diagnostics.convergence.rhat`.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -18,6 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtri
+
+from numpyro_bnn._checks import num_cpus
 
 # Numbers in one block, draws times scalars: 512 KiB in double precision: they stay in the
 # cache, and larger arrays would be new to the system each time (page faults).
@@ -267,11 +268,6 @@ def by_block(x: np.ndarray, function: Callable, num_outputs: int) -> list[np.nda
             output[block] = values
 
     # Sorting, transforms and array arithmetic all release the interpreter's lock.
-    with ThreadPoolExecutor(min(8, _num_cpus())) as pool:
+    with ThreadPoolExecutor(min(8, num_cpus())) as pool:
         list(pool.map(work, _blocks(flat)))
     return [output.reshape(scalars) for output in outputs]
-
-
-def _num_cpus() -> int:
-    """CPUs that this process may use, where the system can say."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -307,12 +307,7 @@ class Tuning:
         inverse_mass_matrix: PyTree,
         warming: jax.Array,
     ) -> StepTuning:
-        """Update by the gradient of an unadjusted step, before the step is completed.
-
-        :param product: the product of a vector with the Hessian of U, on all rows or a minibatch.
-        :param inverse_mass_matrix: the current metric.
-        :param warming: whether this is warm-up.
-        """
+        """Update by the gradient of an unadjusted step, before it ends; `product` is with the Hessian."""
         if tuned.direction is None:
             return tuned
         by_step = self._friction_by_step(context)

@@ -174,8 +174,6 @@ def observe(
     weights: Values | None = None,
 ) -> jax.Array:
     """Sample a target inside its plate, from predictions or from a network and its inputs."""
-    if callable(f) and x is None:
-        raise TypeError(f"{owner}: f is callable; pass the inputs it is to be called with as `x=`.")
     inputs, label = (f, "f") if x is None else (x, "x")
     for what, values in ((label, inputs), ("y", y)):
         check_array(owner, what, values)
@@ -183,8 +181,6 @@ def observe(
     for what, values in ((label, inputs), ("y", y), ("weights", weights)):
         if isinstance(values, np.ndarray):
             check_range(owner, what, values)
-    if inputs is None:
-        raise TypeError(f"{owner}: f is None, expected predictions, or the network with `x=`.")
     if not jnp.shape(inputs) or (y is not None and jnp.shape(y)[:1] != jnp.shape(inputs)[:1]):
         targets = "" if y is None else f" and y {jnp.shape(y)}"
         raise ValueError(

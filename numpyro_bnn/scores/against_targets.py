@@ -189,11 +189,6 @@ def _rows(name: str, what: str, values: ArrayLike) -> np.ndarray:
             f"scores.{name}: {what} must hold one score a row for at least two rows, got shape "
             f"{rows.shape}. Compute the score with pointwise=True."
         )
-    if np.isnan(rows).any():
-        raise ValueError(
-            f"scores.{name}: {what} must not be NaN, got {np.isnan(rows).sum()} NaN of "
-            f"{rows.size}. Drop those rows from both models."
-        )
     return rows
 
 
@@ -251,11 +246,6 @@ def paired_difference(a: ArrayLike, b: ArrayLike) -> PairedDifference:
     """
     a = _rows("paired_difference", "a", a)
     b = _rows("paired_difference", "b", b)
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        raise ValueError(
-            "scores.paired_difference: got an infinite score, for which no difference is "
-            "defined. A model that holds an observed row impossible has already lost."
-        )
     rows = a - b
     return PairedDifference(float(rows.mean()), standard_error(rows), rows.size)
 

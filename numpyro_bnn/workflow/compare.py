@@ -268,6 +268,12 @@ def compare(
     known = default_methods(model, num_chains, len(rows.y))
     asked: dict[str, Method | None] = dict(known if methods is None else methods)
     asked.setdefault(reference, None)
+    for name, method in asked.items():
+        if method is None and name not in known:
+            raise ValueError(
+                f"compare: no method is called {name!r}; known are {sorted(known)}. Give your own "
+                "as {name: kernel or function or finished run}."
+            )
     key = jax.random.key(0) if key is None else key
     key_start, key = jax.random.split(key)
     settings = {"num_chains": num_chains, "num_warmup": num_warmup, "num_samples": num_samples}

@@ -128,11 +128,6 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         num_rungs: int | str = "auto",
         moves: Sequence[Move] = (),
     ) -> None:
-        if not callable(model):
-            raise TypeError(
-                f"ParallelTempering: expected a NumPyro model, got {model!r}. A potential function "
-                "does not say which part of it is the likelihood."
-            )
         if num_rungs != "auto":
             num_rungs = check_whole(
                 "ParallelTempering", "num_rungs ('auto' or a number)", num_rungs, 2

@@ -79,7 +79,7 @@ def check_draws(
         precisions={name: array for name, array in sites.items() if name not in plain},
         parameters=named_arrays("parameters", parameters, "parameters"),
         log_joint=named_arrays("log_joint", log_joint, "log joint"),
-        predictions=_with_inputs(named_arrays("predictions", predictions, "predictions")),
+        predictions=_with_classes(named_arrays("predictions", predictions, "predictions")),
         log_likelihood=named_arrays("log_likelihood", log_likelihood, "log likelihood"),
         aligned={
             name: array
@@ -120,7 +120,7 @@ def _refuse_other_shapes(arrays: Arrays) -> None:
             )
 
 
-def _with_inputs(functions: Arrays) -> Arrays:
+def _with_classes(functions: Arrays) -> Arrays:
     """Refuse probabilities of a single class."""
     if "probs" in functions and functions["probs"].shape[3:][-1:] == (1,):
         raise ValueError(

@@ -127,7 +127,11 @@ def diagnose_draws(
     # Labels stay with their chains when others are dropped.
     labels = None if superchains is None else superchain_labels(superchains, chains)
     least = max(_FEWEST, min_draws)
-    other = dict(zip(("weights", "predictions"), second)) if isinstance(second, tuple) else second
+    other = (
+        dict(zip(("weights", "predictions"), second))
+        if isinstance(second, (tuple, list))
+        else second
+    )
     settings = _Settings(accepted, least, sample_stats, other or {}, labels)
     copies = copies_of(checked_draws.by_label.values())
     if not copies:

@@ -251,7 +251,6 @@ def test_what_fits_is_expanded_to_one_event(make):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (priors.Normal, r"is the class Normal; make one: `Normal\(…\)`"),
         (3.0, r"got 3.0"),
         ({"*": priors.Normal()}, r"For a mapping of patterns use `bnn.priors.ByPath`"),
     ],

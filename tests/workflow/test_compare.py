@@ -114,7 +114,7 @@ def test_errors_say_what_to_give():
         progress_bar=False,
     )
     of_potential.run(jax.random.key(0), init_params=jnp.zeros(2))
-    with pytest.raises(ValueError, match="[Oo]nly one of"):
+    with pytest.raises(ValueError, match=r"[Oo]nly one of"):
         bnn.second_opinion(of_potential)
 
 

@@ -199,7 +199,7 @@ def test_moves_that_do_not_fit_are_refused():
     values = {FIRST: jnp.ones((3, 3)), SECOND: jnp.ones((2, 4))}
     bound = Bound(model, (X,), {})
     key = jax.random.key(0)
-    with pytest.raises(KeyError, match="net/Dense_0.bias"):
+    with pytest.raises(KeyError, match=r"net/Dense_0\.bias"):
         jax.eval_shape(lambda key: RESCALING(key, values, bound), key)
     with pytest.raises((TypeError, ValueError)):
         jax.eval_shape(lambda key: UnitRescaling(FIRST, SECOND)(key, values, bound), key)

@@ -111,9 +111,8 @@ def diagnose_draws(
         `"run_longer"` at best.
     :param min_draws: draws a chain below which nothing is judged.
     :return: numbers, verdict and explanation; constants have no R-hat and are left out.
-    :raises ValueError: without any draws, for chains or draws that differ in number, or predictions
-        without an axis of inputs.
-    :raises TypeError: for a `second` that is no pair, or a `tolerance` that is no `Tolerance`.
+    :raises ValueError: without any draws, or for chains or draws that differ in number.
+    :raises TypeError: for a `tolerance` that is no `Tolerance`.
 
     >>> draws = np.random.default_rng(0).normal(size=(4, 1000, 3))
     >>> diagnose_draws({"w": draws}, draws).verdict

@@ -322,7 +322,7 @@ BAD_INPUTS = [
     ),
     (lambda: scores.agreement(PROBS, PROBS[:1]), ValueError, r"\(2, 2\) and \(1, 2\)"),
     (lambda: scores.wasserstein(PROBS, PROBS[:, :1]), ValueError, "Predict at the same inputs"),
-    (lambda: scores.wasserstein(PROBS, PROBS, event_dim=2), ValueError, "got 2"),
+    (lambda: scores.wasserstein(PROBS, PROBS, event_dim=2), ValueError, "in the last 3 axes"),
     (lambda: scores.ood_auroc([np.nan], [1.0]), ValueError, "scores_in must hold"),
     (lambda: scores.uncertainty([[1.0]], -1.0), ValueError, "scale must be positive, got -1"),
     (lambda: scores.standard_error([[1.0, 2.0]]), ValueError, "pointwise=True"),

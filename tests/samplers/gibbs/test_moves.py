@@ -199,13 +199,13 @@ def test_moves_that_do_not_fit_are_refused():
     values = {FIRST: jnp.ones((3, 3)), SECOND: jnp.ones((2, 4))}
     bound = Bound(model, (X,), {})
     key = jax.random.key(0)
-    with pytest.raises(KeyError, match=r"net/Dense_0\.bias"):
+    with pytest.raises((KeyError, ValueError), match="net/Dense"):
         jax.eval_shape(lambda key: RESCALING(key, values, bound), key)
     with pytest.raises((TypeError, ValueError)):
         jax.eval_shape(lambda key: UnitRescaling(FIRST, SECOND)(key, values, bound), key)
     for move, error in (
         (UnitRefresh("net/Dense_7.kernel"), KeyError),
-        (UnitRefresh(FIRST, [SECOND]), (TypeError, ValueError)),
+        (UnitRefresh(FIRST, [SECOND]), ValueError),
     ):
         with pytest.raises(error):
             jax.eval_shape(lambda key, move=move: move(key, values, bound), key)

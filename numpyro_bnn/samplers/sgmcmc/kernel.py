@@ -282,7 +282,13 @@ class SGMCMC(MCMCKernel):
         if size is not None:
             order = _order_for(self.gradient_noise, self.dynamics, self.metropolis)
             gradient = gradients.minibatch(size, order)
-            check_fit(name, self.dynamics, gradient, self.preconditioner, self.metropolis)
+            try:
+                check_fit(name, self.dynamics, gradient, self.preconditioner, self.metropolis)
+            except ValueError as error:
+                raise ValueError(
+                    f"{error} Here the model subsamples {size} rows of its data plate: remove "
+                    "`subsample_size=` for a method that uses all of them."
+                ) from error
         self.gradient = gradient
 
     def _rows(self, args: tuple, kwargs: dict | None) -> Rows:

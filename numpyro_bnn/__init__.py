@@ -5,6 +5,7 @@ use, so that ``import numpyro_bnn`` costs nothing beyond JAX and NumPyro (plots,
 scikit-learn are loaded when a function that needs them is called).
 """
 
+import ast
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -24,47 +25,6 @@ if Path(sys.argv[0]).stem != "numpyro-bnn" and ("-m", "numpyro_bnn") not in zip(
 
     _separate_threads()
 
-_HOME = {
-    "approximations.laplace": ["laplace"],
-    "approximations.mean_field": ["mean_field"],
-    "approximations.modes": ["deep_ensemble", "map_estimate", "randomized_map"],
-    "approximations.optimize": ["optimize"],
-    "approximations.sgd_iterates": ["constant_sgd", "swag"],
-    "data.host_rows": ["OnHost"],
-    "diagnostics.diagnose": ["diagnose"],
-    "diagnostics.monte_carlo.tolerance": ["Tolerance"],
-    "likelihoods.noisy_inputs": ["noisy_inputs"],
-    "models.integrated_output": ["integrate_output"],
-    "models.parameters": ["from_params", "to_params"],
-    "models.random_module": ["MLP", "random_module"],
-    "models.ready": ["classification", "regression"],
-    "posterior.archive": ["load", "save"],
-    "posterior.arviz_export": ["from_inference_data", "to_inference_data"],
-    "posterior.draws": ["Draws"],
-    "posterior.exported": ["export"],
-    "posterior.predictions": ["predict"],
-    "posterior.prediction_sites": ["prior_predictive"],
-    "posterior.predictive_draws": ["average"],
-    "posterior.stacking": ["stack", "stacking_weights"],
-    "posterior.thinning": ["thin"],
-    "potential.potential": ["potential_of"],
-    "priors.coordinates": ["parameterize"],
-    "workflow.mcmc": ["MCMC"],
-    "samplers.gibbs.precision_gibbs": ["PrecisionGibbs", "neal"],
-    "samplers.sgmcmc.kernel": ["SGMCMC"],
-    "samplers.sgmcmc.named.microcanonical": ["MAMS", "MCLMC"],
-    "samplers.sgmcmc.named.momentum": ["AMAGOLD", "BAOAB", "GGMC", "SGHMC", "SGNHT", "WindowedHMC"],
-    "samplers.sgmcmc.named.overdamped": ["MALA", "PSGLD", "SGLD", "RandomWalk"],
-    "samplers.tempering.kernel": ["ParallelTempering"],
-    "compilation.program_identity": ["cache"],
-    "workflow.calibration": ["calibrate"],
-    "workflow.check_fit": ["check_fit"],
-    "workflow.compare": ["compare", "second_opinion"],
-    "workflow.describe": ["describe"],
-    "workflow.estimators": ["BNNClassifier", "BNNRegressor"],
-    "workflow.fit": ["fit"],
-    "workflow.update": ["update", "without"],
-}
 _MODULES = {
     name: name
     for name in ("diagnostics", "likelihoods", "moves", "plots", "priors", "references", "scores")
@@ -72,10 +32,6 @@ _MODULES = {
 _MODULES |= {
     name: f"samplers.sgmcmc.{name}" for name in ("gradients", "preconditioners", "schedules")
 }
-_ORIGIN = {name: module for module, names in _HOME.items() for name in names}
-
-__all__ = sorted([*_ORIGIN, *_MODULES])
-
 if TYPE_CHECKING:
     from numpyro_bnn import diagnostics, likelihoods, moves, plots, priors, references, scores
     from numpyro_bnn.approximations.laplace import laplace
@@ -127,9 +83,21 @@ if TYPE_CHECKING:
     from numpyro_bnn.workflow.update import update, without
 
 
+# The imports above are for type checkers; at run time they say where each name is.
+_ORIGIN = {
+    alias.name: node.module
+    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+    if isinstance(node, ast.ImportFrom) and str(node.module).startswith("numpyro_bnn.")
+    for alias in node.names
+    if alias.name not in _MODULES and not alias.asname
+}
+
+__all__ = sorted([*_ORIGIN, *_MODULES])
+
+
 def __getattr__(name: str) -> Any:
     if name in _ORIGIN:
-        value = getattr(import_module(f"numpyro_bnn.{_ORIGIN[name]}"), name)
+        value = getattr(import_module(str(_ORIGIN[name])), name)
     elif name in _MODULES:
         value = import_module(f"numpyro_bnn.{_MODULES[name]}")
     else:

@@ -1,4 +1,4 @@
-"""Calls: errors that show the right one, methods that learn all or nothing, models that may raise."""
+"""Calls: options that functions share, methods that learn all or nothing, models that may raise."""
 
 import functools
 import inspect
@@ -8,25 +8,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
-
-
-def shows_call(call: str) -> Callable[[Callable[_Given, _Made]], Callable[_Given, _Made]]:
-    """A decorator that ends the error for arguments that do not fit with `call`, a sentence."""
-
-    def decorate(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
-        signature = inspect.signature(function)
-
-        @functools.wraps(function)
-        def checked(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{function.__name__}: {error}. Write {call}") from None
-            return function(*args, **kwargs)
-
-        return checked
-
-    return decorate
 
 
 def all_or_nothing(

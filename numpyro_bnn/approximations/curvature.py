@@ -63,11 +63,9 @@ def matrix(
 
 def columns(multiply: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
     """All columns of a matrix from its products with vectors, inside a compiled function."""
-
-    def column(i: jax.Array) -> jax.Array:
-        return multiply(jnp.zeros(size).at[i].set(1.0))
-
-    return lax.map(column, jnp.arange(size), batch_size=_COLUMNS)
+    return lax.map(
+        lambda i: multiply(jnp.zeros(size).at[i].set(1.0)), jnp.arange(size), batch_size=_COLUMNS
+    )
 
 
 def diagonal(
@@ -76,10 +74,11 @@ def diagonal(
     """The diagonal of :func:`matrix`, at the same cost in time but not in memory."""
 
     def entries(multiply: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
-        def entry(i: jax.Array) -> jax.Array:
-            return multiply(jnp.zeros(size).at[i].set(1.0))[i]
-
-        return lax.map(entry, jnp.arange(size), batch_size=_COLUMNS)
+        return lax.map(
+            lambda i: multiply(jnp.zeros(size).at[i].set(1.0))[i],
+            jnp.arange(size),
+            batch_size=_COLUMNS,
+        )
 
     return _compute(member_optimizer, z, sites, kind, entries)
 

@@ -4,7 +4,6 @@ For many parameters the precision is that of the prior plus the strongest direct
 (:class:`LowRank`), which the Lanczos iteration finds from products with vectors alone.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -18,7 +17,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn.approximations import curvature
 from numpyro_bnn.approximations.curvature import Newton, UnknownInformation, gauss_newton_parts
-from numpyro_bnn.approximations.finish import REACHED, fit_modes, refuse_without_mode
+from numpyro_bnn.approximations.finish import fit_modes, refuse_without_mode, say_if_not_reached
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_optimizer import (
     MemberOptimizer,
@@ -128,25 +127,12 @@ def laplace(
         newton_decrement=decrement,
         **about,
     )
-    _say_if_off(decrement)
+    say_if_not_reached("laplace", np.array([decrement]))
     if not linearized:
         return draws
     at = member_optimizer.whole.centered.constrain(member_optimizer.whole.with_precisions(z))
     weights = {name: at[name] for name in member_optimizer.whole.sites if "/" in name}
     return Draws(draws, linearize(draws.model, weights), draws.stats, draws.info)
-
-
-def _say_if_off(decrement: float) -> None:
-    """Warn of a Gaussian around a point that is no mode."""
-    if decrement > REACHED:
-        warnings.warn(
-            f"laplace: the centre of the Gaussian is not a mode: ½ gᵀG⁻¹g = {decrement:.2g} nats "
-            f"there, expected at most {REACHED:g}, so that the mode is about "
-            f"{np.sqrt(2 * decrement):.2g} posterior standard deviations away. Take more steps "
-            "(num_steps), all rows (no batch_size), no validation, or give a mode (mode=); with "
-            "units that have kinks (relu) a mode may lie on one, where this number stays large.",
-            stacklevel=3,
-        )
 
 
 def _values_of(mode: Draws, marginal: Marginal) -> Values:

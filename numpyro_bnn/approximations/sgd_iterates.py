@@ -17,7 +17,7 @@ diverges.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -78,9 +78,9 @@ def constant_sgd(
     num_samples = check_whole("constant_sgd", "num_samples", num_samples)
     kwargs["batch_size"] = check_whole("constant_sgd", "batch_size", batch_size)
     options, kwargs = TrainingOptions.taken("constant_sgd", kwargs)
-    plan = _Plan(num_members, num_samples, num_warmup, thinning, rate)
+    plan = num_members, num_samples, num_warmup, thinning, rate
     keys, member_optimizer, iterates, rates = _iterate(
-        "constant_sgd", model, key, args, kwargs, plan.checked("constant_sgd"), options
+        "constant_sgd", model, key, args, kwargs, options, *plan
     )
     return member_optimizer.draws(iterates, keys, rate=rates)
 
@@ -135,9 +135,9 @@ def swag(
     rank = check_whole("swag", "rank", rank, least=2)
     kwargs["batch_size"] = check_whole("swag", "batch_size", batch_size)
     options, kwargs = TrainingOptions.taken("swag", kwargs)
-    plan = _Plan(num_members, num_snapshots, num_warmup, thinning, rate)
+    plan = num_members, num_snapshots, num_warmup, thinning, rate
     keys, member_optimizer, iterates, rates = _iterate(
-        "swag", model, key, args, kwargs, plan.checked("swag"), options
+        "swag", model, key, args, kwargs, options, *plan
     )
     key_draws, key_precisions = jax.random.split(keys)
 
@@ -164,53 +164,42 @@ def gaussian_of_snapshots(key: jax.Array, snapshots: Values, rank: int) -> Value
     return drawn
 
 
-class _Plan(NamedTuple):
-    """The runs of gradient descent at a constant rate, and the iterates that are kept of them."""
-
-    num_members: int  # Independent runs
-    num_iterates: int  # Iterates kept of each run
-    num_warmup: int  # Steps before the first iterate
-    thinning: int  # Steps to an iterate
-    rate: Rate  # Learning rate for the energy in nats, or "auto"
-
-    def checked(self, owner: str) -> "_Plan":
-        """Check this plan, and convert its numbers to Python's own integers."""
-        if self.rate != "auto":
-            check_positive(owner, rate=self.rate)
-        return self._replace(
-            num_members=check_whole(owner, "num_members", self.num_members),
-            num_warmup=check_whole(owner, "num_warmup", self.num_warmup, least=0),
-            thinning=check_whole(owner, "thinning", self.thinning),
-        )
-
-
 def _iterate(
     owner: str,
     model: Callable,
     key: jax.Array,
     args: tuple,
     kwargs: dict[str, object],
-    plan: _Plan,
     options: TrainingOptions,
+    num_members: int,
+    num_iterates: int,
+    num_warmup: int,
+    thinning: int,
+    rate: Rate,
 ) -> tuple[jax.Array, MemberOptimizer, Values, list[float]]:
     """An unused key, the optimiser of members, and iterates of each at a constant rate with these rates."""
     check_key(owner, key)
+    num_members = check_whole(owner, "num_members", num_members)
+    num_warmup = check_whole(owner, "num_warmup", num_warmup, least=0)
+    thinning = check_whole(owner, "thinning", thinning)
+    if rate != "auto":
+        check_positive(owner, rate=rate)
     # Independent minibatches: those of one epoch cancel each other's noise.
     member_optimizer = MemberOptimizer(
         owner, model, args, kwargs, options.batch_size, "replacement"
     )
     key_fit, key_rate, key_steps, key_left = jax.random.split(key, 4)
-    z, energy = member_optimizer.fit(key_fit, plan.num_members, options)
+    z, energy = member_optimizer.fit(key_fit, num_members, options)
     member_optimizer.name_far(energy, options)
-    rates = _rates(member_optimizer, z, key_rate, plan.rate)
+    rates = _rates(member_optimizer, z, key_rate, rate)
     members = member_optimizer.members(key_steps, z, rates)
     advance = member_optimizer.advance(_SCALED)
-    if plan.num_warmup:
-        members, *_ = advance(members, plan.num_warmup, None, member_optimizer.arrays)
+    if num_warmup:
+        members, *_ = advance(members, num_warmup, None, member_optimizer.arrays)
     kept = []
-    with tqdm(total=plan.num_iterates, desc=owner, disable=not options.progress_bar) as bar:
-        for _ in range(plan.num_iterates):
-            members, *_ = advance(members, plan.thinning, None, member_optimizer.arrays)
+    with tqdm(total=num_iterates, desc=owner, disable=not options.progress_bar) as bar:
+        for _ in range(num_iterates):
+            members, *_ = advance(members, thinning, None, member_optimizer.arrays)
             kept.append(members.z)
             bar.update()
     iterates = jax.tree.map(lambda *leaves: jnp.stack(leaves, 1), *kept)

@@ -79,7 +79,7 @@ def check_draws(
         precisions={name: array for name, array in sites.items() if name not in plain},
         parameters=named_arrays("parameters", parameters, "parameters"),
         log_joint=named_arrays("log_joint", log_joint, "log joint"),
-        predictions=_with_inputs(named_arrays("predictions", predictions, "predictions")),
+        predictions=_with_classes(named_arrays("predictions", predictions, "predictions")),
         log_likelihood=named_arrays("log_likelihood", log_likelihood, "log likelihood"),
         aligned={
             name: array
@@ -120,25 +120,13 @@ def _refuse_other_shapes(arrays: Arrays) -> None:
             )
 
 
-def _with_inputs(functions: Arrays) -> Arrays:
-    """Refuse predictions that lack an axis of inputs, or are at different numbers of inputs."""
-    for name, array in functions.items():
-        if array.ndim < 3:
-            raise ValueError(
-                f"diagnose_draws: predictions {name!r} need axes (chain, draw, input, ...), got "
-                f"shape {array.shape}. Pass a log joint as log_joint, weights as weights."
-            )
+def _with_classes(functions: Arrays) -> Arrays:
+    """Refuse probabilities of a single class."""
     if "probs" in functions and functions["probs"].shape[3:][-1:] == (1,):
         raise ValueError(
             f"diagnose_draws: predictions 'probs' need probabilities of two or more classes on their last "
             f"axis, got shape {functions['probs'].shape}. Of a probability p of one class pass "
             f"np.stack([1 - p, p], axis=-1)."
-        )
-    inputs = {name: array.shape[2] for name, array in functions.items()}
-    if len(set(inputs.values())) > 1:
-        raise ValueError(
-            f"diagnose_draws: all predictions must be at the same inputs, got {inputs} of them. Judge "
-            f"predictions at other inputs in a call of their own."
         )
     return functions
 

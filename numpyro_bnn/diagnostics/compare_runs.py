@@ -227,7 +227,7 @@ def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike
     :param first: name to array `(chain, draw, ...)`.
     :param second: the other run, with the same names and scalars; its numbers of chains and draws may differ.
     :return: how many quantities differ, and the worst; nothing is compared for fewer than four draws a chain.
-    :raises ValueError: for other names, other shapes beyond chains and draws, NaN or infinities.
+    :raises ValueError: for other shapes beyond chains and draws, NaN or infinities.
     """
     found: list[QuantileDifference] = []
     for name in first:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from numpyro_bnn._calls import shows_call
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.diagnostics.checked_draws import Arrays, is_precision
@@ -38,7 +37,6 @@ _CALL = (
 )
 
 
-@shows_call(_CALL)
 def diagnose(
     run: Run,
     x: PyTree,

@@ -111,9 +111,8 @@ def diagnose_draws(
         `"run_longer"` at best.
     :param min_draws: draws a chain below which nothing is judged.
     :return: numbers, verdict and explanation; constants have no R-hat and are left out.
-    :raises ValueError: without any draws, for chains or draws that differ in number, or predictions
-        without an axis of inputs.
-    :raises TypeError: for a `second` that is no pair, or a `tolerance` that is no `Tolerance`.
+    :raises ValueError: without any draws, or for chains or draws that differ in number.
+    :raises TypeError: for a `tolerance` that is no `Tolerance`.
 
     >>> draws = np.random.default_rng(0).normal(size=(4, 1000, 3))
     >>> diagnose_draws({"w": draws}, draws).verdict
@@ -127,7 +126,11 @@ def diagnose_draws(
     # Labels stay with their chains when others are dropped.
     labels = None if superchains is None else superchain_labels(superchains, chains)
     least = max(_FEWEST, min_draws)
-    other = dict(zip(("weights", "predictions"), second)) if isinstance(second, tuple) else second
+    other = (
+        dict(zip(("weights", "predictions"), second))
+        if isinstance(second, (tuple, list))
+        else second
+    )
     settings = _Settings(accepted, least, sample_stats, other or {}, labels)
     copies = copies_of(checked_draws.by_label.values())
     if not copies:

@@ -134,12 +134,6 @@ class PolyaGamma(dist.Distribution):
 
         return lax.fori_loop(0, self.count.max(), add, jnp.zeros(shape, self.tilt.dtype))
 
-    def log_prob(self, value: ArrayLike) -> jax.Array:
-        """Not known in closed form: raises NotImplementedError."""
-        raise NotImplementedError(
-            "PolyaGamma: its density has no closed form. Use `sample`, `mean` and `variance`."
-        )
-
     @property
     def mean(self) -> jax.Array:
         """b tanh(c/2) / (2c), and b/4 at c = 0."""

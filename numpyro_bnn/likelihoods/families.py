@@ -122,7 +122,7 @@ def heteroscedastic(
     :param units: shift and scale from the units of `f` and `noise` to those of `y`.
     :param weights: (N,), how often each row counts; None for once.
     :return: the target.
-    :raises ValueError: for another link, or shapes that do not agree.
+    :raises ValueError: for shapes that do not agree.
     """
     shift, unit = units
 

@@ -174,8 +174,6 @@ def observe(
     weights: Values | None = None,
 ) -> jax.Array:
     """Sample a target inside its plate, from predictions or from a network and its inputs."""
-    if callable(f) and x is None:
-        raise TypeError(f"{owner}: f is callable; pass the inputs it is to be called with as `x=`.")
     inputs, label = (f, "f") if x is None else (x, "x")
     if inputs is None:
         raise TypeError(f"{owner}: f is None, expected predictions, or the network with `x=`.")

@@ -96,8 +96,7 @@ def from_params(
     :param fixed: paths of parameters that are not random in the model, such as ``"Dense_0.kernel"`` or
         ``"Conv_0"`` for all of a layer; they are left out.
     :return: ``{"{name}/{path}": value}``.
-    :raises ValueError: for a `jitter` that is negative or not finite, `num_chains` below 1, or a path in
-        `fixed` that there is not.
+    :raises ValueError: for `num_chains` below 1, or a path in `fixed` that there is not.
     """
     found = {path: jnp.asarray(v) for path, v in flatten_params(params).items()}
     for left_out in fixed:

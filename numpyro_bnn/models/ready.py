@@ -383,7 +383,7 @@ def regression(
     :param correlation: concentration of an LKJ prior on the correlations of the noise of several targets,
         see :func:`numpyro_bnn.likelihoods.gaussian`; None for independent noise.
     :return: a model whose target, predictions and log scores are in the units of `y`.
-    :raises ValueError: for an unknown likelihood.
+    :raises KeyError: for an unknown likelihood.
     """
     if correlation is not None and likelihood != "gaussian":
         raise ValueError(

@@ -102,7 +102,6 @@ def plot_agreement(
     :param ax: axes to draw on.
     :return: the axes, whose title gives the result of the test of all predictions together; the colour bar
         has axes of its own.
-    :raises ValueError: for predictions without axes of chains, draws and inputs.
     """
     values = _arrays("plot_agreement", predictions)
     accepted = Tolerance() if tolerance is None else tolerance

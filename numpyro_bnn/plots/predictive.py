@@ -55,7 +55,6 @@ def plot_predictive_band(
     :param color: colour of mean and bands; by default the first of the palette.
     :param ax: axes to draw on.
     :return: the axes, whose labels are to be replaced by names and units of the data.
-    :raises ValueError: for shapes that do not fit.
     """
     # An average holds the standard deviation of the whole mixture, predictions the noise of each draw.
     for spread in ("sd", "scale"):
@@ -178,8 +177,8 @@ def plot_decision_boundary(
     :param class_names: for the legend.
     :param ax: axes to draw on: one, or two with `point`.
     :return: the axes; an array of two with `point`.
-    :raises ValueError: for inputs that are not two-dimensional, classes that are not among those of the
-        predictions, or one axes where two are needed.
+    :raises ValueError: for classes that are not among those of the predictions, or one axes where two are
+        needed.
     """
     x, y = np.asarray(x), np.asarray(y)
     panels = {"posterior average": posterior}
@@ -389,7 +388,6 @@ def plot_pit(
     :param color: colour of the curve; by default the first of the palette.
     :param ax: axes to draw on.
     :return: the axes.
-    :raises ValueError: for values outside 0 to 1, or a level outside (0, 1).
     """
     values = np.asarray(pit, np.float64)
     ax = axes_or_new(ax, (6.0, 3.6))
@@ -433,7 +431,6 @@ def plot_score_against_time(
     :param log: whether the cost has a logarithmic axis.
     :param ax: axes to draw on.
     :return: the axes.
-    :raises ValueError: if there is no curve, or its parts differ in length.
     """
     ax = axes_or_new(ax)
     for index, (name, curve) in enumerate(curves.items()):
@@ -471,7 +468,6 @@ def plot_severity(
     :param score: name of the score with its unit.
     :param ax: axes to draw on.
     :return: the axes.
-    :raises ValueError: if there is no curve, or one has another number of levels.
     """
     severity = np.asarray(severity, np.float64)
     ax = axes_or_new(ax)

@@ -48,7 +48,6 @@ def plot_rhat(
     :param num_bins: number of bins.
     :param ax: axes to draw on.
     :return: the axes.
-    :raises ValueError: if there is nothing finite to show.
     """
     groups = {"weights": flat_values(weights)}
     if predictions is not None:
@@ -99,7 +98,6 @@ def plot_trace(
         the recorded energy is not that of the draws (SGLD, BAOAB, …; minibatches).
     :param ax: axes to draw on.
     :return: the axes.
-    :raises ValueError: for another shape, or a run that did not collect its energy.
     """
     label_of_values = "log joint density (nats)"
     if is_finished(log_joint):
@@ -141,7 +139,6 @@ def plot_temperature(
     :param window: draws of the moving average; by default a twentieth of them.
     :param ax: axes to draw on.
     :return: the axes.
-    :raises ValueError: for another shape, or a window that is not positive.
     """
     if not isinstance(temperatures, Mapping):
         temperatures = {"kinetic": temperatures}
@@ -193,7 +190,6 @@ def plot_layer_temperature(
     :param target: the temperature asked for.
     :param ax: axes to draw on.
     :return: the axes.
-    :raises ValueError: if there is nothing to show.
     """
     layers = list(dict.fromkeys(layer for kind in temperatures.values() for layer in kind))
     ax = axes_or_new(ax, (6.4, 1.2 + 0.45 * len(layers)))
@@ -250,7 +246,7 @@ def plot_density_surface(
     :param batch_size: points that are evaluated at a time.
     :param ax: axes to draw on.
     :return: the axes; the colour bar beside it is another.
-    :raises ValueError: unless there are three samples that span a plane, with a finite density.
+    :raises ValueError: for samples that span no plane.
     """
     evaluate, points = _flat_density(log_density, samples)
     origin = points[0]
@@ -341,7 +337,6 @@ def plot_schedule(
     :param kept: steps whose draws are kept; by default those of a cyclical schedule.
     :param ax: axes to draw on.
     :return: the axes of the step size.
-    :raises ValueError: if `num_steps` is not positive, or a kept step is outside.
     """
     counts = np.arange(num_steps)
     schedule = as_schedule(step_size)

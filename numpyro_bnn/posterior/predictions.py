@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from numpyro import primitives
 
-from numpyro_bnn._calls import result_or_error, shows_call
+from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import LastUsed, Program
@@ -64,7 +64,6 @@ _CALL = (
 )
 
 
-@shows_call(_CALL)
 def predict(
     model: Callable | None,
     samples: Run,

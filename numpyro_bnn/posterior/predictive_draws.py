@@ -317,7 +317,6 @@ def average(predictions: Predictions) -> np.ndarray | Average:
 
     :param predictions: the result of :func:`predict`.
     :return: class probabilities (row, classes), or :class:`Average` for other targets.
-    :raises TypeError: for anything else.
     :raises ValueError: for predictions that are NaN or infinite, such as those of a target without a mean,
         and for directions other than von Mises ones.
     """

@@ -42,8 +42,7 @@ def stacking_weights(log_scores: ArrayLike, tolerance: float = 1e-6) -> np.ndarr
         on do not.
     :param tolerance: largest loss of mean score against the optimum, nats a row.
     :return: weights (component,), at least 0 and 1 in all.
-    :raises ValueError: for another shape, NaN or plus infinity, or a row that every component
-        holds impossible.
+    :raises ValueError: for NaN or plus infinity, or a row that every component holds impossible.
 
     >>> stacking_weights([[-1.0, -1.0, -5.0], [-5.0, -5.0, -5.0]]).round(3)
     array([1., 0.])

@@ -54,7 +54,11 @@ def thin(run: Run, k: int, x: PyTree = None, **by_row: PyTree) -> Draws:
     others: dict[Any, PyTree] = dict(by_row)
     if x is None:
         data = training_data("thin", draws.model, run)
-        x, others = _inputs(run), {**data.others, **others}
+        x, others = inputs_of(run), {**data.others, **others}
+    if x is None:
+        raise ValueError(
+            "thin: the inputs of these draws are not known. Give x, inputs like those to be predicted."
+        )
     x = np.asarray(x) if isinstance(x, list) else x
     parts = _probabilities(predict_some(draws, x, others, _some_rows(x)))
     flat = parts.reshape(count, -1)
@@ -72,15 +76,6 @@ def thin(run: Run, k: int, x: PyTree = None, **by_row: PyTree) -> Draws:
         for name, value in draws.items()
     }
     return Draws(values, draws.model, info={**draws.info, "thinned": told})
-
-
-def _inputs(run: Any) -> Any:
-    x = inputs_of(run)
-    if x is None:
-        raise ValueError(
-            "thin: the inputs of these draws are not known. Give x, inputs like those to be predicted."
-        )
-    return x
 
 
 def _some_rows(x: PyTree) -> np.ndarray:

@@ -254,7 +254,7 @@ def load(name: str) -> Reference:
 
     :param name: one of ``references.names``.
     :return: model, data, and what two routes to the posterior found.
-    :raises ValueError: for another name.
+    :raises KeyError: for another name.
 
     >>> import numpyro_bnn as bnn
     >>> reference = bnn.references.load("rdata")

@@ -30,7 +30,6 @@ def lppd(
     :param pointwise: give `(n,)` values in place of their mean.
     :return: nats a row; minus infinity where every draw gives a row probability zero.
     :raises ValueError: for NaN or plus infinity.
-    :raises TypeError: for predictions without `y`, or an array with it.
 
     >>> import numpy as np
     >>> round(float(np.exp(lppd(np.log([[0.2, 0.5], [0.6, 0.3]])))), 6)
@@ -189,11 +188,6 @@ def _rows(name: str, what: str, values: ArrayLike) -> np.ndarray:
             f"scores.{name}: {what} must hold one score a row for at least two rows, got shape "
             f"{rows.shape}. Compute the score with pointwise=True."
         )
-    if np.isnan(rows).any():
-        raise ValueError(
-            f"scores.{name}: {what} must not be NaN, got {np.isnan(rows).sum()} NaN of "
-            f"{rows.size}. Drop those rows from both models."
-        )
     return rows
 
 
@@ -206,7 +200,7 @@ def standard_error(pointwise: ArrayLike, *, root: bool = False) -> float:
     :param pointwise: `(n,)` scores from `pointwise=True`.
     :param root: the score is the square root of the mean of its rows.
     :return: one standard error, in the units of the score.
-    :raises ValueError: for another shape, fewer than two rows, or NaN.
+    :raises ValueError: for another shape, or fewer than two rows.
 
     >>> standard_error([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.5 / 5) ** 0.5
     True
@@ -244,18 +238,13 @@ def paired_difference(a: ArrayLike, b: ArrayLike) -> PairedDifference:
     :param a: `(n,)` scores of one model from `pointwise=True`.
     :param b: `(n,)` scores of the other on the same rows in the same order.
     :return: difference, standard error and number of rows.
-    :raises ValueError: for shapes that differ, fewer than two rows, or NaN.
+    :raises ValueError: for shapes that differ, or fewer than two rows.
 
     >>> paired_difference([1.0, 2.0, 4.0], [0.0, 1.0, 3.0])
     PairedDifference(difference=1.0, standard_error=0.0, num_rows=3)
     """
     a = _rows("paired_difference", "a", a)
     b = _rows("paired_difference", "b", b)
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        raise ValueError(
-            "scores.paired_difference: got an infinite score, for which no difference is "
-            "defined. A model that holds an observed row impossible has already lost."
-        )
     rows = a - b
     return PairedDifference(float(rows.mean()), standard_error(rows), rows.size)
 

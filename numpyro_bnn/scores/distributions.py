@@ -103,7 +103,7 @@ def wasserstein(
     :param seed: seed of the directions; the same directions serve every input and every call.
     :param pointwise: give `(n,)` values in place of their mean.
     :return: the distance in the units of the draws.
-    :raises ValueError: for NaN, other rows, or another `event_dim`.
+    :raises ValueError: for NaN, or other rows.
 
     >>> wasserstein([[0.0], [1.0]], [[2.0], [3.0]])
     2.0
@@ -245,7 +245,7 @@ def ood_auroc(scores_in: Scored, scores_out: Scored, *, score: str = "entropy") 
     :param scores_out: `(m,)` scores of unfamiliar ones, or predictions.
     :param score: for predictions: `"entropy"` or `"mutual_information"`.
     :return: a number between 0 and 1.
-    :raises ValueError: for other shapes, NaN, or an unknown `score`.
+    :raises ValueError: for other shapes, or NaN.
 
     >>> ood_auroc([0.1, 0.2, 0.3], [0.25, 0.9])
     0.8333333333333334

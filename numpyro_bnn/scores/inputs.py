@@ -243,11 +243,6 @@ def by_row(values: np.ndarray) -> np.ndarray:
 def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
     """Checked log densities with all draw axes made one."""
     if is_predictions(log_prob):
-        if y is None:
-            raise TypeError(
-                f"scores.{name}: got predictions without a target. Pass scores.{name}"
-                f"(predictions, y)."
-            )
         y = as_array(f"scores.{name}", "y", y)
         _warn_of_suspects(log_prob)
         log_prob = np.asarray(log_prob.log_prob(y))

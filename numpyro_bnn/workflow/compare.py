@@ -268,6 +268,12 @@ def compare(
     known = default_methods(model, num_chains, len(rows.y))
     asked: dict[str, Method | None] = dict(known if methods is None else methods)
     asked.setdefault(reference, None)
+    for name, method in asked.items():
+        if method is None and name not in known:
+            raise ValueError(
+                f"compare: no method is called {name!r}; known are {sorted(known)}. Give your own "
+                "as {name: kernel or function or finished run}."
+            )
     key = jax.random.key(0) if key is None else key
     key_start, key = jax.random.split(key)
     settings = {"num_chains": num_chains, "num_warmup": num_warmup, "num_samples": num_samples}
@@ -397,6 +403,13 @@ def _data(model: Callable, data: Any) -> Data:
     check_columns("compare", "x_test", column_names(given.x), given.x_test)
     (x, y), _ = as_arrays(model, (given.x, given.y), {})
     (x_test, y_test), _ = as_arrays(model, (given.x_test, given.y_test), {})
+    for names, pair in (("x and y", (x, y)), ("x_test and y_test", (x_test, y_test))):
+        rows = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(pair)}
+        if len(rows) != 1 or rows & {(), (0,)}:
+            raise ValueError(
+                f"compare: {names} must have the same positive number of rows, got "
+                f"{sorted(shape[0] if shape else 0 for shape in rows)}. Give a target for every input."
+            )
     # Names of columns are compared with those of finished runs.
     return Data(with_tables(given.x, x), y, with_tables(given.x_test, x_test), y_test)
 

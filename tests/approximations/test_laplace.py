@@ -63,7 +63,7 @@ def test_the_decrement_says_how_far_the_mode_is(data):
     """From w the quadratic energy falls by (w - w*)ᵀ H (w - w*) / 2 to its mode."""
     mean, precision = posterior(*data)
     start = {KERNEL: jnp.zeros((3, 1)), BIAS: jnp.zeros(1)}
-    with pytest.warns(UserWarning, match=r"centre of the Gaussian is not a mode.*num_steps"):
+    with pytest.warns(UserWarning, match=r"laplace: the mode was not reached.*num_steps"):
         draws = laplace(linear.model, *data, num_samples=1, init_params=start, num_steps=0)
     expected = mean @ precision @ mean / 2
     assert draws.info["newton_decrement"] == pytest.approx(expected, rel=1e-4)
@@ -170,7 +170,7 @@ def test_precisions_are_integrated_out_of_the_curvature(data):
 
 def test_gauss_newton_takes_over_where_the_hessian_is_indefinite_and_the_last_layer_is_found(data):
     """By what its bias does: Flax calls this network's output layer Dense_0, its hidden one Dense_1."""
-    with pytest.warns(UserWarning, match="centre of the Gaussian is not a mode"):
+    with pytest.warns(UserWarning, match="laplace: the mode was not reached"):
         draws = laplace(noisy, *data, num_samples=5, num_steps=0, subset="last_layer")
     assert draws.info["curvature"] == "gauss_newton"
     assert draws.info["random"] == ["net/Dense_0.bias", "net/Dense_0.kernel"]

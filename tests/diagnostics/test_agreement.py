@@ -365,22 +365,6 @@ def test_stationary_chains_stay_below_the_limit_of_nested_rhat(rng, superchains,
     assert (nested_rhat(x, superchains, method="identity") > limit).mean() > 0.5 or size == 2
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: rhat_limit(0, 4, 100), "num_scalars must be positive"),
-        (lambda: rhat_limit(5, 0, 100), "num_chains=0"),
-        (lambda: rhat_limit(5, 4, -1), "ess=-1"),
-        (lambda: rhat_limit(5, 4, 100, alpha=1.5), "alpha=1.5"),
-        (lambda: nested_rhat_limit(5, 1, 4, 100), "num_superchains=1"),
-        (lambda: nested_rhat_limit(5, 4, 4, 100), "num_chains=4"),
-    ],
-)
-def test_limits_name_the_mistake(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 def test_a_report_of_too_few_batches_is_pickled():
     """An estimator keeps its report, and is pickled with it."""
     found = agreement({"mean": np.random.default_rng(0).normal(size=(2, 12, 3))})

@@ -342,8 +342,6 @@ def test_as_many_draws_as_are_asked_for_suffice(rng):
         (lambda: Tolerance(total_variation=0), ValueError, "total_variation must be positive"),
         (lambda: Tolerance(relative="a"), TypeError, "relative must be a number"),
         (lambda: Tolerance(log_score=np.inf), ValueError, "log_score must be positive and finite"),
-        (lambda: monte_carlo_error({"y": np.zeros((4, 9))}), ValueError, r"\(4, 9\)"),
-        (lambda: monte_carlo_error({"probs": np.zeros((4, 9, 2))}), ValueError, "one of classes"),
     ],
 )
 def test_mistakes_are_named(call, error, message):

@@ -111,5 +111,5 @@ def test_a_mapped_draw_is_the_same_and_an_infinite_tilt_has_no_distribution():
 def test_a_count_that_is_no_number_of_trials_and_the_density_are_refused():
     with pytest.raises(ValueError, match="count"):
         PolyaGamma(jnp.array(0), 1.0, validate_args=True)
-    with pytest.raises(NotImplementedError, match="PolyaGamma: its density has no closed form"):
+    with pytest.raises(NotImplementedError):
         PolyaGamma().log_prob(0.2)

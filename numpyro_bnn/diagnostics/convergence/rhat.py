@@ -89,7 +89,7 @@ def rhat(x: ArrayLike, *, method: str = "rank") -> np.ndarray:
     :param x: draws `(chain, draw, ...)`.
     :param method: as in ArviZ; above 1.01 the chains disagree or one drifts.
     :return: array `...`; NaN and constants as in the notes of this file.
-    :raises ValueError: for an unknown method, or no axes of chains and draws.
+    :raises ValueError: without an axis of chains and one of draws.
 
     >>> x = np.random.default_rng(0).normal(size=(2, 100)) + [[0.0], [5.0]]
     >>> bool(rhat(x) > 1.5)
@@ -119,7 +119,7 @@ def ess(x: ArrayLike, *, method: str = "bulk") -> np.ndarray:
     :param x: draws `(chain, draw, ...)`.
     :param method: `"bulk"`, `"tail"` or `"mean"`, as in ArviZ.
     :return: array `...`; NaN and constants as in the notes of this file.
-    :raises ValueError: for an unknown method, or no axes of chains and draws.
+    :raises ValueError: without an axis of chains and one of draws.
     """
     if method == "mean":
         return moments("diagnostics.ess", x)[0]
@@ -220,8 +220,7 @@ def nested_rhat(x: ArrayLike, superchains: int | ArrayLike, *, method: str = "ra
     :param method: `"identity"`: the values of whole chains, as in the paper; `"rank"`: the larger
         of the bulk and folded normal scores of half chains, as ArviZ does.
     :return: array `...`; NaN for NaN or constant scalars.
-    :raises ValueError: for fewer than two superchains, superchains of unequal size, fewer than
-        four draws with `"rank"`, or an unknown method.
+    :raises ValueError: for fewer than two superchains, superchains of unequal size, or an unknown method.
     """
     x = checked("diagnostics.nested_rhat", x)
     labels = superchain_labels(superchains, x.shape[0])
@@ -256,7 +255,6 @@ def ebfmi(energy: ArrayLike) -> np.ndarray:
 
     :param energy: total energies `(chain, draw)` in nats.
     :return: `(chain,)`; NaN for a constant energy.
-    :raises ValueError: for another shape.
     """
     energy = checked("diagnostics.ebfmi", energy).astype(np.float64)
     if energy.shape[1] < 2:

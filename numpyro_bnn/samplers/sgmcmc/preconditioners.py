@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
@@ -131,15 +130,8 @@ class _Fixed(Preconditioner):
     def init(self, position: PyTree) -> PyTree:
         parameters = by_site(position)
         values = spread(self.value, parameters, "inverse_mass_matrix")
-        pairs = zip(jax.tree.leaves(values), jax.tree.leaves(parameters), strict=True)
-        for given, wanted in ((jnp.shape(value), jnp.shape(leaf)) for value, leaf in pairs):
-            fits = all(m in (1, n) for m, n in zip(given[::-1], wanted[::-1], strict=False))
-            if not fits or len(given) > len(wanted):
-                raise ValueError(
-                    f"diagonal: a leaf of inverse_mass_matrix has the shape {given}, the "
-                    f"parameter has {wanted}. Give one number for each entry, or one for the "
-                    "whole leaf."
-                )
+        # Refuses values that do not fit.
+        jax.tree.map(lambda m, leaf: jnp.broadcast_to(m, jnp.shape(leaf)), values, parameters)
         # In the state, so that a large metric is an argument of the compiled step and not a constant.
         metric = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self.value)
         return flat_like(position, metric)
@@ -159,14 +151,7 @@ def diagonal(inverse_mass_matrix: PyTree) -> Preconditioner:
         not fit the position.
     """
     for leaf in jax.tree.leaves(inverse_mass_matrix):
-        values = np.asarray(leaf)
-        wrong = ~(np.isfinite(values) & (values > 0))
-        if wrong.any():
-            raise ValueError(
-                f"diagonal: inverse_mass_matrix must be positive and finite, got "
-                f"{values[wrong].flat[0]} as one of {values.size} entries. Give variances, e.g. "
-                "those of a pilot run."
-            )
+        check_positive("diagonal", inverse_mass_matrix=leaf)
     return _Fixed(inverse_mass_matrix)
 
 

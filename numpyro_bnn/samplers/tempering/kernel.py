@@ -105,7 +105,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         before its chains begin (200 sweeps, more than once where the barrier is high).
     :param moves: of :mod:`numpyro_bnn.moves`, made on every rung but the first after its trajectories, in
         order, at the power of the rung.
-    :raises TypeError: for another kind of kernel, or moves that cannot be called.
+    :raises TypeError: for another kind of kernel.
     :raises ValueError: for a number of rungs below 2, or a kernel over another model; when run, for
         priors that cannot be drawn from, naming the sites.
 
@@ -128,11 +128,6 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         num_rungs: int | str = "auto",
         moves: Sequence[Move] = (),
     ) -> None:
-        if not callable(model):
-            raise TypeError(
-                f"ParallelTempering: expected a NumPyro model, got {model!r}. A potential function "
-                "does not say which part of it is the likelihood."
-            )
         if num_rungs != "auto":
             num_rungs = check_whole(
                 "ParallelTempering", "num_rungs ('auto' or a number)", num_rungs, 2

@@ -131,7 +131,6 @@ VALUES = [
         lambda: bnn.SGLD(model, step_size=0.1, accept="full", gradient=gradients.svrg(5, 2)),
         r"SGLD: gradient=.*period=2.* depends on where the chain has been",
     ),
-    (lambda: bnn.SGLD(model, step_size=0.1, accept="some"), "SGLD: accept must be .*got 'some'"),
     (lambda: bnn.GGMC(model, step_size=0.1, num_steps=0), "GGMC: num_steps must be .*got 0"),
     (lambda: bnn.AMAGOLD(model, step_size=0.1, num_steps=1.5), "AMAGOLD: num_steps .*got 1.5"),
     (

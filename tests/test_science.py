@@ -16,7 +16,7 @@ LONGEST = 150
 # Standard deviations that a right value may be away from the mean of its posterior.
 WIDTHS = 3.0
 # Monte Carlo errors of a page, in standard deviations of the parameter. A verdict accepts 0.1.
-MOST_ERROR = {"rates": 0.1, "formula": 0.2}
+MOST_ERROR = {"rates": 0.1, "survival": 0.1, "formula": 0.2}
 
 
 def program_of(name):
@@ -29,6 +29,11 @@ def rates(made):
     right = np.exp(np.sin(2 * made["ages"]))
     rate = made["rate"]
     assert (abs(rate.mean((0, 1)) - right) < WIDTHS * rate.std((0, 1))).all()
+
+
+def survival(made):
+    alive, right = made["alive"], np.exp(-made["spent"])
+    assert (abs(alive.mean((0, 1)) - right) < WIDTHS * alive.std((0, 1))).all()
 
 
 def formula(made):
@@ -48,7 +53,7 @@ def assert_minibatches_are_unbiased(made):
     np.testing.assert_allclose(np.mean(parts), potential(z), rtol=1e-4)
 
 
-ANSWERS = {answer.__name__: answer for answer in (rates, formula)}
+ANSWERS = {answer.__name__: answer for answer in (rates, survival, formula)}
 
 
 def test_every_page_has_an_answer_and_is_short():

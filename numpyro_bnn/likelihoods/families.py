@@ -63,7 +63,7 @@ def gaussian(
     :param noise: σ itself, a prior on σ (site ``"{name}.scale"``), or :class:`Precision`, which may
         have a level of outputs (σ_d) and a level of cases (t-distributed noise). D numbers, or a prior over
         D numbers such as ``dist.HalfNormal(1.).expand([D])``, give every output a σ_d of its own.
-    :param x: inputs (N, …).
+    :param x: inputs (N, …), or a dictionary of columns.
     :param name: site name of the target.
     :param plate: name of the data plate.
     :param units: shift and scale from the units of `f` and `noise` to those of `y`; one of each, or one of
@@ -115,7 +115,7 @@ def heteroscedastic(
 
     :param f: predictions (N, 2), or the network, with `x`.
     :param y: targets (N,); None to predict.
-    :param x: inputs (N, …).
+    :param x: inputs (N, …), or a dictionary of columns.
     :param link: ``"softplus"`` or ``"exp"``, from the second output to a standard deviation.
     :param name: site name of the target.
     :param plate: name of the data plate.
@@ -152,7 +152,7 @@ def student_t(
     :param y: targets (N,); None to predict.
     :param noise: σ (a scale, not the standard deviation), as in :func:`gaussian`.
     :param df: degrees of freedom, or a prior on them (site ``"{name}.df"``).
-    :param x: inputs (N, …).
+    :param x: inputs (N, …), or a dictionary of columns.
     :param name: site name of the target.
     :param plate: name of the data plate.
     :param units: shift and scale from the units of `f` and `noise` to those of `y`.
@@ -193,7 +193,7 @@ def categorical(
 
     :param f: logits (N, K), or the network, with `x`.
     :param y: integer classes (N,) from 0 to K - 1; None to predict.
-    :param x: inputs (N, …).
+    :param x: inputs (N, …), or a dictionary of columns.
     :param name: site name of the target.
     :param plate: name of the data plate.
     :param weights: (N,), how often each row counts; None for once.
@@ -229,7 +229,7 @@ def bernoulli(
 
     :param f: logits (N,), or the network, with `x`.
     :param y: integer or boolean classes (N,), 0 or 1; None to predict.
-    :param x: inputs (N, …).
+    :param x: inputs (N, …), or a dictionary of columns.
     :param name: site name of the target.
     :param plate: name of the data plate.
     :param weights: (N,), how often each row counts; None for once.
@@ -279,7 +279,7 @@ def quantile(
     :param y: targets (N,); None to predict.
     :param level: the probability below f, strictly between 0 and 1.
     :param scale: a positive number in the units of the target, or a prior on it (site ``"{name}.scale"``).
-    :param x: inputs (N, …).
+    :param x: inputs (N, …), or a dictionary of columns.
     :param name: site name of the target.
     :param plate: name of the data plate.
     :param weights: (N,), how often each row counts; None for once.
@@ -320,7 +320,7 @@ def poisson(
 
     :param f: logarithms of the means (N,), or the network, with `x`.
     :param y: counts (N,), whole numbers from 0; None to predict.
-    :param x: inputs (N, …).
+    :param x: inputs (N, …), or a dictionary of columns.
     :param name: site name of the target.
     :param plate: name of the data plate.
     :param weights: (N,), how often each row counts; None for once.
@@ -355,7 +355,7 @@ def negative_binomial(
     :param f: logarithms of the means (N,), or the network, with `x`.
     :param y: counts (N,), whole numbers from 0; None to predict.
     :param concentration: a positive number, or a prior on it (site ``"{name}.concentration"``).
-    :param x: inputs (N, …).
+    :param x: inputs (N, …), or a dictionary of columns.
     :param name: site name of the target.
     :param plate: name of the data plate.
     :param weights: (N,), how often each row counts; None for once.

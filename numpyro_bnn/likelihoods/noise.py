@@ -136,8 +136,7 @@ def num_outputs(f: Any, y: Any, x: Any) -> int | None:
     shaped = f if y is None else y
     if callable(shaped):
         with block():
-            first = jax.tree.map(lambda part: jnp.asarray(part)[:1], x)
-            shaped = jax.eval_shape(seed(f, 0), first)
+            shaped = jax.eval_shape(seed(f, 0), jax.tree.map(lambda a: jnp.asarray(a)[:1], x))
     return jnp.shape(shaped)[1] if jnp.ndim(shaped) == 2 else None
 
 

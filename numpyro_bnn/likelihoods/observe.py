@@ -48,8 +48,6 @@ def check_finite(owner: str, label: str, values: PyTree) -> None:
     if values is None or not not_jax_tracer(values):
         return
     array = np.asarray(values)
-    if not np.issubdtype(array.dtype, np.inexact):
-        return
     bad = ~np.isfinite(array)
     if bad.any():
         first = tuple(int(i) for i in np.argwhere(bad)[0])
@@ -178,7 +176,7 @@ def observe(
     if inputs is None:
         raise TypeError(f"{owner}: f is None, expected predictions, or the network with `x=`.")
     parts = {label: inputs}
-    if isinstance(inputs, dict):
+    if isinstance(inputs, dict) and inputs:
         parts = {f"{label}[{key!r}]": values for key, values in inputs.items()}
     for what, values in (*parts.items(), ("y", y), ("weights", weights)):
         if what != "weights":
@@ -196,14 +194,8 @@ def observe(
             )
     check_weights(owner, weights, *size)
     with numpyro.plate(plate, *size), _Weighted(weights):
-        rows = None if y is None else numpyro.subsample(y, event_dim=jnp.ndim(y) - 1)
-        if x is None:
-            predictions = numpyro.subsample(f, event_dim=event_dim)
-        else:
-            own = jax.tree.map(
-                lambda part: numpyro.subsample(part, event_dim=jnp.ndim(part) - 1), x
-            )
-            predictions = f(own)
+        rows, own = jax.tree.map(lambda a: numpyro.subsample(a, event_dim=jnp.ndim(a) - 1), (y, x))
+        predictions = numpyro.subsample(f, event_dim=event_dim) if x is None else f(own)
         return numpyro.sample(name, likelihood(predictions, rows), obs=rows)
 
 

@@ -148,7 +148,7 @@ def survival(
     :param y: (N, 2): times, and 1 where the event was seen or 0 where the time is censored; None
         to predict (uncensored times).
     :param breaks: increasing positive times at which one piece ends and the next begins.
-    :param x: inputs (N, …).
+    :param x: inputs (N, …), or a dictionary of columns.
     :param name: site name of the target.
     :param plate: name of the data plate.
     :return: the target.

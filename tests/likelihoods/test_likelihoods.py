@@ -151,6 +151,8 @@ def test_inputs_by_name_are_checked_one_by_one():
     ):
         with pytest.raises((TypeError, ValueError), match=words):
             likelihoods.gaussian(lambda x: x["a"], y, noise=1.0, x={"a": rows, "b": column})
+    with pytest.raises(TypeError, match="x is of type dict"):
+        likelihoods.gaussian(lambda x: 0.0, noise=1.0, x={})
     noise = likelihoods.Precision(2.0, 2.0, output=2.0)
     inputs = {"a": rows, "b": np.zeros(4)}
     sites = log_prob(lambda: likelihoods.gaussian(lambda x: x["a"], noise=noise, x=inputs))

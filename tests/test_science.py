@@ -1,0 +1,85 @@
+"""Pages of scientific models with a network inside: each finds what its data were made with."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from documents import PAGES, blocks_of
+
+import numpyro_bnn as bnn
+
+SCIENCE = PAGES / "science"
+# Lines of a page.
+LONGEST = 150
+# Standard deviations that a right value may be away from the mean of its posterior.
+WIDTHS = 3.0
+# Monte Carlo errors of a page, in standard deviations of the parameter. A verdict accepts 0.1.
+MOST_ERROR = {"rates": 0.1, "survival": 0.1, "formula": 0.2}
+
+
+def program_of(name):
+    """The one program of a page."""
+    (block,) = (b for b in blocks_of(SCIENCE / f"{name}.md") if b.language == "python")
+    return compile(block.text, block.name, "exec")
+
+
+def rates(made):
+    right = np.exp(np.sin(2 * made["ages"]))
+    rate = made["rate"]
+    assert (abs(rate.mean((0, 1)) - right) < WIDTHS * rate.std((0, 1))).all()
+
+
+def survival(made):
+    alive, right = made["alive"], np.exp(-made["spent"])
+    assert (abs(alive.mean((0, 1)) - right) < WIDTHS * alive.std((0, 1))).all()
+
+
+def formula(made):
+    free, pinned = (made["runs"][name].get_samples() for name in ("not pinned", "pinned"))
+    assert np.log(free["efficiency"]).std() > 20 * np.log(free["product at 25"]).std()
+    np.testing.assert_allclose(free["product at 25"].mean(), 0.2, rtol=0.03)
+    np.testing.assert_allclose(pinned["efficiency"], pinned["product at 25"], rtol=1e-5)
+
+
+def assert_minibatches_are_unbiased(made):
+    """Both halves of the rows have the energy of all on average."""
+    y = made["y"]
+    potential = bnn.potential_of(made["model"], made["x"], y)
+    z = jax.tree.map(lambda start: start[0], made["starts"])
+    halves = np.arange(len(y)).reshape(2, -1)
+    parts = [potential.minibatch(z, jnp.asarray(half), "data") for half in halves]
+    np.testing.assert_allclose(np.mean(parts), potential(z), rtol=1e-4)
+
+
+ANSWERS = {answer.__name__: answer for answer in (rates, survival, formula)}
+
+
+def test_every_page_has_an_answer_and_is_short():
+    paths = sorted(SCIENCE.glob("*.md"))
+    assert sorted(ANSWERS) == [path.stem for path in paths]
+    overview = (PAGES / "science.md").read_text(encoding="utf-8")
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        assert text.count("\n") <= LONGEST
+        assert f"science/{path.name}" in overview
+        assert re.findall("^## (.*)$", text, re.M) == [
+            "Model and run",
+            "Answer",
+            "What can go wrong",
+        ]
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_right_answer_is_found(name, capsys):
+    made: dict = {}
+    exec(program_of(name), made)
+    printed = capsys.readouterr().out
+    found = made["report"].parameter_errors
+    for parameter, right in made["truth"].items():
+        i = found.names.index(parameter)
+        assert found.relative[i] < MOST_ERROR[name], printed
+        assert abs(found.mean[i] - right) < WIDTHS * found.sd[i], printed
+    ANSWERS[name](made)
+    assert_minibatches_are_unbiased(made)

@@ -22,7 +22,10 @@ from benchmarks._shared.converged import head
 from benchmarks._shared.study import ROOT, markdown_table, read_rows, without
 
 LONGEST_TABLE, LONGEST_SENTENCE = 16, 30
-SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9`])")
+SENTENCES = re.compile(
+    r"""(?:(?<=[.!?])|(?<=[.!?]["”)`])|(?<=[.!?]\*\*))\s+(?=["“(*`]*[A-Z0-9`])"""
+)
+OUTSIDE = r"(?![^(]*\))"  # of parentheses
 NUMBER = re.compile(r"(?<![\w.])[−+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?: ± \d+(?:\.\d+)?)?(?: ?%)?")
 MARK = re.compile(
     r"(<!-- made: (?P<name>\S+)(?: (?P<part>[\w.]+))? -->)(?P<begin>\n?).*?(?P<end>\n?)(<!-- end -->)",
@@ -52,14 +55,12 @@ def readable(finding: str) -> str:
         if length(sentence) <= LONGEST_SENTENCE or not colon:
             lines.append(sentence)
             continue
-        parts = listed.split("; ") if "; " in listed else _between_values(listed)
+        parts = re.split(rf"; {OUTSIDE}", listed)
+        if len(parts) == 1 or max(map(length, parts)) > LONGEST_SENTENCE:
+            # Names may have commas themselves: a value ends each part.
+            parts = re.split(rf"; {OUTSIDE}|(?<=[\d)%]), {OUTSIDE}", listed)
         lines += [f"{head}:", *(part.strip().removesuffix(".") for part in parts)]
     return "\n    - ".join(lines)
-
-
-def _between_values(listed: str) -> list[str]:
-    """Parts of a list whose names have commas themselves: a value ends each."""
-    return re.split(r"(?<=[\d)%]), (?![^(]*\))", listed)
 
 
 def report(name: str, part: str | None, within_a_line: bool) -> str:

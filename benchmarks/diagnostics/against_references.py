@@ -188,7 +188,7 @@ def findings(rows: list[Row]) -> Iterator[str]:
     if known:
         yield (
             f"Of their scalars {100 * np.mean([r['covered'] for r in known]):.0f} % are within 1.645 "
-            f"joint errors of the reference (90 % where errors are true); the actual error is "
+            f"joint errors of the reference (90 % where errors are true). The actual error is "
             f"{np.mean([r['actual'] for r in known]) / np.mean([r['stated'] for r in known]):.2f} times "
             "the stated one, that of the reference included."
         )

@@ -204,12 +204,12 @@ def findings(rows: list[Row]) -> Iterator[str]:
     """What the posterior gains over every other method, and in how many runs it has converged."""
     for table in dict.fromkeys(r["table"] for r in rows):
         own = [row for row in by_table(rows) if row["table"] == table and row["gain"]]
-        told = ", ".join(f"{row['gain'].replace('-', '−')} over {row['method']}" for row in own)
+        told = "; ".join(f"over {row['method']} {row['gain'].replace('-', '−')}" for row in own)
         runs = select(rows, table=table, method=POSTERIOR)
         reached = sum(r["functions_max_rhat"] <= RHAT_LIMIT for r in runs)
         yield (
-            f"{table}: the posterior gains {told} (nats a row; its functions have converged in {reached} of "
-            f"{len(runs)} runs)."
+            f"{table}, nats a row that the posterior gains: {told}. "
+            f"Its functions have converged in {reached} of {len(runs)} runs."
         )
 
 

@@ -146,7 +146,7 @@ def findings(rows: list[Row]) -> Iterator[str]:
         output, first = ratios.values()
         yield (
             f"At equal {equal} the Gibbs step gives {span(output, 1)} times the effective draws a second of "
-            f"the slowest precision of the output layer, and {span(first, 1)} times those of the first layer"
+            f"the slowest precision of the output layer. In the first layer it is {span(first, 1)} times"
             + (f", at {span(times, 1)} times the seconds." if equal == "gradients" else ".")
         )
 

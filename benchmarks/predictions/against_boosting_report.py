@@ -138,7 +138,7 @@ def findings(rows):
                 text = f"{shown(gained)} nats on {table} at {times} times its CPU seconds"
                 told.setdefault(method, []).append(text)
     for method in sorted(told, key=lambda method: method != "bde"):
-        yield f"The estimator as shipped gains over {method} {' and '.join(told[method])}."
+        yield f"The estimator as shipped gains over {method}: {'; '.join(told[method])}."
 
 
 def other_splits(rows, table):

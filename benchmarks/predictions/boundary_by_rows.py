@@ -168,8 +168,8 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
     one = [-g.value for g in gains if g.value < 0 and g.is_sure]
     better = sum(g.value > 0 and g.is_sure for g in gains)
     yield (
-        f"On fresh rows of the same distribution one network has the better log score beyond two errors in "
-        f"{len(one)} of {len(gains)} settings, by {span(one, 4)} nats, and the average in {better}."
+        f"On fresh rows one network scores better beyond two errors in {len(one)} of {len(gains)} settings, "
+        f"by {span(one, 4)} nats, and the average in {better}."
     )
     for found in averaged(rows):
         if found["rows"] in (f"{counts[0]:g}", f"{counts[-1]:g}") and "network" in found["model"]:

@@ -201,7 +201,7 @@ class Reference(NamedTuple):
     - **x_test**, **y_test** - rows at which functions are graded
     - **functions** - the function of the network, or the probabilities of the classes, at `x_test`
     - **log_scales** - logarithms of σ = τ^(-1/2) of the precisions τ
-    - **draws** - some draws of the functions (draw, row, …), far apart in a long run, each known to 1/255 of its range
+    - **draws** - some draws of the functions (draw, row, …), far apart in a long run, to 1/255 of their range
     - **masses** - posterior probability of a mode by name: mean and Monte Carlo error by route (route, 2)
     - **log_evidence** - log marginal likelihood and its error in nats; NaN where no route gives it
     - **routes** - how each of the two routes sampled
@@ -261,6 +261,8 @@ def load(name: str) -> Reference:
     >>> reference.x.shape, reference.certified
     ((100, 1), True)
     """
+    if name not in PROBLEMS:
+        raise ValueError(f"references.load: expected one of {sorted(PROBLEMS)}, got {name!r}.")
     problem = PROBLEMS[name]
     with np.load(_FOLDER / f"{name}.npz") as file:
         stored = {key: file[key] for key in file.files}
@@ -275,8 +277,8 @@ def load(name: str) -> Reference:
     )
     return Reference(
         name=name,
-        title=problem.title,
-        model=problem.model,
+        title=PROBLEMS[name].title,
+        model=PROBLEMS[name].model,
         x=stored["x"],
         y=stored["y"],
         x_test=stored["x_test"],

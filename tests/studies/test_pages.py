@@ -78,11 +78,14 @@ def test_a_mark_is_filled_by_findings_a_table_or_a_text(own_reports):
     (own_reports / "one.md").write_text(
         "- First.\n- Second.\n\n| a |\n| --- |\n| 1 |\n\n3 minutes.\n"
     )
+    (own_reports / "two.md").write_text("- Of 2: −0.3 ± 0.1 (a), 5 %.\n")
     (own_reports / "told.txt").write_text("head\n\nrest \\1\n")
     (own_reports / "rows.csv").write_text("what,value\na,1.5\nend\n")
     for given, shown in (
         ("x <!-- made: theme/one -->old<!-- end --> y", "First"),
         ("x <!-- made: theme/one 2 -->old<!-- end --> y", "Second"),
+        ("x <!-- made: theme/two 1.2 -->old<!-- end --> y", "−0.3 ± 0.1"),
+        ("x <!-- made: theme/two 1.3 -->old<!-- end --> y", "5 %"),
         (
             "<!-- made: theme/one -->\nold\n<!-- end -->\n",
             "\n\n- First.\n- Second.\n\n| a |\n| --- |\n| 1 |\n\n",
@@ -100,6 +103,15 @@ def test_a_mark_is_filled_by_findings_a_table_or_a_text(own_reports):
         new = pages.filled(given)
         assert new == given[:begin] + shown + given[end:]
         assert pages.filled(new) == new
+
+
+@pytest.mark.parametrize("ends", ["; ", ", "])
+def test_a_long_sentence_is_shown_as_a_list(ends):
+    """Of what stands after its colon, also where names have commas; other sentences stay."""
+    parts = [f"one, two, of a long name {i} (a; b, c)" for i in range(9)]
+    listed = "".join(f"\n    - {part}" for part in parts)
+    assert pages.readable(f"- Short. Head: {ends.join(parts)}.") == f"- Short.\n    - Head:{listed}"
+    assert pages.readable("- Head: 1, 2.") == "- Head: 1, 2."
 
 
 def test_a_long_table_is_shown_where_it_is_asked_for(own_reports):

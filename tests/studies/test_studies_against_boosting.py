@@ -177,7 +177,7 @@ def test_a_table_of_other_splits_has_methods_that_ran_on_all_of_them():
         ("3 to 5", "trees", "0.400 ± 0.275", "-0.300 ± 0.132", "7"),
     ]
     assert list(against_boosting_report.findings(rows)) == [
-        "The estimator as shipped gains over trees 0.300 ± 0.132 nats on airfoil at 1.7 times its CPU "
+        "The estimator as shipped gains over trees: 0.300 ± 0.132 nats on airfoil at 1.7 times its CPU "
         "seconds."
     ]
     assert against_boosting_report.times_the_seconds(rows, "airfoil", "trees") == [12 / 7] * 3

@@ -108,6 +108,17 @@ def shared() -> Path:
 
 
 @pytest.fixture
+def optimised() -> Iterator[None]:
+    """Programs as users have them, for tests of much work in few programs."""
+    import jax
+
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture
 def double_precision() -> Iterator[None]:
     """Float64, for densities that are compared digit by digit."""
     from nets import double

@@ -123,7 +123,7 @@ def test_text_that_is_no_notebook_is_refused(tmp_path, text, words):
 # Estimators of few draws say so.
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("path", TOLD, ids=lambda path: path.stem)
-def test_it_runs(path, tmp_path, monkeypatch):
+def test_it_runs(path, tmp_path, monkeypatch, optimised):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", sys.path[:])
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))

@@ -9,7 +9,6 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
-from numpyro.infer import NUTS
 from scipy.sparse import csr_matrix
 
 import numpyro_bnn as bnn
@@ -92,7 +91,7 @@ def test_other_columns_are_refused_by_predict(change, fitted, table):
 
 def test_other_columns_are_refused_where_a_run_is_judged(table, target):
     other = CHANGES["another order"](table)
-    mcmc = bnn.MCMC(NUTS(own), num_warmup=2, num_samples=4, progress_bar=False)
+    mcmc = bnn.MCMC(bnn.BAOAB(own, step_size=0.01), num_warmup=2, num_samples=4, progress_bar=False)
     with pytest.raises(ValueError, match=r"run_until: x of test_data has 'income' where"):
         mcmc.run_until(key(), table, target, test_data=(other, target))
     with pytest.raises(ValueError, match=r"diagnose: x has 'income' where"):
@@ -197,7 +196,7 @@ def test_the_columns_go_with_draws_on_disk(table, target, tmp_path):
 
 
 def test_rows_at_which_a_run_is_judged_have_its_columns(table, target):
-    mcmc = bnn.MCMC(NUTS(own), num_warmup=2, num_samples=4, progress_bar=False)
+    mcmc = bnn.MCMC(bnn.BAOAB(own, step_size=0.01), num_warmup=2, num_samples=4, progress_bar=False)
     x = table.to_numpy()
     with pytest.raises(
         ValueError, match=r"run_until: x of test_data has 2 columns, and the fit had 3"

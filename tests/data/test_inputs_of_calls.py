@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from numpyro import handlers
-from numpyro.infer import HMC, NUTS
+from numpyro.infer import HMC
 from numpyro.infer import MCMC as NumPyroMCMC
 
 import numpyro_bnn as bnn
@@ -131,7 +131,9 @@ def test_approximations_refuse_other_columns(call):
 
 def test_a_run_that_is_judged_refuses_other_columns(call):
     model, inputs, args, kwargs = call
-    mcmc = bnn.MCMC(NUTS(model), num_warmup=2, num_samples=4, progress_bar=False)
+    mcmc = bnn.MCMC(
+        bnn.BAOAB(model, step_size=0.01), num_warmup=2, num_samples=4, progress_bar=False
+    )
     until = partial(mcmc.run_until, KEY, *args, max_minutes=0.01, **kwargs)
     with pytest.raises(ValueError, match=r"run_until: x of at.* has 'income' where"):
         until(at=(inputs(SWAPPED), Y))

@@ -1,5 +1,7 @@
 """Moments, densities and distribution functions against mpmath, over many orders of magnitude."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,15 +23,16 @@ def many_digits():
         yield
 
 
-def predicted(distribution):
-    """Predictions of one row under one draw of a distribution without latent sites."""
+def predicted(distribution, parameters):
+    """Predictions under one draw, of a row for each parameter: one program serves them all."""
 
     def model(x, y=None):
         numpyro.sample("unused", dist.Normal(0.0, 1.0))
         with numpyro.plate("data", len(x)):
-            numpyro.sample("y", distribution(jnp.ones(len(x))), obs=y)
+            numpyro.sample("y", distribution(x[:, 0]), obs=y)
 
-    return bnn.predict(model, {"unused": np.zeros(1, np.float32)}, X)
+    x = np.array(parameters, np.float32)[:, None]
+    return bnn.predict(model, {"unused": np.zeros(1, np.float32)}, x)
 
 
 def exact(value):
@@ -53,19 +56,25 @@ def times(log_hazards, breaks):
     return float(mean), float(mp.sqrt(square - mean**2)), survivors[:-1]
 
 
+@partial(jax.jit, static_argnums=1)
+def moments(hazards, breaks):
+    """Mean, standard deviation, and the share of times before each break."""
+    times = PiecewiseHazard(hazards, breaks)
+    below = [times.cdf(jnp.array([end, 1.0]))[0] for end in breaks]
+    return times.mean[0], jnp.sqrt(times.variance[0]), below
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_times_of_hazards_over_twelve_orders_of_magnitude(seed):
     rng, found, expected = np.random.default_rng(seed), [], []
     for pieces in (1, 2, 3, 5):
         hazards = rng.uniform(-14, 14, pieces).astype(np.float32)
         breaks = np.cumsum(10 ** rng.uniform(-6, 6, pieces - 1)).astype(np.float32)
-        distribution = PiecewiseHazard(jnp.asarray(hazards), tuple(breaks.tolist()))
-        found.append((distribution.mean[0], jnp.sqrt(distribution.variance[0])))
-        *moments, lives = times(hazards, breaks)
-        expected.append(moments)
-        for end, left in zip(breaks, lives):
-            cdf = distribution.cdf(jnp.array([end, 1.0]))[0]
-            assert float(cdf) == pytest.approx(float(1 - left), rel=1e-4)
+        mean, sd, below = moments(hazards, tuple(breaks.tolist()))
+        found.append((mean, sd))
+        *known, lives = times(hazards, breaks)
+        expected.append(known)
+        np.testing.assert_allclose(below, [float(1 - left) for left in lives], rtol=1e-4)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -126,21 +135,21 @@ def pinball(level, z):
 
 NUMBERS = {
     "student": (
-        lambda f, df: dist.StudentT(df * f, 0.0, 1.0),
+        lambda df: dist.StudentT(df, 0.0, 1.0),
         student,
         (0.3, 3.0, 1e3, 1e6),
         (-2.0, 0.7),
     ),
-    "poisson": (lambda f, m: dist.Poisson(m * f), poisson, (1e-6, 3.0, 1e3, 3e5, 1e6), None),
+    "poisson": (dist.Poisson, poisson, (1e-6, 3.0, 1e3, 3e5, 1e6), None),
     "negative binomial": (
-        lambda f, m: dist.NegativeBinomial2(m * f, 2.0),
+        lambda m: dist.NegativeBinomial2(m, 2.0),
         negative_binomial,
         (1e-6, 3.0, 1e3, 1e6, 1e8),
         None,
     ),
-    "binomial": (lambda f, p: dist.Binomial(1_000_000, p * f), binomial, (1e-6, 0.01, 0.4), None),
+    "binomial": (lambda p: dist.Binomial(1_000_000, p), binomial, (1e-6, 0.01, 0.4), None),
     "quantile": (
-        lambda f, level: dist.AsymmetricLaplaceQuantile(0 * f, 1.0, level),
+        lambda level: dist.AsymmetricLaplaceQuantile(0 * level, 1.0, level),
         pinball,
         (1e-4, 0.1, 0.5, 0.99),
         (-2.0, 0.7),
@@ -149,61 +158,65 @@ NUMBERS = {
 WRAPPERS = {
     "plain": lambda distribution: distribution,
     "zero-inflated": lambda distribution: dist.ZeroInflatedDistribution(
-        distribution, gate=jnp.full(1, 0.25)
+        distribution, gate=jnp.full(distribution.batch_shape, 0.25)
     ),
-    "hurdle": lambda distribution: dist.HurdleDistribution(distribution, gate=jnp.full(1, 0.25)),
+    "hurdle": lambda distribution: dist.HurdleDistribution(
+        distribution, gate=jnp.full(distribution.batch_shape, 0.25)
+    ),
     "mixture": lambda distribution: dist.MixtureGeneral(
-        dist.Categorical(probs=jnp.array([[0.25, 0.75]])),
+        dist.Categorical(probs=jnp.tile(jnp.array([0.25, 0.75]), (*distribution.batch_shape, 1))),
         [distribution, distribution],
         support=distribution.support,
     ),
-    "masked": lambda distribution: distribution.mask(jnp.ones(1, bool)),
+    "masked": lambda distribution: distribution.mask(jnp.ones(distribution.batch_shape, bool)),
 }
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_densities_and_distribution_functions(name):
     distribution, reference, parameters, places = NUMBERS[name]
-    for parameter in parameters:
-        made = predicted(lambda f, p=parameter: distribution(f, p))
-        mean = float(made.mean.item()) if places is None else 0.0
-        spread = float(made.scale.item()) if places is None else 0.0
-        for y in places or {round(mean), max(0, round(mean - 2 * spread)), round(mean + spread)}:
-            log_prob, below = (float(v) for v in reference(parameter, y))
-            at = np.array([y], np.float32)
-            assert made.log_prob(at).item() == pytest.approx(log_prob, rel=1e-6, abs=2e-4)
-            assert made.cdf(at).item() == pytest.approx(below, abs=2e-5)
+    made = predicted(distribution, parameters)
+    if places is None:
+        mean, spread = made.mean.ravel(), made.scale.ravel()
+        places = np.round([mean, np.maximum(0, mean - 2 * spread), mean + spread]).astype(int)
+    else:
+        places = [np.full(len(parameters), place, np.float32) for place in places]
+    for at in places:
+        log_probs, below = made.log_prob(at).ravel(), made.cdf(at).ravel()
+        for k, parameter in enumerate(parameters):
+            log_prob, cdf = (float(v) for v in reference(parameter, at[k].item()))
+            assert log_probs[k] == pytest.approx(log_prob, rel=1e-6, abs=2e-4)
+            assert below[k] == pytest.approx(cdf, abs=2e-5)
 
 
 @pytest.mark.parametrize("name", ["zero-inflated", "hurdle", "mixture", "masked"])
-@pytest.mark.parametrize("mean", [3.0, 1e6])
-def test_counts_inside_of_other_distributions(name, mean):
+def test_counts_inside_of_other_distributions(name):
     if name == "hurdle" and not hasattr(jax.nn, "log1mexp"):
         pytest.skip("NumPyro's hurdle distributions need a newer JAX")
-    made = predicted(lambda f: WRAPPERS[name](dist.Poisson(mean * f)))
-    y = round(mean) + 1
-    log_prob, below = poisson(mean, y)
-    zero = float(mp.exp(-exact(mean)))
+    means = 3.0, 1e6
+    made = predicted(lambda mean: WRAPPERS[name](dist.Poisson(mean)), means)
+    at = np.round(means).astype(int) + 1
+    log_probs, below = made.log_prob(at).ravel(), made.cdf(at).ravel()
     share = 0.75 if name in ("zero-inflated", "hurdle") else 1.0
-    if name == "hurdle":
-        log_prob, below = log_prob - mp.log1p(-zero), (below - zero) / (1 - zero)
-    at = np.array([y], np.float32)
-    assert made.log_prob(at).item() == pytest.approx(float(log_prob) + np.log(share), abs=2e-4)
-    assert made.cdf(at).item() == pytest.approx(float(below) * share + 1 - share, abs=2e-5)
-    # A sum of squares less the square of a sum: in single precision nothing would be left of it.
-    kept = 1 - zero * (name == "hurdle")
-    first, second = mean / kept, (mean + mean**2) / kept
-    variance = share * second - (share * first) ** 2
-    np.testing.assert_allclose(made.mean.item(), share * first, rtol=1e-5)
-    np.testing.assert_allclose(made.scale.item(), np.sqrt(variance), rtol=1e-5)
+    for k, mean in enumerate(means):
+        log_prob, cdf = poisson(mean, at[k].item())
+        zero = float(mp.exp(-exact(mean)))
+        if name == "hurdle":
+            log_prob, cdf = log_prob - mp.log1p(-zero), (cdf - zero) / (1 - zero)
+        assert log_probs[k] == pytest.approx(float(log_prob) + np.log(share), abs=2e-4)
+        assert below[k] == pytest.approx(float(cdf) * share + 1 - share, abs=2e-5)
+        # A sum of squares less the square of a sum: in single precision nothing would be left of it.
+        kept = 1 - zero * (name == "hurdle")
+        first, second = mean / kept, (mean + mean**2) / kept
+        variance = share * second - (share * first) ** 2
+        np.testing.assert_allclose(made.mean.ravel()[k], share * first, rtol=1e-5)
+        np.testing.assert_allclose(made.scale.ravel()[k], np.sqrt(variance), rtol=1e-5)
 
 
-@pytest.mark.parametrize("mean", [1e6, 1e7])
-def test_a_zero_inflated_count_without_zeros_keeps_its_spread(mean):
-    distribution = dist.ZeroInflatedPoisson(jnp.full(1, 1e-12), jnp.full(1, mean))
-    np.testing.assert_allclose(
-        predicted(lambda f: distribution).scale.item(), np.sqrt(mean), rtol=1e-4
-    )
+def test_a_zero_inflated_count_without_zeros_keeps_its_spread():
+    means = 1e6, 1e7
+    made = predicted(lambda mean: dist.ZeroInflatedPoisson(0 * mean + 1e-12, mean), means)
+    np.testing.assert_allclose(made.scale.ravel(), np.sqrt(means), rtol=1e-4)
 
 
 SPREADS = {
@@ -223,24 +236,23 @@ SPREADS = {
 @pytest.mark.parametrize("name", SPREADS)
 def test_standard_deviations_whose_squares_overflow_or_cancel(name):
     distribution, spread, parameters = SPREADS[name]
-    for parameter in parameters:
-        made = predicted(lambda f, p=parameter: distribution(p * f))
-        expected = float(spread(exact(parameter)))
-        np.testing.assert_allclose(bnn.average(made).sd, expected, rtol=2e-4)
+    found = bnn.average(predicted(distribution, parameters)).sd
+    expected = [float(spread(exact(parameter))) for parameter in parameters]
+    np.testing.assert_allclose(found.ravel(), expected, rtol=2e-4)
 
 
 @pytest.mark.parametrize("distribution", [dist.Poisson, lambda m: dist.NegativeBinomial2(m, 1e9)])
-@pytest.mark.parametrize("mean", [3e3, 1e6, 1e8])
-def test_draws_of_large_counts_have_their_mean_and_spread(distribution, mean):
-    made = predicted(lambda f: distribution(mean * f))
-    drawn = made.targets(40_000).ravel().astype(np.float64)
-    variance = mean + (0 if distribution is dist.Poisson else mean**2 / 1e9)
-    z = (drawn - mean) / np.sqrt(variance)
-    assert abs(z.mean()) < 5 / len(z) ** 0.5
-    assert abs(z.std() - 1) < 5 / (2 * len(z)) ** 0.5
+def test_draws_of_large_counts_have_their_mean_and_spread(distribution):
+    means = np.array([3e3, 1e6, 1e8])
+    made = predicted(distribution, means)
+    drawn = made.targets(40_000).astype(np.float64)
+    variance = means + (0 if distribution is dist.Poisson else means**2 / 1e9)
+    z = (drawn - means) / np.sqrt(variance)
+    assert (np.abs(z.mean(0)) < 5 / len(z) ** 0.5).all()
+    assert (np.abs(z.std(0) - 1) < 5 / (2 * len(z)) ** 0.5).all()
     low, high = made.quantiles([0.025, 0.975])
-    covered = np.mean((drawn >= low) & (drawn <= high))
-    assert covered == pytest.approx(0.95, abs=5 * (0.05 / len(z)) ** 0.5)
+    covered = np.mean((drawn >= low) & (drawn <= high), 0)
+    np.testing.assert_allclose(covered, 0.95, atol=5 * (0.05 / len(z)) ** 0.5)
 
 
 def test_counts_without_bound_are_refused_or_have_their_limit():

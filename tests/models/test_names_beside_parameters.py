@@ -10,7 +10,6 @@ import numpyro.distributions as dist
 import pytest
 from flax import nnx
 from numpyro import handlers
-from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
 from numpyro_bnn.priors.paths import AUXILIARY, is_auxiliary
@@ -74,7 +73,8 @@ def test_sites_that_a_model_names_so_itself_are_kept(own):
         shift = numpyro.sample(own, dist.Normal(0.0, 1.0))
         bnn.likelihoods.gaussian(shift * x[:, 0], y, noise=0.5)
 
-    mcmc = bnn.MCMC(NUTS(model), num_warmup=20, num_samples=40, progress_bar=False)
+    kernel = bnn.BAOAB(model, step_size=0.1)
+    mcmc = bnn.MCMC(kernel, num_warmup=20, num_samples=40, progress_bar=False)
     mcmc.run(jax.random.key(0), X, X[:, 0])
     assert own in bnn.to_inference_data(mcmc, X, X[:, 0])["posterior"]
     assert [group.name for group in bnn.diagnose(mcmc, X).weights.groups] == [own]

@@ -61,10 +61,11 @@ def test_each_entry_of_the_input_that_weights_tell_apart_has_a_precision(name, s
     if name != "einsum" or layer.use_bias:
         bias = layer.init(jax.random.key(0), SEQUENCE)["params"]["bias"]
         params["bias"] = jnp.zeros_like(bias)
-    slopes = jax.jacobian(lambda x: layer.apply({"params": params}, x).ravel())(SEQUENCE)[:, 0]
+    jacobian = jax.jacobian(lambda x: layer.apply({"params": params}, x).ravel())
+    slopes = np.asarray(jacobian(SEQUENCE))[:, 0]
     for position in range(slopes.shape[1]):
         for channel in range(slopes.shape[2]):
-            found = np.asarray(slopes[:, position, channel])
+            found = slopes[:, position, channel]
             own = {
                 "each channel": (channel, 0),
                 "two groups": (channel // 3, channel % 3),
@@ -94,28 +95,29 @@ SHAPE = (2, 3, 5, 4)
 
 def test_precisions_of_groups_are_conjugate_and_have_the_density_of_their_integral():
     rng = np.random.default_rng(0)
-    weights = jnp.asarray(rng.normal(size=SHAPE), jnp.float32)
-    precision = jnp.asarray(rng.gamma(2.0, size=(2, 3)), jnp.float32)
-    spread = jnp.broadcast_to(GROUPED.spread(precision, 4), SHAPE)
+    # NumPy's entries: each of JAX's would be a program.
+    weights = rng.normal(size=SHAPE).astype(np.float32)
+    precision = rng.gamma(2.0, size=(2, 3)).astype(np.float32)
+    spread = np.broadcast_to(GROUPED.spread(jnp.asarray(precision), 4), SHAPE)
     for index in np.ndindex(SHAPE):
         assert spread[index] == precision[index[3] // 2, index[1]]
     # Bayes' rule: p(w) = p(w | t) p(t) / p(t | w), at any t.
     level = Level("t", 1.5, 0.7, None, (GROUPED,))
-    given = stats.norm(scale=(0.5 * np.asarray(spread)) ** -0.5).logpdf(weights).sum()
+    given = stats.norm(scale=(0.5 * spread) ** -0.5).logpdf(weights).sum()
     prior = Gamma(1.5, 0.7).log_prob(precision).sum()
     after = level.conditional({"w": weights}).log_prob(precision).sum()
     distribution = GammaScaleMixture(1.5, 0.7, SHAPE, GROUPED)
     np.testing.assert_allclose(distribution.log_prob(weights), given + prior - after, rtol=1e-4)
-    several = jnp.stack([weights, 2 * weights])
+    several = np.stack([weights, 2 * weights])
     np.testing.assert_allclose(
         distribution.log_prob(several), [distribution.log_prob(w) for w in several], rtol=1e-5
     )
-    draws = distribution.sample(jax.random.key(0), (4000,))
+    draws = np.asarray(distribution.sample(jax.random.key(0), (4000,)))
     assert draws.shape == (4000, *SHAPE)
     t = stats.t(3.0, scale=np.sqrt(0.7 / 0.5 / 1.5))
-    assert stats.kstest(np.asarray(draws[:, 1, 2, 3, 2]), t.cdf).pvalue > 1e-3
+    assert stats.kstest(draws[:, 1, 2, 3, 2], t.cdf).pvalue > 1e-3
     # Entries of one unit are drawn with one precision: their squares go together, those of others do not.
-    squares = np.log(np.square(np.asarray(draws, float)))
+    squares = np.log(np.square(draws.astype(float)))
     within = np.corrcoef(squares[:, 0, 1, 0, 0], squares[:, 1, 1, 4, 1])[0, 1]
     across = np.corrcoef(squares[:, 0, 1, 0, 0], squares[:, 0, 1, 0, 2])[0, 1]
     assert within > 0.1 > 0.06 > abs(across)

@@ -1,32 +1,14 @@
 """Pictures of verdicts: the numbers in them are those of the report."""
 
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-
-with warnings.catch_warnings():
-    # Matplotlib 3.9 asks pyparsing for names that newer releases of it deprecate.
-    warnings.filterwarnings("ignore", category=DeprecationWarning, module="matplotlib")
-    import matplotlib.pyplot as plt
-    from matplotlib.axes import Axes
+from matplotlib.axes import Axes
 
 import numpyro_bnn as bnn
 from numpyro_bnn import plots
 from numpyro_bnn.diagnostics import diagnose_draws, monte_carlo_error
-
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore::DeprecationWarning:{module}")
-    for module in ("matplotlib", "pyparsing")
-]
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 @pytest.fixture

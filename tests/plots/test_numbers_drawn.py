@@ -1,33 +1,16 @@
 """What is drawn equals the numbers given: curves, bands, bars and limits, computed here by hand."""
 
-import warnings
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from scipy.stats import kstest
-
-with warnings.catch_warnings():
-    # Matplotlib 3.9 asks pyparsing for names that newer releases of it deprecate.
-    warnings.filterwarnings("ignore", category=DeprecationWarning, module="matplotlib")
-    import matplotlib.pyplot as plt
-    from matplotlib.axes import Axes
 
 from numpyro_bnn import plots
 from numpyro_bnn.plots import style
-
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore::DeprecationWarning:{module}")
-    for module in ("matplotlib", "pyparsing")
-]
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 @pytest.fixture

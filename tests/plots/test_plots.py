@@ -1,34 +1,24 @@
 """Plots by structure: what is drawn, where, under which labels; and on which axes."""
 
 import inspect
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-
-with warnings.catch_warnings():
-    # Matplotlib 3.9 asks pyparsing for names that newer releases of it deprecate.
-    warnings.filterwarnings("ignore", category=DeprecationWarning, module="matplotlib")
-    import matplotlib.pyplot as plt
-    from matplotlib.axes import Axes
-    from matplotlib.colors import to_rgba
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 
 import numpyro_bnn as bnn
 from numpyro_bnn import plots, scores
 from numpyro_bnn.plots.style import PALETTE_ON_DARK, color_at, marker_at
 from numpyro_bnn.samplers.sgmcmc.schedules import cyclical, polynomial
-
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore::DeprecationWarning:{module}")
-    for module in ("matplotlib", "pyparsing")
-]
 
 rng = np.random.default_rng(0)
 X2 = rng.normal(size=(30, 2)).astype(np.float32)
@@ -36,16 +26,6 @@ Y2 = np.arange(30) % 3
 PROBS = rng.dirichlet(np.ones(4) * 0.3, size=(2, 5, 200))
 DRAWN = {"mean": rng.normal(size=(3, 90, 4))}
 LABELS = rng.integers(0, 4, 200)
-
-
-@pytest.fixture(autouse=True)
-def close_figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def show(*_: Any, **__: Any) -> None:
-        raise AssertionError("a plot called plt.show")
-
-    monkeypatch.setattr(plt, "show", show)
-    yield
-    plt.close("all")
 
 
 def centers(x: np.ndarray) -> np.ndarray:

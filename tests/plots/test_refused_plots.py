@@ -1,30 +1,13 @@
 """What plots refuse, and the words in which they do."""
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-
-with warnings.catch_warnings():
-    # Matplotlib 3.9 asks pyparsing for names that newer releases of it deprecate.
-    warnings.filterwarnings("ignore", category=DeprecationWarning, module="matplotlib")
-    import matplotlib.pyplot as plt
-
 from test_plots import POINTS, X2, Y2, Regressor, centers, density
 
 from numpyro_bnn import plots
-
-pytestmark = [
-    pytest.mark.filterwarnings(f"ignore::DeprecationWarning:{module}")
-    for module in ("matplotlib", "pyparsing")
-]
-
-
-@pytest.fixture(autouse=True)
-def close_figures() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 @pytest.mark.parametrize(

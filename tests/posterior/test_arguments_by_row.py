@@ -1,6 +1,6 @@
 """Arguments with a value for each row: by name, bound by ``functools.partial``, or held by a closure."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.export
@@ -10,7 +10,6 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.handlers import condition
-from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
 
@@ -74,39 +73,37 @@ def test_other_numbers_of_rows_and_unknown_names_are_refused():
         bnn.predict(counts, DRAWS, X, exposures=EXPOSURE)
 
 
-@pytest.fixture(scope="module")
-def runs():
-    """Runs of one model, the exposures given in three ways."""
-    y = np.random.default_rng(0).poisson(EXPOSURE * np.exp(0.4 * X[:, 0]))
-    calls = {
-        "by name": (counts, (X, y), {"exposure": EXPOSURE}),
-        "by place": (counts, (X, y, EXPOSURE), {}),
-        "bound": (partial(counts, exposure=EXPOSURE), (X, y), {}),
-    }
-    found = {}
-    for name, (model, args, kwargs) in calls.items():
-        run = bnn.MCMC(
-            NUTS(model), num_warmup=50, num_samples=100, num_chains=1, progress_bar=False
-        )
-        run.run(jax.random.key(0), *args, **kwargs)
-        found[name] = run
-    return y, found
+Y = np.random.default_rng(0).poisson(EXPOSURE * np.exp(0.4 * X[:, 0]))
+# Runs of one model, the exposures given in three ways.
+CALLS = {
+    "by name": (counts, (X, Y), {"exposure": EXPOSURE}),
+    "by place": (counts, (X, Y, EXPOSURE), {}),
+    "bound": (partial(counts, exposure=EXPOSURE), (X, Y), {}),
+}
 
 
-@pytest.mark.parametrize("name", ["by name", "by place", "bound"])
-def test_diagnose_and_check_fit_take_them(runs, name):
-    y, found = runs
-    run = found[name]
+@cache
+def run_of(name):
+    model, args, kwargs = CALLS[name]
+    kernel = bnn.BAOAB(model, step_size=0.02)
+    run = bnn.MCMC(kernel, num_warmup=50, num_samples=1000, thinning=10, progress_bar=False)
+    run.run(jax.random.key(0), *args, **kwargs)
+    return run
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_diagnose_and_check_fit_take_them(name):
+    run = run_of(name)
     given = {} if name == "bound" else {"exposure": EXPOSURE}
-    assert bnn.diagnose(run, X, y, **given).monte_carlo_error.log_score > 0
+    assert bnn.diagnose(run, X, Y, **given).monte_carlo_error.log_score > 0
     whole, rows = bnn.check_fit(run), slice(0, 900)
-    few = bnn.check_fit(run, X[rows], y[rows], exposure=EXPOSURE[rows])
+    few = bnn.check_fit(run, X[rows], Y[rows], exposure=EXPOSURE[rows])
     assert np.allclose(few.loo.by_row, whole.loo.by_row[rows], atol=0.01)
 
 
-@pytest.mark.parametrize("name", ["by name", "by place", "bound"])
-def test_thin_takes_those_of_the_run_or_others(runs, name):
-    run = runs[1][name]
+@pytest.mark.parametrize("name", CALLS)
+def test_thin_takes_those_of_the_run_or_others(name):
+    run = run_of(name)
     expected = bnn.thin(bnn.Draws(run.get_samples(True), partial(counts, exposure=EXPOSURE)), 3, X)
     assert np.array_equal(bnn.thin(run, 3)["b"], expected["b"])
     few = bnn.thin(run, 3, X[:100], exposure=EXPOSURE[:100])

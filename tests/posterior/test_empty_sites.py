@@ -23,7 +23,7 @@ def model(x, y=None):
         numpyro.sample("y", dist.Normal(x @ weights, 0.3), obs=y)
 
 
-@pytest.mark.parametrize("kernel", [NUTS(model), bnn.BAOAB(model, step_size=0.01)])
+@pytest.mark.parametrize("kernel", [bnn.BAOAB(model, step_size=0.01), NUTS(model)])
 def test_a_run_with_it_is_stored_exported_and_judged(tmp_path, kernel):
     settings = {"num_warmup": 5, "num_samples": 8, "num_chains": 2, "progress_bar": False}
     where = {"draws": tmp_path / "draws", "checkpoint": tmp_path / "checkpoint"}

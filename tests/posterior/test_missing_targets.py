@@ -6,7 +6,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
 
@@ -37,14 +36,20 @@ def masked(kind, always):
     return model
 
 
+def run_of(model, y):
+    kernel = bnn.BAOAB(model, step_size=0.1)
+    run = bnn.MCMC(kernel, num_warmup=100, num_samples=100, num_chains=2, progress_bar=False)
+    run.run(jax.random.key(0), X, y, mask=KNOWN)
+    return run
+
+
 CASES = [("a number", False), ("a number", True), ("several numbers", False)]
 
 
 @pytest.mark.parametrize(("kind", "always"), CASES)
 def test_predictions_scores_and_reports_of_missing_targets(kind, always):
     model, y = masked(kind, always), target(kind)
-    run = bnn.MCMC(NUTS(model), num_warmup=100, num_samples=100, num_chains=2, progress_bar=False)
-    run.run(jax.random.key(0), X, y, mask=KNOWN)
+    run = run_of(model, y)
     w = np.asarray(run.get_samples(True)["w"])
     found = bnn.predict(None, run, X[:5])
     line = w[..., None] * X[:5, 0]
@@ -59,10 +64,7 @@ def test_predictions_scores_and_reports_of_missing_targets(kind, always):
 
 
 def test_calibration_of_a_run_with_missing_targets():
-    run = bnn.MCMC(
-        NUTS(masked("a number", False)), num_warmup=50, num_samples=50, progress_bar=False
-    )
-    run.run(jax.random.key(0), X, target("a number"), mask=KNOWN)
+    run = run_of(masked("a number", False), target("a number"))
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (40, 1)).astype(np.float32)
     y = (1.5 * x[:, 0] + 0.3 * rng.normal(size=40)).astype(np.float32)

@@ -17,9 +17,11 @@ X = RNG.normal(size=(23, 2)).astype(np.float32)
 DRAWS = {"w": RNG.normal(size=(2, 4, 2)), "s": np.full((2, 4), 0.5)}
 
 
-@pytest.fixture(autouse=True)
-def few_rows_at_a_time(monkeypatch):
-    monkeypatch.setattr(predictions, "_REDUCED", 1)
+@pytest.fixture(autouse=True, scope="module")
+def few_rows_at_a_time():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predictions, "_REDUCED", 1)
+        yield
 
 
 def linear(x, y=None, offset=0.0, mean=None):
@@ -90,7 +92,7 @@ def test_what_has_no_rows_first_is_refused(reduce):
 
 
 @pytest.mark.parametrize("kind", ["regressor", "classifier"])
-def test_estimators_use_it(kind, monkeypatch):
+def test_estimators_use_it(kind):
     made, y = {
         "regressor": (bnn.BNNRegressor, few_draws.Y),
         "classifier": (bnn.BNNClassifier, few_draws.TEXT),
@@ -105,14 +107,14 @@ def test_estimators_use_it(kind, monkeypatch):
         shapes.append(self.size)
         return evaluate(self, *args)
 
-    monkeypatch.setattr(predictions.Predictor, "__call__", seen)
     whole = bnn.average(made.predictions(new))
-    del shapes[:]
-    if kind == "regressor":
-        close = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7)
-        jax.tree.map(close, tuple(whole), made.predict(new, return_std=True))
-        quantiles = made.predictions(new).quantiles((0.1, 0.9))
-        close(made.predict_quantiles(new, (0.1, 0.9)), quantiles.T)
-    else:
-        np.testing.assert_allclose(made.predict_proba(new), whole, rtol=1e-6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predictions.Predictor, "__call__", seen)
+        if kind == "regressor":
+            close = partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-7)
+            jax.tree.map(close, tuple(whole), made.predict(new, return_std=True))
+            quantiles = made.predictions(new).quantiles((0.1, 0.9))
+            close(made.predict_quantiles(new, (0.1, 0.9)), quantiles.T)
+        else:
+            np.testing.assert_allclose(made.predict_proba(new), whole, rtol=1e-6)
     assert shapes[:3] == [256, 256, 256]

@@ -112,9 +112,8 @@ def test_randomised_modes_leave_a_given_weight_where_it_is():
 
 
 def test_a_run_is_exported_checked_and_judged_by_its_target():
-    mcmc = bnn.MCMC(
-        numpyro.infer.NUTS(GIVEN), num_warmup=100, num_samples=200, num_chains=2, progress_bar=False
-    )
+    kernel = bnn.BAOAB(GIVEN, step_size=0.1)
+    mcmc = bnn.MCMC(kernel, num_warmup=100, num_samples=200, num_chains=2, progress_bar=False)
     mcmc.run(random.key(1), X, Y)
     exported = bnn.to_inference_data(mcmc)
     assert list(exported["log_likelihood"].data_vars) == ["y"]

@@ -66,7 +66,7 @@ def test_chunks_have_the_energy_and_the_gradient_of_all_rows(name):
     plate = f"{prefix}data"
     shapes = potential.structure.shapes
     z = {n: jnp.asarray(RNG.normal(size=shapes[n])) for n in potential.structure.latent}
-    expected, slopes = jax.value_and_grad(potential)(z)
+    expected, slopes = jax.jit(jax.value_and_grad(potential))(z)
     for chunk_size in (1, 5):
         energy, gradient = jax.jit(in_chunks, static_argnums=(0, 2))(
             Rows(potential, plate, N), z, chunk_size
@@ -75,8 +75,10 @@ def test_chunks_have_the_energy_and_the_gradient_of_all_rows(name):
         for site in z:
             np.testing.assert_allclose(gradient[site], slopes[site], rtol=1e-4, atol=1e-4)
     taken = jnp.arange(4, 8)
-    gathered = potential.minibatch(z, taken, plate)
-    np.testing.assert_allclose(potential.minibatch(z, taken, plate, contiguous=True), gathered)
+    gathered, sliced = jax.jit(
+        lambda z: [potential.minibatch(z, taken, plate, contiguous=c) for c in (False, True)]
+    )(z)
+    np.testing.assert_allclose(sliced, gathered)
     # Devices that share the rows take them by another way, which one device can show.
     with _shared_by(Mesh(np.array(jax.devices()[:1]), ("data",))):
         shared = jax.jit(lambda z: potential.minibatch(z, taken, plate))(z)
@@ -86,7 +88,8 @@ def test_chunks_have_the_energy_and_the_gradient_of_all_rows(name):
 def test_a_chunked_model_has_the_energy_of_all_rows():
     z = {"slope": jnp.array(0.7)}
     plain, chunked = (
-        bnn.potential_of(model, GROUP, TABLE, Y)(z) for model in (by_group, Chunked(by_group, 4))
+        jax.jit(bnn.potential_of(model, GROUP, TABLE, Y))(z)
+        for model in (by_group, Chunked(by_group, 4))
     )
     np.testing.assert_allclose(chunked, plain, rtol=1e-5)
 

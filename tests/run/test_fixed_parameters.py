@@ -105,7 +105,13 @@ def test_approximations_and_starts_have_one_set_of_parameters(model):
 
 
 def test_a_run_of_fixed_parameters_is_checked_and_told_of_no_dropout():
-    run = bnn.MCMC(NUTS(partly), num_warmup=100, num_samples=100, num_chains=2, progress_bar=False)
+    run = bnn.MCMC(
+        bnn.BAOAB(partly, step_size=0.05),
+        num_warmup=100,
+        num_samples=100,
+        num_chains=2,
+        progress_bar=False,
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run.run(
@@ -123,7 +129,7 @@ def test_a_run_of_fixed_parameters_is_checked_and_told_of_no_dropout():
 def test_a_run_is_resumed_with_its_parameters(tmp_path):
     def made():
         options = {"num_warmup": 5, "num_samples": 10, "progress_bar": False}
-        return bnn.MCMC(NUTS(partly), checkpoint=tmp_path / "run", **options)
+        return bnn.MCMC(bnn.BAOAB(partly, step_size=0.05), checkpoint=tmp_path / "run", **options)
 
     run = made()
     run.run(KEY, X, Y)

@@ -181,31 +181,3 @@ def test_a_head_counts_the_runs_that_have_not_converged(monkeypatch):
     ):
         monkeypatch.setitem(converged.CONVERGED, "priors/prior_scale", lambda runs=runs: runs)
         assert converged.head("priors/prior_scale") == shown
-
-
-def limits_in(code):
-    """Lines of a program with 1.01 or 1.05 beside a comparison, an R-hat or a limit."""
-    code = re.sub(r'""".*?"""', "", code, flags=re.S)
-    number, beside = r"(?<![\d.])1\.0[15](?!\d)", r"[<>]|rhat|r-hat|limit|apart"
-    return [
-        line
-        for line in code.splitlines()
-        if re.search(number, line) and re.search(beside, line, re.I)
-    ]
-
-
-def test_the_limit_of_convergence_is_written_down_once():
-    """No study compares an R-hat with a number of its own."""
-    # One studies what such limits say; one counts functions that are far apart.
-    apart = {"verdict_calibration.py": 5, "hard_posteriors.py": 1}
-    for path in sorted(FOLDER.glob("*/*.py")):
-        found = limits_in(path.read_text())
-        if path.stem == "sampled_runs":
-            assert found == ["RHAT_LIMIT, ESS_LIMIT = 1.01, 400"]
-        else:
-            assert len(found) <= apart.get(path.name, 0), (path, found)
-
-
-@pytest.mark.parametrize("line", ['"yes" if worst <= 1.05 else "no"', "RHAT = 1.05", "x > 1.01"])
-def test_a_limit_of_its_own_is_seen(line):
-    assert limits_in(f'"""Not above 1.01."""\n{line}\nwidth = 1.05\n') == [line]

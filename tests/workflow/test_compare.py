@@ -259,14 +259,13 @@ def test_each_member_of_plain_training_has_a_decay_of_its_own():
 
 
 @pytest.mark.parametrize("kind", ["own", "ready", "inside a handler", "classes"])
-def test_plain_training_is_the_network_at_which_held_out_rows_are_likeliest(kind, monkeypatch):
+def test_plain_training_is_the_network_at_which_held_out_rows_are_likeliest(kind):
     seen = {}
 
     def spy(model, key, *args, **options):
         seen.update(options, x=args[0], members=bnn.deep_ensemble(model, key, *args, **options))
         return seen["members"]
 
-    monkeypatch.setattr(module, "deep_ensemble", spy)
     target, network = Y, bnn.MLP([4], 1)
     chosen = {
         "own": lambda: model,
@@ -277,7 +276,9 @@ def test_plain_training_is_the_network_at_which_held_out_rows_are_likeliest(kind
         "classes": lambda: bnn.classification(network, bnn.priors.Normal(1.0)),
     }[kind]()
     target = (Y > 0).astype(int) if kind == "classes" else Y
-    one = module.plain_training(chosen, jax.random.key(3), X, target, progress_bar=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "deep_ensemble", spy)
+        one = module.plain_training(chosen, jax.random.key(3), X, target, progress_bar=False)
     x_val, y_val = seen["validation"]
     assert (len(x_val), len(seen["x"])) == (8, 32)
     np.testing.assert_array_equal(np.sort(np.r_[x_val, seen["x"]], 0), np.sort(X, 0))

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from architecture import FILES
 
-LINES, MOST_FILES, EXECUTABLE = 44_750, 196, 29_500
+LINES, MOST_FILES, EXECUTABLE = 44_921, 196, 29_633
 TESTS = Path(__file__).parent
 BENCHMARKS = TESTS.parent / "benchmarks"
 MOST_BYTES = 6_000_000
 # Of Python, for a later goal of 40,000 and 16,000.
-LINES_OF_TESTS, LINES_OF_BENCHMARKS = 49_000, 22_650
+LINES_OF_TESTS, LINES_OF_BENCHMARKS = 49_098, 22_650
 # Of the page of a study without its tables.
 WORDS = 800
 # The longest file of one idea.

@@ -122,7 +122,7 @@ def write(outcome: Outcome, folder: Path) -> Path:
         report=outcome.report,
     )
     idata.to_netcdf(str(folder / "posterior.nc"), engine="h5netcdf")
-    saved_fit.write(outcome, folder)
+    saved_fit.write(table, outcome.options, folder)
     page(f"{table.name}: {table.target}", parts_of(outcome), folder / "report.html")
     return folder / "report.html"
 

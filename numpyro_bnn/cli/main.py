@@ -23,6 +23,7 @@ examples:
   python -m numpyro_bnn diabetes --hidden 16 16          regression, two hidden layers
   python -m numpyro_bnn wine.csv --target quality        your own table
   python -m numpyro_bnn predict numpyro_bnn_report new.csv   rows whose target is not known
+  python -m numpyro_bnn update numpyro_bnn_report new.csv    the fit given new rows too
   python -m numpyro_bnn compare diabetes                 how far is each method from the posterior?
   python -m numpyro_bnn grade rdata draws.npz            draws of any sampler against a reference posterior
 
@@ -217,11 +218,10 @@ def _add_separator(parser: _Parser) -> None:
     )
 
 
-def _predict_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m numpyro_bnn predict",
-        description="Predict new rows with a network that `python -m numpyro_bnn FILE.csv` fitted.",
-    )
+def _new_rows_parser(
+    command: str, description: str, output: str, kind: str
+) -> argparse.ArgumentParser:
+    parser = _Parser(prog=f"python -m numpyro_bnn {command}", description=description)
     add = parser.add_argument
     add("run", type=Path, help="the folder that the fit wrote (its --output)")
     add("csv", type=Path, help="a CSV with the columns that were fitted; others are not read")
@@ -233,8 +233,27 @@ def _predict_parser() -> argparse.ArgumentParser:
         help="skip: leave out rows with texts that no fitted row had, or with values that are missing or of "
         "another kind; default: error",
     )
-    add("--output", type=Path, metavar="FILE", help="default: NAME_predictions.csv beside NAME.csv")
+    add("--output", type=Path, metavar=kind, help=f"default: {output}")
     return parser
+
+
+def _predict_parser() -> argparse.ArgumentParser:
+    return _new_rows_parser(
+        "predict",
+        "Predict new rows with a network that `python -m numpyro_bnn FILE.csv` fitted.",
+        "NAME_predictions.csv beside NAME.csv",
+        "FILE",
+    )
+
+
+def _update_parser() -> argparse.ArgumentParser:
+    return _new_rows_parser(
+        "update",
+        "Give new rows and their target to a network that `python -m numpyro_bnn FILE.csv` fitted, without "
+        "a new fit. The old fit stays as it is; the new one is a folder for `predict` and the next `update`.",
+        "RUN_updated beside RUN; never a folder that is there",
+        "FOLDER",
+    )
 
 
 def _grade_parser() -> argparse.ArgumentParser:
@@ -265,9 +284,10 @@ def _use_all_cores() -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; status 0, 1 (`grade`: not equal), 2 (bad input or output), 130 (interrupted)."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    commands = {"compare": _compare, "predict": _predict, "grade": _grade}
+    commands = {"compare": _compare, "predict": _predict, "update": _update, "grade": _grade}
     command = commands.get(arguments[0] if arguments else "", _fit)
-    parser = {_predict: _predict_parser, _grade: _grade_parser}.get(command, _parser)()
+    parsers = {_predict: _predict_parser, _update: _update_parser, _grade: _grade_parser}
+    parser = parsers.get(command, _parser)()
     parsed = parser.parse_args(arguments[command is not _fit :])
     _use_all_cores()
     try:
@@ -391,10 +411,10 @@ def _show_first(scores: list[Any], console: Console) -> None:
     )
 
 
-def _predict(parsed: argparse.Namespace, console: Console) -> int:
+def _new_fields(parsed: argparse.Namespace, output: Path) -> Any:
+    """The fields of new rows, after checks that take no time."""
     from numpyro_bnn.cli import tables
 
-    output = parsed.output or parsed.csv.with_name(f"{parsed.csv.stem}_predictions.csv")
     if output.resolve() == parsed.csv.resolve():
         raise ValueError(f"--output: {output} is the file of the new rows. Give another name.")
     if not parsed.run.is_dir():
@@ -402,10 +422,19 @@ def _predict(parsed: argparse.Namespace, console: Console) -> int:
             f"{parsed.run} holds no fit. Give the folder that the fit wrote (--output)."
         )
     fields = tables.read_fields(parsed.csv, parsed.sep)
-    from numpyro_bnn.cli import saved_fit
     from numpyro_bnn.storage.folders import require_writable
 
     require_writable(output.parent, "--output: the folder {folder} cannot be written ({why}).")
+    return fields
+
+
+def _predict(parsed: argparse.Namespace, console: Console) -> int:
+    from numpyro_bnn.cli import tables
+
+    output = parsed.output or parsed.csv.with_name(f"{parsed.csv.stem}_predictions.csv")
+    fields = _new_fields(parsed, output)
+    from numpyro_bnn.cli import saved_fit
+
     fit, skip = saved_fit.read(parsed.run), parsed.unknown == "skip"
     frame, left = saved_fit.predict_csv(fit, parsed.csv, fields, skip)
     frame.to_csv(output, index=False)
@@ -413,6 +442,22 @@ def _predict(parsed: argparse.Namespace, console: Console) -> int:
         out = f"Left out rows {tables.listed(rows, 10)}: {said}"
         console.print(out, markup=False, soft_wrap=True)
     console.print(f"{len(frame)} rows predicted: {output}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _update(parsed: argparse.Namespace, console: Console) -> int:
+    run = parsed.run.resolve()
+    output = parsed.output or run.with_name(f"{run.name}_updated")
+    if output.exists():
+        raise FileExistsError(
+            f"--output: {output} is there already, and an update replaces nothing. Give a free name."
+        )
+    fields = _new_fields(parsed, output)
+    from numpyro_bnn.cli import saved_fit
+
+    said = saved_fit.update_csv(parsed.run, parsed.csv, fields, parsed.unknown == "skip", output)
+    for line in (*said, f"The updated fit, for `predict` and the next `update`: {output}"):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

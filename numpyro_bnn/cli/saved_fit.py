@@ -1,26 +1,41 @@
-"""Writes a fit of the command line to disk, with a checksum, and reads it to predict new rows."""
+"""Writes a fit of the command line to disk, with a checksum, and reads it to predict or to add new rows."""
 
 import hashlib
 import json
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from numpyro_bnn.cli.job import Options, Outcome, model_of
-from numpyro_bnn.cli.tables import Source, Table, absent, inputs_of, listed, misfits, refuse
-from numpyro_bnn.posterior.arviz_export import from_inference_data
+from numpyro_bnn import scores
+from numpyro_bnn.cli.job import Options, model_of
+from numpyro_bnn.cli.tables import (
+    Source,
+    Table,
+    absent,
+    inputs_of,
+    listed,
+    misfits,
+    parsed,
+    refuse,
+)
+from numpyro_bnn.diagnostics.diagnose import diagnose
+from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Average, Predictions, average
+from numpyro_bnn.workflow.update import update
 
 FILE = "model.json"
 _FORMAT = "numpyro_bnn fit 2"
 _KEPT = ("name", "task", "columns", "target", "classes", "sources", "fill")
 _INTERVAL = (0.05, 0.95)
 _BATCH = 4096
+# Most new rows at which an update is judged.
+_JUDGED = 1000
 
 
 class SavedFit(NamedTuple):
@@ -28,14 +43,15 @@ class SavedFit(NamedTuple):
 
     table: Table
     draws: Draws
+    options: Options
 
 
-def write(outcome: Outcome, folder: Path) -> Path:
+def write(table: Table, options: Options, folder: Path) -> Path:
     """Write what :func:`read` needs beside ``posterior.nc``; return the path written."""
-    options = {"hidden": outcome.options.hidden, "prior": outcome.options.prior}
-    table = {name: getattr(outcome.table, name) for name in _KEPT}
+    kept = {name: getattr(table, name) for name in _KEPT}
+    made = {"hidden": options.hidden, "prior": options.prior}
     path = folder / FILE
-    content = {"format": _FORMAT, "options": options, "table": table}
+    content = {"format": _FORMAT, "options": made, "table": kept}
     content["checksum"] = _checksum(content, folder / "posterior.nc")
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
     return path
@@ -68,7 +84,10 @@ def read(folder: Path) -> SavedFit:
 
     with xr.open_datatree(posterior, engine="h5netcdf") as tree:
         draws = from_inference_data(tree.load(), model_of(table, options))
-    return SavedFit(table, draws)
+        data = {"constant_data": "x", "observed_data": "y"}
+        if data.keys() <= set(tree.children):
+            draws._args = tuple(np.asarray(tree[group][name]) for group, name in data.items())
+    return SavedFit(table, draws, options)
 
 
 def _checksum(content: dict[str, Any], posterior: Path) -> str:
@@ -87,27 +106,91 @@ def _table_of(kept: dict[str, Any]) -> Table:
     return Table(x=nothing, y=nothing[:, 0], row_names=(), **fields)
 
 
-def predict_csv(
-    fit: SavedFit, path: Path, every: pd.DataFrame, skip: bool = False
-) -> tuple[pd.DataFrame, dict[str, list[int]]]:
-    """Predictions of the rows of a new file, and the rows that `skip` left out for unknown texts."""
-    sources = fit.table.sources
+def _new_rows(
+    fit: SavedFit, path: Path, every: pd.DataFrame, skip: bool, goals: Sequence[Source] = ()
+) -> tuple[pd.DataFrame, np.ndarray, dict[str, list[int]]]:
+    """Fields of the rows of a new file, their inputs, and the rows that `skip` left out."""
+    sources = [*fit.table.sources, *goals]
     refuse(path, [absent(s.name, list(every.columns)) for s in sources if s.name not in every])
     fields = every[[source.name for source in sources]]
     if fields.empty:
-        raise ValueError(f"{path} has a header and no rows. Give at least one row to predict.")
+        raise ValueError(f"{path} has a header and no rows. Give at least one row.")
     found = misfits(fields, sources)
     if found and not skip:
         advice = "Correct it, or leave such rows out by --unknown skip."
         refuse(path, [f"{said} (rows {listed(rows, 5)}). {advice}" for said, rows in found.items()])
     fields = fields.drop(index=[row for rows in found.values() for row in rows])
     if fields.empty:
-        refuse(path, [*found, "no row is left to predict."])
-    inputs = inputs_of(path, fields, sources)
-    x = inputs[list(fit.table.columns)].to_numpy()
-    x = np.where(np.isnan(x), fit.table.fill, x)
+        refuse(path, [*found, "no row is left."])
+    x = inputs_of(path, fields, fit.table.sources)[list(fit.table.columns)].to_numpy()
+    return fields, np.where(np.isnan(x), fit.table.fill, x), found
+
+
+def predict_csv(
+    fit: SavedFit, path: Path, every: pd.DataFrame, skip: bool = False
+) -> tuple[pd.DataFrame, dict[str, list[int]]]:
+    """Predictions of the rows of a new file, and the rows that `skip` left out for unknown texts."""
+    fields, x, found = _new_rows(fit, path, every, skip)
     names = [f"row {row}" for row in fields.index]
     return frame_of(fit.table, names, predict(None, fit.draws, x, batch_size=_BATCH)), found
+
+
+def update_csv(
+    folder: Path, path: Path, every: pd.DataFrame, skip: bool, output: Path
+) -> Iterator[str]:
+    """Write the fit given the rows of a new file too, and say what they changed, in a few lines."""
+    fit = read(folder)
+    if not fit.draws._args:
+        raise ValueError(f"{folder} does not hold the rows of its fit. Fit again on all rows.")
+    name, classes = fit.table.target, fit.table.classes
+    goal = Source(name, "texts" if classes else "numbers", classes)
+    if classes and name in every:
+        every = every.assign(**{name: _as_classes(every[name], classes)})
+    fields, x, found = _new_rows(fit, path, every, skip, (goal,))
+    y = parsed(fields[name], goal.kind).to_numpy()
+    y = np.array([classes.index(text) for text in y], np.int32) if classes else y
+    old = np.column_stack(fit.draws._args)
+    known = {row.tobytes() for row in old.astype(np.float64)}
+    repeated = sum(row.tobytes() in known for row in np.column_stack([x, y]).astype(np.float64))
+    before = predict(None, fit.draws, x, batch_size=_BATCH)
+    score = np.asarray(scores.lppd(before, y, pointwise=True))
+    try:
+        run = update(fit.draws, x, y)
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
+    report = diagnose(run, x[:_JUDGED], y[:_JUDGED])
+    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as place:
+        whole = Path(place) / "fit"
+        whole.mkdir()
+        idata = to_inference_data(run, report=report)
+        idata.to_netcdf(str(whole / "posterior.nc"), engine="h5netcdf")
+        write(fit.table, fit.options, whole)
+        whole.rename(output)
+    for said, rows in found.items():
+        yield f"Left out rows {listed(rows, 10)}: {said}"
+    yield f"{len(y)} new rows of '{name}' beside {len(old)} that were fitted."
+    if repeated:
+        yield f"Beware: {repeated} of them equal rows that were fitted. Rows that come twice count twice."
+    known_to = f" ± {scores.standard_error(score):.4f}" if len(score) > 1 else ""
+    yield f"Log score of the new rows before they were used: {score.mean():.4f}{known_to} nats a row."
+    yield (
+        f"Their log density together, given the rows before: {run.log_evidence:.2f} ± "
+        f"{run.log_evidence_error:.2f} nats."
+    )
+    how = f"{run.moves} trajectories of each draw" if run.moves else "resampling alone"
+    yield f"By {how}: Pareto k̂ {run.k_hat:.2f}, {run.effective_size:.0f} effective draws."
+    verdict = report.in_one_line()
+    yield f"{verdict.bold} {verdict.text}"
+
+
+def _as_classes(fields: pd.Series, classes: Sequence[str]) -> pd.Series:
+    """Texts of a target by the names of the classes: 3.0 is 3, and true is True."""
+    numbers = parsed(fields, "numbers")
+    whole = numbers.map(lambda n: f"{n:.0f}" if n % 1 == 0 else str(n))
+    made = fields
+    for other in (fields.str.capitalize(), whole):
+        made = made.where(made.isin(classes) | ~other.isin(classes), other)
+    return made
 
 
 def frame_of(

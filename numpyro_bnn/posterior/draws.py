@@ -52,6 +52,9 @@ class Draws(Mapping[str, Any]):
         self.model = model
         self.stats: dict[str, Any] = {n: native("Draws", n, v) for n, v in (stats or {}).items()}
         self.info: dict[str, Any] = dict(info or {})
+        # Arguments of the model in the fit, where they are kept.
+        self._args: tuple = ()
+        self._kwargs: dict[str, PyTree] = {}
 
     def bound_to(self, by_row: Mapping[str, PyTree]) -> "Draws":
         """These draws, with values of further arguments of their model, such as an offset of each row."""

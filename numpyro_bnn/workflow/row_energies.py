@@ -8,6 +8,7 @@ so one executable serves a run that grows batch by batch. The energy at weights 
 is that of all rows for v = 1, unless rows depend on one another, which :meth:`RowEnergies.sites_at` refuses.
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import ceil, log2
@@ -26,13 +27,11 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 
-# Rows, and draws at most, that are computed together.
-_CHUNK, _TOGETHER = 128, 256
+# Rows, and draws at most, that are computed together: on a CPU what its cache holds.
+_CHUNK, _TOGETHER, _TOGETHER_ON_CPU = 128, 256, 8
 # Rows at which the sum over rows is compared with the model, and the difference that rounding explains, in
 # nats for each row and in proportion to the energy.
 _COMPARED, _ROUNDING = 256, 1e-4
-# Longest trajectory, in units of the metric and in steps.
-_LENGTH, _STEPS = 1.0, 32
 
 
 class Weighted(NamedTuple):
@@ -62,33 +61,59 @@ class RowEnergies:
         self, model: Callable, arguments: tuple, by_row: list[bool], size: int, room: int
     ) -> None:
         whole, self._static = Arguments.split(*arguments)
-        self.model, self.size, self._by_row = model, size, by_row
-        self._whole = [np.asarray(array) for array in whole]
-        self.arrays = self._mapped(
-            lambda a: np.concatenate([a, np.repeat(a[:1], room - size, 0)]), self._whole
-        )
-        self.structure = self._first(self._whole).structure
+        self.model, self._by_row, self._room = model, by_row, room
+        self._hold(whole, size)
+        first = self._mapped(lambda array: array[:1], self._whole)
+        self._one = Potential(model, *Arguments.join(first, self._static))
+        self.structure = self._one.structure
         self.look, self.move = Program(self._look), Program(self._move)
         self.constrain = Program(
             lambda z, arrays: _over_draws(lambda one: self._first(arrays).constrain(one, True), z)
         )
 
+    def _hold(self, whole: list[Any], size: int) -> None:
+        """Keep the arrays of so many rows, with room for more."""
+        self.size, self._whole = size, [np.asarray(array) for array in whole]
+        self.arrays = self._mapped(
+            lambda a: np.concatenate([a, np.repeat(a[:1], self._room - size, 0)]), self._whole
+        )
+
+    def at(
+        self, model: Callable, arguments: tuple, by_row: list[bool], size: int
+    ) -> "RowEnergies | None":
+        """The programs that are there, for arguments that differ in rows; None where they do not serve."""
+        whole, static = Arguments.split(*arguments)
+        form, own = (model, static, by_row), (self.model, self._static, self._by_row)
+        if form != own or size > self._room:
+            return None
+        kinds = [
+            [(a.dtype, a.shape[row:]) for a, row in zip(arrays, by_row)]
+            for arrays in (whole, self._whole)
+        ]
+        if kinds[0] != kinds[1]:
+            return None
+        other = copy.copy(self)
+        other._hold(whole, size)
+        return other
+
     def _mapped(self, function: Callable, arrays: list[Any]) -> list[Any]:
         """A function of the arrays that have rows; the others as they are."""
         return [function(a) if own else a for a, own in zip(arrays, self._by_row)]
 
-    def _at(self, arrays: list[Any]) -> Potential:
-        return Potential(self.model, *Arguments.join(arrays, self._static))
+    def _at_one(self, arrays: list[Any]) -> Potential:
+        """The potential at one row, which is checked and traced for its sites once."""
+        return self._one.at(*Arguments.join(arrays, self._static))
 
     def _first(self, arrays: list[Any]) -> Potential:
         """The potential at the first row, whose prior is that of all rows."""
-        return self._at(self._mapped(lambda array: array[:1], arrays))
+        return self._at_one(self._mapped(lambda array: array[:1], arrays))
 
     def checked_at(self, rows: np.ndarray) -> tuple[tuple, dict[str, Any]]:
         """The arguments at some rows, (row,), after the checks of a fit."""
         arrays = self._mapped(lambda array: array[rows], self._whole)
-        self._at(arrays)
-        return Arguments.join(arrays, self._static)
+        arguments = Arguments.join(arrays, self._static)
+        Potential(self.model, *arguments)
+        return arguments
 
     def weighted(self, weights: np.ndarray) -> Weighted:
         """Weights of rows, (row,), as programs take them."""
@@ -102,7 +127,7 @@ class RowEnergies:
         """-log p(y_i | x_i, θ) of each row of arrays, (row,)."""
 
         def one(*row: jax.Array) -> jax.Array:
-            return self._at(self._mapped(lambda array: array[None], list(row))).energies(z)[1]
+            return self._at_one(self._mapped(lambda array: array[None], list(row))).energies(z)[1]
 
         return jax.vmap(one, [0 if own else None for own in self._by_row])(*arrays)
 
@@ -113,12 +138,9 @@ class RowEnergies:
             taken = partial(lax.dynamic_slice_in_dim, start_index=i * _CHUNK, slice_size=_CHUNK)
             weights = taken(rows.weights)
             energies = self._by_one(self._mapped(taken, arrays), z)
-            return jnp.sum(jnp.where(weights != 0, weights * energies, 0.0))
+            return jnp.sum(jnp.where(weights != 0, weights * energies, 0.0), dtype=float)
 
-        def summed(function: Callable, z: Values) -> Any:
-            kinds = jax.eval_shape(function, z, rows.first)
-            start = jax.tree.map(lambda kind: jnp.zeros(kind.shape, kind.dtype), kinds)
-
+        def summed(function: Callable, z: Values, start: Any) -> Any:
             def add(i: jax.Array, total: Any) -> Any:
                 return jax.tree.map(jnp.add, total, function(z, i))
 
@@ -126,11 +148,13 @@ class RowEnergies:
 
         @jax.custom_jvp
         def total(z: Values) -> jax.Array:
-            return summed(chunk, z)
+            return summed(chunk, z, jnp.zeros(()))
 
         @total.defjvp
         def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
-            value, gradient = summed(jax.value_and_grad(chunk), primals[0])
+            (z,) = primals
+            start = jnp.zeros(()), jax.tree.map(jnp.zeros_like, z)
+            value, gradient = summed(jax.value_and_grad(chunk), z, start)
             slopes = jax.tree.map(jnp.vdot, gradient, tangents[0])
             return value, jnp.asarray(sum(jax.tree.leaves(slopes)), value.dtype)
 
@@ -150,6 +174,7 @@ class RowEnergies:
         z: Values,
         key: jax.Array,
         step_size: jax.Array,
+        length: jax.Array,
         variances: Values,
         arrays: list[Any],
         target: Weighted,
@@ -158,8 +183,8 @@ class RowEnergies:
         """Ends of a trajectory of each draw, its acceptance, and log likelihoods of the rows that change."""
         first = self._first(arrays)
         likelihood, of_changing = (self._likelihood(arrays, rows) for rows in (target, changing))
-        length: Any = jnp.minimum(_LENGTH, _STEPS * step_size)
-        kernel = RungKernel.of(HMC, self.model)._replace(trajectory_length=length)
+        settings: Any = {"trajectory_length": length}
+        kernel = RungKernel.of(HMC, self.model)._replace(**settings)
         metric = ravel_pytree(variances)[0]
 
         def one(own: tuple[Values, jax.Array]) -> Any:
@@ -182,7 +207,8 @@ class RowEnergies:
         count = min(self.size, _COMPARED)
 
         def both(values: Values, arrays: list[Any]) -> Any:
-            together, first = self._at(arrays), self._first(arrays)
+            together = Potential(self.model, *Arguments.join(arrays, self._static))
+            first = self._first(arrays)
 
             def one(values: Values) -> Any:
                 z = first.unconstrain(values)
@@ -207,8 +233,7 @@ class RowEnergies:
 def _over_draws(function: Callable, draws: PyTree) -> Any:
     """A function of each draw, of some of them at a time."""
     count = len(jax.tree.leaves(draws)[0])
+    most = _TOGETHER_ON_CPU if jax.default_backend() == "cpu" else _TOGETHER
     # In parts of one size: the rest would be compiled a second time.
-    part = max(d for d in range(1, min(count, _TOGETHER) + 1) if count % d == 0)
-    if 8 * part < _TOGETHER:
-        return jax.vmap(function)(draws)
+    part = max(d for d in range(1, min(count, most) + 1) if count % d == 0)
     return lax.map(function, draws, batch_size=part)

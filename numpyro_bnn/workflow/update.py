@@ -55,10 +55,10 @@ from numpyro_bnn.workflow.row_energies import RowEnergies, room_for
 _HALF, _TENTH = 0.5, 0.1
 # The largest error of the log evidence, in nats: that of two chains out of four that rows hold impossible.
 _UNKNOWN = 0.5
-# Draws of each chain and in all that are moved, at least and at most: twice as many as are effective.
+# Draws of each chain and in all that are moved, at least and at most: four times as many as are effective.
 _OF_CHAIN, _MOVED = 100, 2000
-# Most powers, and trajectories at one power.
-_POWERS, _ROUNDS = 60, 20
+# Most powers, and trajectories at one power; the longest trajectory, in units of the metric and in steps.
+_POWERS, _ROUNDS, _LENGTH, _STEPS = 60, 20, 1.0, 32
 # Acceptance of trajectories that step sizes are adapted to, and the least that counts as a move.
 _ACCEPTANCE, _LEAST_ACCEPTANCE = 0.8, 0.4
 # A draw under which rows are less likely than this, in nats below the most likely, has no weight.
@@ -84,18 +84,21 @@ class Updated(Draws):
         model: Callable,
         info: dict[str, Any],
         arguments: tuple[tuple, dict[str, PyTree]] = ((), {}),
-        room: int = 0,
+        energies: RowEnergies | None = None,
     ) -> None:
         super().__init__(values, model, info=info)
         self._args, self._kwargs = arguments
-        # Rows that programs were compiled for.
-        self.room = room
+        # Programs for the next change of rows.
+        self._energies = energies
         found = info["updated"]
         self.log_evidence: float = found["log_evidence"]
         self.log_evidence_error: float = found["log_evidence_error"]
         self.k_hat: float = found["k_hat"]
         self.effective_size: float = found["effective_size"]
         self.moves: int = found["moves"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_energies": None}
 
 
 class _Change(NamedTuple):
@@ -118,9 +121,9 @@ def update(
 
     The draws are weighted by the likelihood of the new rows, with Pareto smoothing. Where k̂ is good and half
     of what was effective is left, they are resampled: seconds. Otherwise sequential Monte Carlo goes to the
-    new posterior by powers of the new likelihood, each followed by trajectories of HMC on all rows, of twice
-    as many draws as are effective. HMC leaves each posterior on the way exactly invariant, which not every
-    kernel of a run does.
+    new posterior by powers of the new likelihood, each followed by trajectories of HMC on all rows, of
+    at most 2000 draws. HMC leaves each posterior on the way exactly invariant, which not every kernel of a
+    run does.
 
     The result is a run like any other: for :func:`~numpyro_bnn.predict`, :func:`~numpyro_bnn.diagnose`,
     :func:`~numpyro_bnn.save`, and the next update, which compiles nothing for batches of the same size. A
@@ -265,9 +268,11 @@ def _after(change: _Change) -> Updated:
         for leaf in jax.tree.leaves(value)
         if isinstance(leaf, (np.ndarray, jax.Array))
     ]
-    room = draws.room if isinstance(draws, Updated) else 0
-    room = room if room >= size else room_for(size, 0 if change.removed else int(changing.sum()))
-    energies = RowEnergies(model, (args, kwargs), by_row, size, room)
+    known = draws._energies if isinstance(draws, Updated) else None
+    energies = known and known.at(model, (args, kwargs), by_row, size)
+    if energies is None:
+        room = room_for(size, 0 if change.removed else int(changing.sum()))
+        energies = RowEnergies(model, (args, kwargs), by_row, size, room)
     if energies.structure.takes_keys:
         raise ValueError(
             f"{owner}: the model draws random numbers that are no sites, as dropout does, so that a row has "
@@ -282,13 +287,13 @@ def _after(change: _Change) -> Updated:
     found, made = _reached(change, energies, latent, sites)
     info = draws.info | {"updated": found}
     if not change.known:
-        return Updated(made, model, info, room=room)
+        return Updated(made, model, info, energies=energies)
     info.pop(KNOWN_ROWS, None)
     left = change.given
     if change.removed:
         left |= {place: taken(left[place], ~changing, size) for place in change.by_row}
     info |= about_inputs(left[0], draws.info.get("columns", ()), made)
-    return Updated(made, model, info, call_with(left), room)
+    return Updated(made, model, info, call_with(left), energies)
 
 
 def _latent(owner: str, draws: Draws, energies: RowEnergies) -> Sites:
@@ -333,16 +338,19 @@ def _reached(
     of_each = np.bincount(copies, weights)
     effective = 1 / np.sum(of_each**2)
     chosen, had = _systematic(weights, key), _size(likelihood.reshape(shape))
-    # Errors must not grow from update to update.
-    needed = change.draws.info.get("updated", {}).get("needed", _HALF * min(had, weights.size))
+    of_chain = np.clip(4 * had, _OF_CHAIN * shape[0], _MOVED) / shape[0]
+    kept = {"needed": _HALF * min(had, weights.size), "moved": int(of_chain), "step_size": 0.0}
+    # Errors must not grow from update to update, and as many draws are moved, by the same program.
+    kept = {name: change.draws.info.get("updated", {}).get(name, kept[name]) for name in kept}
+    needed = kept["needed"]
     log_evidence, size, moves = _log_mean(log_weights), _size(likelihood[chosen].reshape(shape)), 0
     if k_hat <= found.good_k and effective >= _TENTH * of_each.size and size >= needed:
         made = {name: value.reshape(-1, *value.shape[2:])[chosen] for name, value in sites.items()}
     elif change.known:
-        of_chain = np.clip(2 * had, _OF_CHAIN * shape[0], _MOVED) / shape[0]
-        chosen = np.arange(weights.size).reshape(shape)[:, :: max(1, int(shape[1] / of_chain))]
+        evenly = np.linspace(0, shape[1] - 1, min(shape[1], kept["moved"])).round().astype(int)
+        chosen = np.arange(weights.size).reshape(shape)[:, evenly]
         z = {name: value[chosen] for name, value in z.items()}
-        way = _moved(change, energies, z, log_weights[chosen], needed, key)
+        way = _moved(change, energies, z, log_weights[chosen], kept, key)
         z, share, log_evidence, size, moves = way
         shape = share.shape
         all_sites = energies.constrain(z, energies.arrays)
@@ -367,8 +375,8 @@ def _reached(
         "log_evidence_error": error,
         "k_hat": k_hat,
         "effective_size": size,
-        "needed": needed,
         "moves": moves,
+        **kept,
     }, {name: value.reshape(*shape, *value.shape[1:]) for name, value in made.items()}
 
 
@@ -377,15 +385,18 @@ def _moved(
     energies: RowEnergies,
     z: Sites,
     log_weights: np.ndarray,
-    needed: float,
+    kept: dict[str, float],
     key: Any,
 ) -> tuple[Sites, np.ndarray, float, float, int]:
     """Sequential Monte Carlo: draws, weight of each first draw, log evidence, effective size, moves."""
     shape, count = log_weights.shape, log_weights.size
-    needed = min(needed, _HALF * count)
+    needed = min(kept["needed"], _HALF * count)
     z = {name: value.reshape(count, *value.shape[2:]) for name, value in z.items()}
     log_weights, first, share = log_weights.ravel(), np.arange(count), np.ones(count)
-    step_size = sum(value[0].size for value in z.values()) ** -0.25
+    # Single steps find the step size, where no update before has found one.
+    step_size, steps = kept["step_size"], _STEPS
+    if not step_size:
+        step_size, steps = sum(value[0].size for value in z.values()) ** -0.25, 1
     changing, sign = energies.weighted(change.changing), -1.0 if change.removed else 1.0
     log_evidence, done, moves, accepted, size = 0.0, 0.0, 0, 0.0, 0.0
     for _ in range(_POWERS):
@@ -404,13 +415,17 @@ def _moved(
             key, key_move = jax.random.split(key)
             within = {n: v.reshape(*shape, *v.shape[1:]).var(1).mean(0) for n, v in z.items()}
             spread = {n: np.maximum(v, 1e-10).astype(z[n].dtype) for n, v in within.items()}
-            settings = key_move, np.float32(step_size), spread, energies.arrays
+            length = min(_LENGTH, steps * step_size)
+            settings = key_move, np.float32(step_size), np.float32(length), spread, energies.arrays
             ends = jax.tree.map(np.asarray, energies.move(z, *settings, target, changing))
             z, accepted, log_weights = ends[0], float(ends[1]), sign * ends[2].astype(np.float64)
-            step_size *= np.exp(accepted - _ACCEPTANCE)
+            kept["step_size"] = step_size = step_size * float(np.exp(accepted - _ACCEPTANCE))
             moves, size = moves + 1, _size(log_weights.reshape(shape))
-            if accepted >= _LEAST_ACCEPTANCE and (done < 1 or size >= needed):
+            if accepted < _LEAST_ACCEPTANCE:
+                continue
+            if steps == _STEPS and (done < 1 or size >= needed):
                 break
+            steps = _STEPS
         else:
             break
         if done == 1:

@@ -17,6 +17,7 @@ from numpyro.infer import HMC
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
 from numpyro_bnn.workflow import update as module
+from numpyro_bnn.workflow.row_energies import RowEnergies
 
 X, Y = linear_gaussian.data(260)
 ROWS = 100
@@ -111,6 +112,23 @@ def test_a_second_batch_compiles_nothing_and_scores_add_up():
     back = bnn.without(run, np.arange(ROWS, 200))
     assert abs(back.log_evidence + total) < 5 * back.log_evidence_error
     np.testing.assert_array_equal(back._args[1], Y[:ROWS])
+
+
+def test_programs_and_step_sizes_serve_the_next_batch(monkeypatch):
+    """Nothing is traced or sought a second time; a copy of the run in a file makes its programs anew."""
+    run = updated(100)
+    assert run.moves > 0
+    built = []
+    monkeypatch.setattr(module, "RowEnergies", lambda *a: built.append(a) or RowEnergies(*a))
+    again = bnn.update(run, X[200:230], Y[200:230])
+    assert not built
+    kept = [one.info["updated"] for one in (run, again)]
+    assert kept[0]["moved"] == kept[1]["moved"]
+    assert kept[0]["step_size"] > 0
+    assert pickle.loads(pickle.dumps(run)).moves == run.moves
+    # More rows than there is room for.
+    bnn.update(run, np.repeat(X, 2, 0), np.repeat(Y, 2))
+    assert len(built) == 1
 
 
 def test_errors_of_dependent_draws_stay_those_of_dependent_draws():

@@ -9,14 +9,14 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from functools import partial
-from typing import Any, overload
+from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.data.host_rows import OnHost
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.host_rows import OnHost, in_memory, is_of_rows
 from numpyro_bnn.data.units import check_fits, native
 
 _NUMBERS = (bool, int, float, np.number, np.bool_)
@@ -112,16 +112,13 @@ def as_arrays(
 def _leaf(owner: str, label: str, leaf: Any) -> Any:
     if isinstance(leaf, np.generic):
         return native(owner, label, leaf)
-    if isinstance(leaf, (jax.Array, OnHost)) or not hasattr(leaf, "__array__"):
+    of_numbers = ("__array__", "__dlpack__", "toarray")
+    if isinstance(leaf, (jax.Array, OnHost)) or not any(hasattr(leaf, n) for n in of_numbers):
         return leaf
     return as_array(owner, label, leaf)
 
 
-@overload
-def as_array(owner: str, label: str, values: None) -> None: ...
-@overload
-def as_array(owner: str, label: str, values: ArrayLike) -> Array: ...
-def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
+def as_array(owner: str, label: str, values: ArrayLike | None) -> Any:
     """One argument as an array of numbers: tables and lists converted, arrays and None as they are."""
     if values is None or isinstance(values, jax.Array):
         return values
@@ -131,19 +128,20 @@ def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
             f"`{label}[:]`. To fit a ready model a minibatch at a time, standardise in the file and use "
             "a model of your own."
         )
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise TypeError(
-            f"{owner}: {label} is a masked array with {int(np.ma.getmaskarray(values).sum())} masked "
-            "values, which JAX would take for values. Fill or remove them."
-        )
-    _check_table(owner, label, values)
+    values = plain(owner, label, values)
+    kinds = np.atleast_1d(getattr(values, "dtypes", None))
+    own_kinds = hasattr(values, "isna") and any(not isinstance(k, np.dtype) for k in kinds)
+    if own_kinds and (missing := int(np.sum(np.asarray(values.isna())))):
+        advice = "Fill them in, or drop those rows."
+        raise ValueError(f"{owner}: {label} has {missing} missing values. {advice}")
+    refuse_text_columns(owner, label, values)
     try:
         array = np.asarray(values)
         if array.dtype == object and not isinstance(values, np.ndarray):
             # A table with mixed or nullable types of columns.
             array = np.array(array.tolist())
-        kinds = {type(value) for value in array.flat} if array.dtype == object else set()
-        if Decimal in kinds and all(issubclass(kind, (Decimal, *_NUMBERS)) for kind in kinds):
+        types = {type(value) for value in array.flat} if array.dtype == object else set()
+        if Decimal in types and all(issubclass(kind, (Decimal, *_NUMBERS)) for kind in types):
             array = array.astype(np.float64)
     except (TypeError, ValueError):  # rows of different lengths
         array = np.empty(0, object)
@@ -157,6 +155,17 @@ def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
     return native(owner, label, array)
 
 
+def plain(owner: str, label: str, values: Any) -> Any:
+    """A variable of a file as an array, anything else as it is; masked and raw packed numbers are refused."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise TypeError(
+            f"{owner}: {label} is a masked array with {int(np.ma.getmaskarray(values).sum())} masked "
+            "values, which JAX would take for values. Fill or remove them."
+        )
+    known = isinstance(values, (np.ndarray, jax.Array, OnHost)) or hasattr(values, "iloc")
+    return values if known or not is_of_rows(values) else in_memory(f"{owner}: {label}", values)
+
+
 def _advice(label: str, values: Any) -> str:
     """Advice for an error: how to make an array of plain numbers from these values."""
     if hasattr(values, "toarray"):
@@ -167,18 +176,6 @@ def _advice(label: str, values: Any) -> str:
         f"Number the classes of a target with `np.unique({label}, return_inverse=True)[1]`, and turn "
         "dates and other text into numbers first."
     )
-
-
-def _check_table(owner: str, label: str, values: Any) -> None:
-    """Name the columns of a pandas table that hold no numbers."""
-    kinds = getattr(values, "dtypes", None)
-    if hasattr(values, "isna") and any(not isinstance(k, np.dtype) for k in np.atleast_1d(kinds)):
-        missing = int(np.sum(np.asarray(values.isna())))
-        if missing:
-            raise ValueError(
-                f"{owner}: {label} has {missing} missing values. Fill them in, or drop those rows."
-            )
-    refuse_text_columns(owner, label, values)
 
 
 def refuse_text_columns(owner: str, label: str, table: Any, convertible: bool = False) -> None:

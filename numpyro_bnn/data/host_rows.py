@@ -38,6 +38,44 @@ _SOME_ROWS = 1000
 _READER = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn rows")
 
 
+def is_of_rows(array: Any) -> bool:
+    """Whether something gives rows of a type of NumPy: an array, or a variable of a file."""
+    kind, shape = (getattr(array, name, ()) for name in ("dtype", "shape"))
+    return isinstance(kind, np.dtype) and len(shape) > 0 and not hasattr(array, "toarray")
+
+
+def in_memory(owner: str, array: Any) -> np.ndarray:
+    """All rows of a variable of a file; masked and raw packed ones are refused."""
+    missing = missing_mark(owner, array)
+    return _READER.submit(_unmasked, owner, array, slice(None), missing).result()
+
+
+def missing_mark(owner: str, array: Any) -> Any:
+    """What stands in a file for missing values; raw packed numbers are refused."""
+    attributes = getattr(array, "attrs", {})
+    for name in ("scale_factor", "add_offset"):
+        if name in attributes:
+            raise ValueError(
+                f"{owner}: the array is packed (its {name} is {attributes[name]}), and "
+                f"{type(array).__name__} gives the stored numbers. Open it by netCDF4 or xarray."
+            )
+    return attributes.get("_FillValue")
+
+
+def _unmasked(owner: str, array: Any, rows: slice | np.ndarray, missing: Any) -> np.ndarray:
+    values = array[rows]
+    if missing is not None:
+        values = np.ma.masked_equal(values, np.ravel(missing)[0])
+    if np.ma.is_masked(values):
+        number = int(np.argwhere(np.ma.getmaskarray(values))[0, 0])
+        row = (rows.start or 0) + number if isinstance(rows, slice) else int(rows[number])
+        raise ValueError(
+            f"{owner}: row {row} of the {type(array).__name__} of shape {array.shape} is masked. "
+            "Leave such rows out, or write a file with values in their place."
+        )
+    return np.asarray(values)
+
+
 class RowsOfNumbers(Protocol):
     """An array of numbers in memory or in a file: ``numpy.memmap``, a zarr or h5py array."""
 
@@ -77,27 +115,20 @@ class OnHost:
     """
 
     def __init__(self, array: RowsOfNumbers) -> None:
-        shape, kind = getattr(array, "shape", ()), getattr(array, "dtype", None)
-        if not shape or kind is None or np.dtype(kind).kind not in "biuf":
+        # Rows of pandas go by label, not by number.
+        self.array = np.asarray(array) if hasattr(array, "iloc") else array
+        self.shape = tuple(getattr(array, "shape", ()))
+        # A packed netCDF4 variable gives other numbers than the type that it names: a row tells.
+        row = self.array[:1] if is_of_rows(self.array) else None
+        self._stored = np.ma.getdata(row).dtype
+        if self._stored.kind not in "biuf":
             raise TypeError(
                 f"OnHost: expected an array of numbers with rows, got {type(array).__name__} of shape "
-                f"{shape} and dtype {kind}. Open the file as `numpy.memmap`, zarr or h5py array first."
+                f"{self.shape} and dtype {getattr(array, 'dtype', None)}. Open the file as "
+                "`numpy.memmap`, zarr or h5py array first."
             )
-        attributes = getattr(array, "attrs", {})
-        packed = [name for name in ("scale_factor", "add_offset") if name in attributes]
-        if packed:
-            raise ValueError(
-                f"OnHost: the array is packed (its {packed[0]} is {attributes[packed[0]]}), and "
-                f"{type(array).__name__} gives the stored numbers. Open it by netCDF4 or xarray."
-            )
-        self.array = array
-        self.shape = tuple(shape)
-        # What stands in the file where a value is missing: netCDF4 and xarray mask it, others do not.
-        self._missing = attributes.get("_FillValue")
-        # A packed netCDF4 variable gives other numbers than the type that it names: a row tells.
-        row = array[:1]
+        self._missing = missing_mark("OnHost", array)
         self._masks = self._missing is not None or np.ma.isMaskedArray(row)
-        self._stored = np.ma.getdata(row).dtype
         self.dtype = np.dtype(jax.dtypes.canonicalize_dtype(native_type(self._stored)))
         self._ahead: OrderedDict[bytes, Future] = OrderedDict()
         self._checked = False
@@ -162,18 +193,7 @@ class OnHost:
         return _READER.submit(self._rows, rows).result()
 
     def _rows(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Rows as the array gives them; masked ones are refused."""
-        values = self.array[rows]
-        if self._missing is not None:
-            values = np.ma.masked_equal(values, np.ravel(self._missing)[0])
-        if np.ma.is_masked(values):
-            number = int(np.argwhere(np.ma.getmaskarray(values))[0, 0])
-            row = rows.start + number if isinstance(rows, slice) else int(rows[number])
-            raise ValueError(
-                f"OnHost: row {row} of the {type(self.array).__name__} of shape {self.shape} is masked. "
-                "Leave such rows out, or write a file with values in their place."
-            )
-        return np.asarray(values)
+        return _unmasked("OnHost", self.array, rows, self._missing)
 
     def _read(self, rows: np.ndarray) -> np.ndarray:
         first, count = int(rows[0]), len(rows)
@@ -184,9 +204,8 @@ class OnHost:
             ordered, back = np.unique(rows, return_inverse=True)
             values = self._rows(ordered)[back]
         # The cast below would wrap whole numbers round in silence.
-        check_range(
-            "OnHost", f"a block of {len(rows)} rows of the array of shape {self.shape}", values
-        )
+        label = f"a block of {len(rows)} rows of the array of shape {self.shape}"
+        check_range("OnHost", label, values)
         return np.asarray(values, self.dtype)
 
     def check_fits(self, owner: str, label: str) -> None:
@@ -200,20 +219,17 @@ class OnHost:
             return
         size = self.shape[0]
         if self._stored.itemsize * int(np.prod(self.shape)) <= _CHECKED_BYTES:
-            self._check_all(owner, label)
+            ends: list[np.ndarray] = []
+            for begin, values in self.blocks():
+                if values.dtype.kind in "iu":
+                    # The error names the smallest and the largest of all.
+                    ends += [values.min(), values.max()]
+                else:
+                    check_range(owner, label, values, begin)
+            check_range(owner, label, np.asarray(ends, self._stored))
         rows = np.unique(np.linspace(0, size - 1, min(size, _SOME_ROWS)).astype(int))
         check_offset(owner, label, self.rows(rows))
         self._checked = True
-
-    def _check_all(self, owner: str, label: str) -> None:
-        ends: list[np.ndarray] = []
-        for begin, values in self.blocks():
-            if values.dtype.kind in "iu":
-                # The error names the smallest and the largest of all.
-                ends += [values.min(), values.max()]
-            else:
-                check_range(owner, label, values, begin)
-        check_range(owner, label, np.asarray(ends, self._stored))
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """All rows as they are stored, a block at a time, with the number of the first row of each."""
@@ -244,17 +260,16 @@ class RowsTaken(NamedTuple):
     )
 
 
-class _HostRows(Messenger):
+class WithStandIns(Messenger):
     """Handler that gives a model placeholders for host data, and the rows themselves where it subsamples."""
 
     def __init__(self, fn: Callable, rows: RowsTaken | None = None) -> None:
         self.rows = rows
-        self._known: list[tuple[jax.Array, OnHost]] = []
-        self._taken: set[int] = set()
         super().__init__(fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._known, self._taken = [], set()
+        self._known: list[tuple[jax.Array, OnHost]] = []
+        self._taken: set[int] = set()
 
         def exchanged(leaf: Any) -> Any:
             if not isinstance(leaf, OnHost):
@@ -291,11 +306,6 @@ class _HostRows(Messenger):
         if values is not None:
             # With another type the plate does not subsample the rows again.
             msg["type"], msg["value"] = "taken", values
-
-
-def with_stand_ins(model: Callable, rows: RowsTaken | None = None) -> Callable:
-    """Wrap a model so that it gets some rows of host data, or placeholders."""
-    return _HostRows(model, rows)
 
 
 def axis_of_plate(plate: str, handler: Messenger) -> int | None:

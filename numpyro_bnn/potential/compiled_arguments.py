@@ -13,7 +13,7 @@ import numpy as np
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import Array
-from numpyro_bnn.data.host_rows import with_stand_ins
+from numpyro_bnn.data.host_rows import WithStandIns
 
 
 class Arguments(NamedTuple):
@@ -61,7 +61,7 @@ def with_first_values(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -
     @jax.jit
     def first(arrays: list[Any]) -> dict[str, Any]:
         args, kwargs = Arguments.join(arrays, arguments.static)
-        sites = trace(seed(with_stand_ins(model), jax.random.key(0))).get_trace(*args, **kwargs)
+        sites = trace(seed(WithStandIns(model), jax.random.key(0))).get_trace(*args, **kwargs)
         return {name: site["value"] for name, site in sites.items() if site["type"] in KINDS}
 
     return Fixed(model, data=first(arguments.arrays))

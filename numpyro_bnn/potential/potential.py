@@ -36,7 +36,7 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.data.arguments import prepared
-from numpyro_bnn.data.host_rows import RowsTaken, sources_in, with_stand_ins
+from numpyro_bnn.data.host_rows import RowsTaken, WithStandIns, sources_in
 from numpyro_bnn.distributions.gamma import scaled
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.rows import Rows, rows_are_shared, summed, taken_by_all
@@ -128,7 +128,7 @@ class Potential:
                 "the model, or sample them with NumPyro's DiscreteGibbs as a block of Gibbs."
             )
         self._sources = sources_in((self.args, self.kwargs))
-        self.bound = with_stand_ins(_DefaultKey(self.model))
+        self.bound = WithStandIns(_DefaultKey(self.model))
 
     def at(
         self, args: tuple, kwargs: dict | None = None, model: Callable | None = None
@@ -142,7 +142,7 @@ class Potential:
         other = copy.copy(self)
         if model is not None:
             other.model = without_subsampling(model, self._given_structure)
-            other.bound = with_stand_ins(_DefaultKey(other.model))
+            other.bound = WithStandIns(_DefaultKey(other.model))
         other.args, other.kwargs = as_jax(prepared(other.model, args, kwargs or {}))
         other._sources = sources_in((other.args, other.kwargs))
         return other
@@ -223,7 +223,7 @@ class Potential:
                 return lax.dynamic_slice_in_dim(values, indices[0], len(indices), axis)
 
         rows = RowsTaken(indices, plate, self.structure.plates[plate].size, ahead, take)
-        return substitute(with_stand_ins(_DefaultKey(self.model), rows), data={plate: indices})
+        return substitute(WithStandIns(_DefaultKey(self.model), rows), data={plate: indices})
 
     @property
     def _plates(self) -> list[str]:
@@ -310,7 +310,7 @@ class Potential:
         :param noise: standard normals of Gaussian sites and draws from Gamma(concentration, 1) of Gamma sites
             (see :class:`~numpyro_bnn.potential.sites.Site`) to make values from; other sites use the key.
         """
-        seeded = substitute(seed(with_stand_ins(self.model), key), data=dict(given or {}))
+        seeded = substitute(seed(WithStandIns(self.model), key), data=dict(given or {}))
         seeded = substitute(seeded, substitute_fn=partial(_drawn, noise or {}))
         sites = trace(seeded).get_trace(*self.args, **self.kwargs)
         return {name: sites[name]["value"] for name in self.structure.latent}
@@ -434,7 +434,7 @@ class Chunked:
             return self.fn(*args, **kwargs)
         # The model is called on all rows once more, for the values of deterministic sites; the compiler
         # removes that call where they are not used.
-        visited = trace(block(with_stand_ins(self.fn), hide=list(observed)))
+        visited = trace(block(WithStandIns(self.fn), hide=list(observed)))
         sites = visited.get_trace(*args, **kwargs)
         latent = {
             name: site["value"]

@@ -18,7 +18,7 @@ from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
-from numpyro_bnn.data.host_rows import with_stand_ins
+from numpyro_bnn.data.host_rows import WithStandIns
 from numpyro_bnn.data.units import check_range
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
@@ -78,7 +78,7 @@ def structure_of(
     held = set(kwargs.get(GIBBS_SITES_KWARG, ()))
 
     def shaped(blank: jax.Array, key: jax.Array) -> Callable:
-        bound = substitute(with_stand_ins(model), data=dict(indices or {}))
+        bound = substitute(WithStandIns(model), data=dict(indices or {}))
         return seed(substitute(bound, substitute_fn=blanks(blank, preset)), key)
 
     def visit(key: jax.Array, blank: jax.Array) -> jax.Array:

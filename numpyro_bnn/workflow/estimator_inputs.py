@@ -10,7 +10,7 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from numpyro_bnn._checks import check_share, check_whole
-from numpyro_bnn.data.arguments import refuse_text_columns
+from numpyro_bnn.data.arguments import plain, refuse_text_columns
 from numpyro_bnn.data.units import Column, moments
 from numpyro_bnn.workflow.calibration import rows_needed
 
@@ -25,6 +25,7 @@ def validated(
 ) -> Any:
     """Inputs, and targets where given, as arrays, checked as scikit-learn does it."""
     name = type(estimator).__name__
+    X, y = plain(name, "X", X), plain(name, "y", y)
     refuse_text_columns(name, "X", X, convertible=True)
     targets = np.asarray(y, object)
     if targets.ndim:
@@ -49,7 +50,7 @@ def validated(
         )
         # Rounding may have emptied a column of short floats already; the model sees float64.
         kinds = np.atleast_1d(getattr(X, "dtypes", getattr(X, "dtype", None)))
-        if any(kind in (np.float16, np.float32) for kind in kinds):
+        if any(str(kind) in ("float16", "float32") for kind in kinds):
             moments(name, Column("X", X), np.asarray(arrays[0] if hasattr(X, "dtypes") else X))
         return arrays
     return validate_data(estimator, X, dtype=np.float64, reset=False)

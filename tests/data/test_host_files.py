@@ -4,10 +4,13 @@ import h5py
 import jax
 import netCDF4
 import numpy as np
+import pandas as pd
 import pytest
 import xarray
 
 import numpyro_bnn as bnn
+from numpyro_bnn.data.arguments import as_array
+from numpyro_bnn.workflow.estimator_inputs import validated
 
 # Hundredths, which a packed variable of whole numbers holds exactly.
 X = np.round(np.random.default_rng(0).normal(size=(40, 2)), 2)
@@ -71,3 +74,28 @@ def test_raw_numbers_of_a_file_are_refused_where_its_attributes_say_more(file):
             bnn.OnHost(raw["packed"])
         with pytest.raises(ValueError, match=r"row 21 of the Dataset .* is masked"):
             bnn.OnHost(raw["filled"]).check_fits("model", "x")
+
+
+@pytest.mark.parametrize("name", ["masked", "filled"])
+def test_rows_in_memory_are_refused_as_those_on_the_host_are(file, name):
+    """netCDF4 1.7.5 masks row 21 of the variable, and NumPy 2 drops the mask: 9.97e36, or -99."""
+    readers = [
+        lambda array: as_array("model", "x", array),
+        lambda array: validated(bnn.BNNRegressor(), array, np.arange(40.0), reset=True),
+    ]
+    for read in readers:
+        with netCDF4.Dataset(file) as opened:
+            with pytest.raises(ValueError, match=r"row 21 of the Variable .* is masked"):
+                read(opened[name])
+            np.testing.assert_allclose(as_array("model", "x", opened["packed"]), X, atol=1e-6)
+        with h5py.File(file) as raw:
+            with pytest.raises(ValueError, match=r"the array is packed .* Open it by netCDF4"):
+                read(raw["packed"])
+            with pytest.raises(ValueError, match=r"row 21 of the Dataset .* is masked"):
+                read(raw["filled"])
+
+
+def test_a_series_is_read_by_row_number():
+    """pandas 3.1 takes an array of whole numbers for labels: row 7 was that of the label 7."""
+    series = pd.Series(X[:, 0], index=np.arange(len(X))[::-1])
+    np.testing.assert_array_equal(bnn.OnHost(series).read(SOME), X[SOME, 0].astype(np.float32))

@@ -56,8 +56,7 @@ def plot_rhat(
     finite = {name: v[np.isfinite(v)] for name, v in groups.items()}
     if not any(v.size for v in finite.values()):
         raise ValueError(
-            "plot_rhat: no finite R-hat among "
-            f"{ {name: v.size for name, v in groups.items()} } values."
+            f"plot_rhat: no finite R-hat among { {name: v.size for name, v in groups.items()} } values."
         )
     smallest = 1e-4
     largest = max(v.max() for v in finite.values() if v.size) - 1
@@ -384,8 +383,7 @@ def plot_schedule(
     kept = np.asarray(kept, int)
     if kept.size and not (kept.min() >= 0 and kept.max() < num_steps):
         raise ValueError(
-            f"plot_schedule: kept steps must be from 0 to {num_steps - 1}, got {kept.min()} to "
-            f"{kept.max()}."
+            f"plot_schedule: kept steps must be from 0 to {num_steps - 1}, got {kept.min()} to {kept.max()}."
         )
     ax = axes_or_new(ax, (7.0, 3.4))
     steps = _values(schedule, counts)

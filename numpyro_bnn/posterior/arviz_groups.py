@@ -282,8 +282,7 @@ class ArvizGroups:
         labels = np.asarray(self.coords[name])
         if labels.shape != (size,):
             raise ValueError(
-                f"to_inference_data: `coords` has {labels.shape} labels for the axis '{name}' of "
-                f"size {size}."
+                f"to_inference_data: `coords` has {labels.shape} labels for the axis '{name}' of size {size}."
             )
         return labels
 

@@ -275,7 +275,9 @@ def _predictor_of(
     """The predictor at the inputs, whose columns are compared with those of the fit."""
     checked_inputs("predict", draws, x)
     model: Any = draws.model
-    return Predictor(model, x, fitted=draws.info.get("fitted_rows"), others=others, **options)
+    fixed_anew = "fixed_anew" in draws.info
+    fitted = draws.info.get("fitted_rows")
+    return Predictor(model, x, fitted=fitted, fixed_anew=fixed_anew, others=others, **options)
 
 
 class Predictor:
@@ -292,6 +294,7 @@ class Predictor:
         batch_size: int | None = None,
         site: str | None = None,
         fitted: PyTree | str | None = None,
+        fixed_anew: bool = False,
         others: Mapping[Place, PyTree] | None = None,
         drawn_anew: Collection[str] = (),
     ) -> None:
@@ -322,7 +325,15 @@ class Predictor:
             self.batch_size = self.size
             self.structure = self._structure_at(self.size)
         if self.structure.unfixed:
-            self.model, self._frozen = with_first_values(self.model, *self.arguments), None
+            values = [
+                with_first_values(self.model, *self.arguments, k) for k in range(1 + fixed_anew)
+            ]
+            if not jax.tree.all(jax.tree.map(np.array_equal, values[0].data, values[-1].data)):
+                raise ValueError(
+                    f"predict: NumPyro's MCMC gives the parameters {sorted(self.structure.unfixed)}, which "
+                    "are not sampled, other random values in each chain, and keeps none. Run `bnn.MCMC`."
+                )
+            self.model, self._frozen = values[0], None
             self.structure = self._structure_at(self.batch_size)
         # Sites with draws for fewer groups than the data have.
         self._extended: set[str] = set()

@@ -54,14 +54,16 @@ def fixed_in(model: Any) -> dict[str, Any]:
     return {} if model is None else model.data
 
 
-def with_first_values(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Callable:
-    """A model with values of its fixed parameters, the same for equal arguments."""
+def with_first_values(
+    model: Callable, args: tuple, kwargs: Mapping[str, Any], key: int = 0
+) -> "Fixed":
+    """A model with values of its fixed parameters, the same for equal arguments and keys."""
     arguments = Arguments.split(args, dict(kwargs))
 
     @jax.jit
     def first(arrays: list[Any]) -> dict[str, Any]:
         args, kwargs = Arguments.join(arrays, arguments.static)
-        sites = trace(seed(with_stand_ins(model), jax.random.key(0))).get_trace(*args, **kwargs)
+        sites = trace(seed(with_stand_ins(model), jax.random.key(key))).get_trace(*args, **kwargs)
         return {name: site["value"] for name, site in sites.items() if site["type"] in KINDS}
 
     return Fixed(model, data=first(arguments.arrays))

@@ -316,10 +316,7 @@ class Sampling:
     def _in_stages(
         self, done: Progress, bars: ProgressBars, interrupted: Callable[[], bool], judge: Judge
     ) -> Progress:
-        """Advance until the stopping rule is met, time is over or the user interrupts.
-
-        A resumed run repeats the evaluations of the earlier process: they depend on nothing but draws.
-        """
+        """Advance until the stopping rule is met, time is over or the user interrupts, also if resumed."""
         seconds_a_draw = float("nan")
 
         def ends(count: int) -> bool:

@@ -109,11 +109,7 @@ class StoredArray:
 
 
 def _reads_a_part(index: tuple, ndim: int) -> bool:
-    """Whether an index surely means the same for some draws read alone; NumPy applies any other to all draws.
-
-    These are whole numbers and slices that go forward, and a list of chains. Truth values are no whole
-    numbers: they mask, or add an axis.
-    """
+    """Whether an index means the same for some draws: whole numbers, slices that go forward, chains."""
     if not 2 <= len(index) <= ndim:
         return False
     chains, *rest = index

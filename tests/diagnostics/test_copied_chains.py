@@ -1,10 +1,12 @@
 """Chains that are copies of each other count once, and the report says so."""
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import numpyro_bnn as bnn
-from numpyro_bnn.diagnostics import diagnose_draws
+from numpyro_bnn.diagnostics import compare_draws, diagnose_draws
 
 
 def draws_with(copies, shape=(4, 1000, 3), seed=0):
@@ -95,3 +97,46 @@ def test_a_run_is_told_of_its_copies():
     values = draws_with({2: 0}, (3, 200)).astype(np.float32)
     report = bnn.diagnose(bnn.Draws({"w": values}, model), jnp.arange(1.0, 5.0))
     assert "chain 2 of chain 0" in report.explanation
+
+
+X = np.linspace(-1, 1, 6).astype(np.float32)[:, None]
+Y = X[:, 0]
+
+
+def line(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal())
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(slope * x[:, 0], 0.5), obs=y)
+
+
+def slopes(chains, shift=0.0, seed=0):
+    drawn = np.random.default_rng(seed).normal(0.9 + shift, 0.3, (chains, 200))
+    return drawn.astype(np.float32)
+
+
+def error_of_check_fit(drawn):
+    return bnn.check_fit(bnn.Draws({"slope": drawn}, line), X, Y).loo.error
+
+
+def error_of_update(drawn):
+    updated = bnn.update(bnn.Draws({"slope": drawn}, line), X[:2], Y[:2])
+    return updated.info["updated"]["log_evidence_error"]
+
+
+def errors_of_a_second_run(drawn):
+    run, second = (bnn.Draws({"slope": w}, line) for w in (slopes(4, 0.05, 1), drawn))
+    found = bnn.diagnose(run, X, Y, second=second)
+    return found.second.worst, found.verdict
+
+
+def errors_of_compared_draws(drawn):
+    return compare_draws({"slope": slopes(4, 0.1, 1)}, {"slope": drawn}).worst
+
+
+DOORS = [error_of_check_fit, error_of_update, errors_of_a_second_run, errors_of_compared_draws]
+
+
+@pytest.mark.parametrize("error", DOORS)
+def test_copies_make_no_error_smaller(error):
+    alone = slopes(2)
+    assert error(alone[[0, 1, 1, 0]]) == error(alone)

@@ -13,7 +13,7 @@ import pytest
 from flax import linen as nn
 from flax import nnx
 from numpyro.contrib.module import flax_module, random_flax_module, random_nnx_module
-from numpyro.infer import NUTS
+from numpyro.infer import HMC, MCMC, NUTS
 
 import numpyro_bnn as bnn
 
@@ -119,6 +119,31 @@ def test_a_run_of_fixed_parameters_is_checked_and_told_of_no_dropout():
         )
         assert bnn.check_fit(run).loo.by_row.shape == (8,)
         assert bnn.diagnose(run, X, Y).verdict != "invalid"
+
+
+def constant(x, y=None):
+    shift = numpyro.param("shift", 3.0)
+    observe(numpyro.sample("b", dist.Normal()) * x[:, 0] + shift, y)
+
+
+@pytest.mark.parametrize("model", [features, initialised])
+def test_a_run_of_numpyro_that_keeps_no_parameters_is_refused(model):
+    run = of_numpyro(model)
+    for use in (lambda: bnn.predict(model, run, X), lambda: bnn.check_fit(run)):
+        with pytest.raises(ValueError, match="keeps none"):
+            use()
+
+
+def test_parameters_that_begin_at_one_number_are_those_of_a_run_of_numpyro():
+    found = bnn.predict(constant, run := of_numpyro(constant), X)
+    assert np.allclose(found.mean[0], run.get_samples()["b"][:, None] * X[:, 0] + 3, rtol=1e-5)
+
+
+def of_numpyro(model):
+    kernel = HMC(model, num_steps=1, trajectory_length=None)
+    run = MCMC(kernel, num_warmup=1, num_samples=3, progress_bar=False)
+    run.run(KEY, X, Y)
+    return run
 
 
 def test_a_run_is_resumed_with_its_parameters(tmp_path):

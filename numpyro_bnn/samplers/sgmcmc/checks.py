@@ -69,8 +69,7 @@ def check_numbers(
     """Check the numbers that only some methods take."""
     if resample_momentum is not None and not method.has_momentum:
         raise ValueError(
-            f"{owner}: resample_momentum={resample_momentum}, but this method has no momentum. "
-            "Leave it out."
+            f"{owner}: resample_momentum={resample_momentum}, but this method has no momentum. Leave it out."
         )
     if not (_is_number(target_accept_prob) and 0 < target_accept_prob < 1):
         raise ValueError(
@@ -172,8 +171,7 @@ def check_kinds(owner: str, gradient: object, preconditioner: object) -> None:
     """Check the types of gradient estimator and preconditioner."""
     if not hasattr(gradient, "estimate"):
         raise TypeError(
-            f"{owner}: gradient must be an estimator such as `gradients.minibatch(100)`, got "
-            f"{gradient!r}."
+            f"{owner}: gradient must be an estimator such as `gradients.minibatch(100)`, got {gradient!r}."
         )
     if not hasattr(preconditioner, "inverse_mass_matrix"):
         raise TypeError(

@@ -156,9 +156,8 @@ class _Fixed(_Unchanged):
             fits = all(m in (1, n) for m, n in zip(given[::-1], wanted[::-1], strict=False))
             if not fits or len(given) > len(wanted):
                 raise ValueError(
-                    f"diagonal: a leaf of inverse_mass_matrix has the shape {given}, the "
-                    f"parameter has {wanted}. Give one number for each entry, or one for the "
-                    "whole leaf."
+                    f"diagonal: a leaf of inverse_mass_matrix has the shape {given}, the parameter has "
+                    f"{wanted}. Give one number for each entry, or one for the whole leaf."
                 )
         # In the state, so that a large metric is an argument of the compiled step and not a constant.
         metric = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self.value)
@@ -183,9 +182,8 @@ def diagonal(inverse_mass_matrix: PyTree) -> Preconditioner:
         wrong = ~(np.isfinite(values) & (values > 0))
         if wrong.any():
             raise ValueError(
-                f"diagonal: inverse_mass_matrix must be positive and finite, got "
-                f"{values[wrong].flat[0]} as one of {values.size} entries. Give variances, e.g. "
-                "those of a pilot run."
+                f"diagonal: inverse_mass_matrix must be positive and finite, got {values[wrong].flat[0]} as "
+                f"one of {values.size} entries. Give variances, e.g. those of a pilot run."
             )
     return _Fixed(inverse_mass_matrix)
 
@@ -331,8 +329,7 @@ def rmsprop(
     for name, value in (("eps", eps), ("data_size", data_size)):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(
-                f"rmsprop: {name} must be finite and above 0, got {name}={value}. "
-                f"Give a positive {name}."
+                f"rmsprop: {name} must be finite and above 0, got {name}={value}. Give a positive {name}."
             )
     if gamma_term and per_layer:
         raise ValueError(

@@ -325,15 +325,16 @@ class Predictor:
             self.batch_size = self.size
             self.structure = self._structure_at(self.size)
         if self.structure.unfixed:
-            values = [
+            first, *others = (
                 with_first_values(self.model, *self.arguments, k) for k in range(1 + fixed_anew)
-            ]
-            if not jax.tree.all(jax.tree.map(np.array_equal, values[0].data, values[-1].data)):
+            )
+            same = (jax.tree.map(lambda a, b: (a == b).all(), first.data, o.data) for o in others)
+            if not all(map(jax.tree.all, same)):
                 raise ValueError(
                     f"predict: NumPyro's MCMC gives the parameters {sorted(self.structure.unfixed)}, which "
                     "are not sampled, other random values in each chain, and keeps none. Run `bnn.MCMC`."
                 )
-            self.model, self._frozen = values[0], None
+            self.model, self._frozen = first, None
             self.structure = self._structure_at(self.batch_size)
         # Sites with draws for fewer groups than the data have.
         self._extended: set[str] = set()

@@ -107,16 +107,10 @@ def test_approximations_and_starts_have_one_set_of_parameters(model):
 
 def test_a_run_of_fixed_parameters_is_checked_and_told_of_no_dropout():
     run = bnn.MCMC(NUTS(partly), num_warmup=100, num_samples=100, num_chains=2, progress_bar=False)
+    few = {"num_chains": 2, "num_steps": 100, "progress_bar": False}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run.run(
-            KEY,
-            X,
-            Y,
-            init_params=bnn.optimize(
-                partly, KEY, X, Y, num_chains=2, num_steps=100, progress_bar=False
-            ),
-        )
+        run.run(KEY, X, Y, init_params=bnn.optimize(partly, KEY, X, Y, **few))
         assert bnn.check_fit(run).loo.by_row.shape == (8,)
         assert bnn.diagnose(run, X, Y).verdict != "invalid"
 
@@ -126,24 +120,17 @@ def constant(x, y=None):
     observe(numpyro.sample("b", dist.Normal()) * x[:, 0] + shift, y)
 
 
-@pytest.mark.parametrize("model", [features, initialised])
-def test_a_run_of_numpyro_that_keeps_no_parameters_is_refused(model):
-    run = of_numpyro(model)
-    for use in (lambda: bnn.predict(model, run, X), lambda: bnn.check_fit(run)):
-        with pytest.raises(ValueError, match="keeps none"):
-            use()
-
-
-def test_parameters_that_begin_at_one_number_are_those_of_a_run_of_numpyro():
-    found = bnn.predict(constant, run := of_numpyro(constant), X)
-    assert np.allclose(found.mean[0], run.get_samples()["b"][:, None] * X[:, 0] + 3, rtol=1e-5)
-
-
-def of_numpyro(model):
+@pytest.mark.parametrize("model", [features, initialised, constant])
+def test_a_run_of_numpyro_keeps_no_parameters_but_those_that_begin_at_one_number(model):
     kernel = HMC(model, num_steps=1, trajectory_length=None)
     run = MCMC(kernel, num_warmup=1, num_samples=3, progress_bar=False)
     run.run(KEY, X, Y)
-    return run
+    if model is not constant:
+        with pytest.raises(ValueError, match="keeps none"):
+            bnn.predict(model, run, X)
+        return
+    found = bnn.predict(model, run, X).mean[0]
+    assert np.allclose(found, run.get_samples()["b"][:, None] * X[:, 0] + 3, rtol=1e-5)
 
 
 def test_a_run_is_resumed_with_its_parameters(tmp_path):

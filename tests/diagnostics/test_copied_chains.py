@@ -53,7 +53,12 @@ def test_the_chains_that_differ_are_judged_alone(given, copies, left, said):
     assert report.num_chains == left
     assert said in report.sentences[0]
     kept = [chain for chain in range(4) if chain not in copies]
-    once = jax.tree.map(lambda value: value[kept] if np.ndim(value) else value, GIVEN[given]({}))
+    once = {
+        name: {site: value[kept] if np.ndim(value) else value for site, value in part.items()}
+        if isinstance(part, dict)
+        else part[kept]
+        for name, part in GIVEN[given]({}).items()
+    }
     alone = diagnose_draws(**once)
     assert report.verdict == alone.verdict
     np.testing.assert_array_equal(report.predictions.ess, alone.predictions.ess)

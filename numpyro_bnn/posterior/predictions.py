@@ -118,11 +118,8 @@ def predict(
         model = samples.model
     if model is None:
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
-    for name, value in samples.items():
-        if 0 in np.shape(value)[:2]:
-            raise ValueError(
-                f"predict: '{name}' has shape {np.shape(value)}, which are no draws. Give at least one."
-            )
+    if empty := {name: np.shape(v) for name, v in samples.items() if 0 in np.shape(v)[:2]}:
+        raise ValueError(f"predict: sites of shapes {empty} hold no draws. Give at least one.")
     if any(
         isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((dict(samples), x, by_row))
     ):
@@ -275,9 +272,8 @@ def _predictor_of(
     """The predictor at the inputs, whose columns are compared with those of the fit."""
     checked_inputs("predict", draws, x)
     model: Any = draws.model
-    fixed_anew = "fixed_anew" in draws.info
-    fitted = draws.info.get("fitted_rows")
-    return Predictor(model, x, fitted=fitted, fixed_anew=fixed_anew, others=others, **options)
+    options |= {"fitted": draws.info.get("fitted_rows"), "fixed_anew": "fixed_anew" in draws.info}
+    return Predictor(model, x, others=others, **options)
 
 
 class Predictor:
@@ -325,16 +321,8 @@ class Predictor:
             self.batch_size = self.size
             self.structure = self._structure_at(self.size)
         if self.structure.unfixed:
-            first, *others = (
-                with_first_values(self.model, *self.arguments, k) for k in range(1 + fixed_anew)
-            )
-            same = (jax.tree.map(lambda a, b: (a == b).all(), first.data, o.data) for o in others)
-            if not all(map(jax.tree.all, same)):
-                raise ValueError(
-                    f"predict: NumPyro's MCMC gives the parameters {sorted(self.structure.unfixed)}, which "
-                    "are not sampled, other random values in each chain, and keeps none. Run `bnn.MCMC`."
-                )
-            self.model, self._frozen = first, None
+            self.model = with_first_values(self.model, *self.arguments, is_lost=fixed_anew)
+            self._frozen = None
             self.structure = self._structure_at(self.batch_size)
         # Sites with draws for fewer groups than the data have.
         self._extended: set[str] = set()

@@ -92,7 +92,7 @@ def test_draws_of_nan_are_named_by_chain_and_not_averaged(distribution):
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
 def test_no_draws_are_refused(shape):
-    with pytest.raises(ValueError, match="which are no draws"):
+    with pytest.raises(ValueError, match="hold no draws"):
         predicted(lambda w: dist.Normal(w, 1.0), np.zeros(shape))
 
 

@@ -340,12 +340,10 @@ def _settings(outcome: Outcome) -> Iterator[Any]:
     """Network, prior, sampler and lengths in words."""
     table, options = outcome.table, outcome.options
     yield (
-        f"Network {table.x.shape[1]}-{'-'.join(map(str, options.hidden))}-"
-        f"{len(table.classes) or 1} (tanh), prior: {options.prior}. "
-        f"Sampler: {type(outcome.mcmc.sampler).__name__}, "
-        f"{options.num_chains} chains of "
-        f"{outcome.mcmc.num_warmup} steps of warm-up and draws of {outcome.mcmc.thinning} steps each, "
-        f"seed {options.seed}. {outcome.mcmc.stopped}"
+        f"Network {table.x.shape[1]}-{'-'.join(map(str, options.hidden))}-{len(table.classes) or 1} (tanh), "
+        f"prior: {options.prior}. Sampler: {type(outcome.mcmc.sampler).__name__}, {options.num_chains} "
+        f"chains of {outcome.mcmc.num_warmup} steps of warm-up and draws of {outcome.mcmc.thinning} steps "
+        f"each, seed {options.seed}. {outcome.mcmc.stopped}"
     )
     yield (
         "Plain training is one of the optimised starts, stopped by rows that it held out, the ensemble "

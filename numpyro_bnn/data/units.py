@@ -173,9 +173,8 @@ def _check_told_apart(owner: str, column: Column, before: np.ndarray, after: np.
         index = _first(lost)
         largest = float(np.abs(before).max(0)[index])
         raise ValueError(
-            f"{owner}: most values of {column.at(index)} become the same number in {kind.name}, "
-            f"beside the largest of {largest:.3g}. Remove what stands for a missing value, or take "
-            "logarithms."
+            f"{owner}: most values of {column.at(index)} become the same number in {kind.name}, beside the "
+            f"largest of {largest:.3g}. Remove what stands for a missing value, or take logarithms."
         )
 
 
@@ -196,10 +195,9 @@ def standardized(
                 row, *index = _first(over)
                 raise ValueError(
                     f"{owner}: {column.at(tuple(index))} has the value "
-                    f"{np.asarray(values[block])[(row, *index)]:.6g} in row {block.start + row}, "
-                    f"which is beyond {made.dtype.name} in units of the training data "
-                    f"(mean {mean[tuple(index)]:.6g}, scale {scale[tuple(index)]:.6g}). Correct or "
-                    "remove it."
+                    f"{np.asarray(values[block])[(row, *index)]:.6g} in row {block.start + row}, which is "
+                    f"beyond {made.dtype.name} in units of the training data (mean {mean[tuple(index)]:.6g}, "
+                    f"scale {scale[tuple(index)]:.6g}). Correct or remove it."
                 )
     return made
 

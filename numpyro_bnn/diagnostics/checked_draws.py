@@ -1,6 +1,6 @@
 """Checks the draws given to :func:`diagnose_draws`, and sorts them: weights, precisions, predictions, …."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn._sentences import say
 from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictive_draws import Predictions
 
 Arrays = dict[str, np.ndarray]
@@ -53,14 +54,10 @@ class CheckedDraws(NamedTuple):
         """The log likelihood as an array; None where it was not given."""
         return next(iter(self.log_likelihood.values()), None)
 
-    def of_chains(self, kept: Callable[[Arrays], Arrays]) -> "CheckedDraws":
-        """These arrays with the chains that `kept` leaves of each."""
-        return CheckedDraws(*(kept(arrays) for arrays in self))
-
     def without(self, chains: Collection[int]) -> "CheckedDraws":
         """These arrays without the chains of these numbers."""
         kept = [chain for chain in range(self.shape[0]) if chain not in chains]
-        return self.of_chains(lambda arrays: {name: x[kept] for name, x in arrays.items()})
+        return CheckedDraws(*({name: x[kept] for name, x in arrays.items()} for arrays in self))
 
 
 def check_draws(
@@ -114,9 +111,8 @@ def _refuse_other_shapes(arrays: Arrays) -> None:
     for name, array in arrays.items():
         if array.shape[:2] != shape:
             raise ValueError(
-                f"diagnose_draws: all arrays need the same chains and draws, got {shape} in "
-                f"{first!r} and {array.shape[:2]} in {name!r}. Take all from one run, after the "
-                f"same thinning."
+                f"diagnose_draws: all arrays need the same chains and draws, got {shape} in {first!r} and "
+                f"{array.shape[:2]} in {name!r}. Take all from one run, after the same thinning."
             )
 
 
@@ -184,6 +180,19 @@ def without_copies(
         name: value[kept] if np.ndim(value) > 1 and len(value) == num_chains else value
         for name, value in values.items()
     }
+
+
+def counted_once(arrays: Mapping[str, Any]) -> Any:
+    """Arrays by name without chains that are copies, whose errors are not those of more chains."""
+    return without_copies(arrays, copies_of(arrays.values()), len(next(iter(arrays.values()), ())))
+
+
+def distinct_chains(draws: Draws) -> Draws:
+    """Draws without chains that are copies."""
+    if not (copies := copies_of(draws.values())):
+        return draws
+    values, stats = (without_copies(v, copies, draws.num_chains) for v in (draws, draws.stats))
+    return Draws(values, draws.model, stats, draws.info)
 
 
 def copies_in_words(copies: Mapping[int, int], num_chains: int) -> str:

@@ -13,6 +13,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from scipy.stats import norm
 
+from numpyro_bnn.diagnostics.checked_draws import counted_once
 from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
 from numpyro_bnn.diagnostics.convergence.rhat import moments
 
@@ -230,9 +231,12 @@ def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike
     :raises ValueError: for other shapes beyond chains and draws, NaN or infinities.
     """
     found: list[QuantileDifference] = []
+    ours, theirs = (
+        counted_once({n: checked("diagnostics.compare_draws", v) for n, v in run.items()})
+        for run in (first, second)
+    )
     for name in first:
-        a = checked("diagnostics.compare_draws", first[name])
-        b = checked("diagnostics.compare_draws", second[name])
+        a, b = ours[name], theirs[name]
         if a.shape[2:] != b.shape[2:]:
             raise ValueError(
                 f"diagnostics.compare_draws: {name!r} has scalars of shape {a.shape[2:]} in one "

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.diagnostics.checked_draws import Arrays, is_precision
+from numpyro_bnn.diagnostics.checked_draws import Arrays, distinct_chains, is_precision
 from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest, superchain_labels
 from numpyro_bnn.diagnostics.diagnose_draws import UNEQUAL, diagnose_draws
 from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
@@ -115,7 +115,7 @@ def diagnose(
     labels = _labels_of_kept(superchains, draws)
     other: dict[str, Any] | None = None
     if second is not None:
-        theirs = draws_of(second, draws.model, "diagnose")
+        theirs = distinct_chains(draws_of(second, draws.model, "diagnose"))
         _refuse_another_temperature(draws, theirs)
         values = _spaces_of(theirs, x, batch_size, site, parameters)
         other = {

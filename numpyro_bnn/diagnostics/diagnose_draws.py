@@ -21,6 +21,7 @@ from numpyro_bnn.diagnostics.checked_draws import (
     check_draws,
     copies_in_words,
     copies_of,
+    counted_once,
     is_precision,
     named_arrays,
     without_copies,
@@ -135,7 +136,7 @@ def diagnose_draws(
     copies = copies_of(checked_draws.by_label.values())
     if not copies:
         return _report_on(checked_draws, settings)
-    kept = checked_draws.of_chains(lambda arrays: without_copies(arrays, copies, chains))
+    kept = checked_draws.without(copies)
     stats = without_copies(sample_stats, copies, chains)
     alone = settings.without_chains(copies)._replace(sample_stats=stats)
     said = copies_in_words(copies, chains)
@@ -340,6 +341,7 @@ def _second(
     sites |= named_arrays("second parameters", second.get("parameters"), "parameters")
     predictions = named_arrays("second predictions", second.get("predictions"), "predictions")
     opinion = compare_draws(own | checked_draws.predictions, sites | predictions)
+    predictions = counted_once(predictions)
     # With fewer draws no Monte Carlo error of the other run is known.
     least = min((x.shape[1] for x in predictions.values()), default=0)
     return opinion, predictions if least >= _FEWEST else {}

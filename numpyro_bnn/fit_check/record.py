@@ -63,19 +63,15 @@ def of_residuals(
     """Standard deviation, extremes and skewness of residuals over rows, divided by `scale` if given."""
     shape = (*mean.shape[:2], -1)
     units = 1.0 if scale is None else scale.reshape(shape).astype(np.float64)
-    center = mean.reshape(shape).astype(np.float64)
+    # A target without a mean is compared itself.
+    center = np.where(np.isfinite(mean), mean, 0.0).reshape(shape).astype(np.float64)
     observed = (np.asarray(y, np.float64).reshape(-1) - center) / units
     replicated = (made.reshape(shape).astype(np.float64) - center) / units
     kind = "residuals" if scale is None else "standardised residuals"
     return _compared(
         {
             f"{name} of {kind}": (of(observed), of(replicated))
-            for name, of in (
-                ("sd", _sd),
-                ("smallest", _min),
-                ("largest", _max),
-                ("skewness", _skew),
-            )
+            for name, of in zip(("sd", "smallest", "largest", "skewness"), (_sd, _min, _max, _skew))
         }
     )
 

@@ -28,9 +28,8 @@ def check_array(owner: str, label: str, values: Any) -> None:
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
         dtype = f" of {values.dtype}" if isinstance(values, np.ndarray) else ""
         raise TypeError(
-            f"{owner}: {label} is of type {type(values).__name__}{dtype}, expected an array of "
-            f"numbers. Convert lists with `np.asarray({label})`, tables with `.to_numpy()`, and "
-            "text to numbers."
+            f"{owner}: {label} is of type {type(values).__name__}{dtype}, expected an array of numbers. "
+            f"Convert lists with `np.asarray({label})`, tables with `.to_numpy()`, and text to numbers."
         )
 
 
@@ -83,9 +82,8 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= num_classes:
             raise ValueError(
-                f"{owner}: y has labels from {low} to {high}, but the network has "
-                f"{num_classes} classes, 0 to {num_classes - 1}. Renumber the labels or widen the "
-                "last layer."
+                f"{owner}: y has labels from {low} to {high}, but the network has {num_classes} classes, 0 "
+                f"to {num_classes - 1}. Renumber the labels or widen the last layer."
             )
 
 

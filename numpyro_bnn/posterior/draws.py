@@ -146,6 +146,7 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
         # NumPyro's own MCMC records neither.
         about = {name: getattr(run, name, {}) for name in ("left_out", "suspect")}
         info |= {name: dict(chains) for name, chains in about.items() if chains}
+        info |= {} if hasattr(run, "left_out") else {"fixed_anew": True}
         # NumPyro's own MCMC keeps the tables that it was given, and no names.
         info |= about_inputs(inputs_of(run, model), getattr(run, "columns", ()), samples)
         own = getattr(run.sampler, "model", None)

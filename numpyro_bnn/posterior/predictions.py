@@ -118,11 +118,8 @@ def predict(
         model = samples.model
     if model is None:
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
-    for name, value in samples.items():
-        if 0 in np.shape(value)[:2]:
-            raise ValueError(
-                f"predict: '{name}' has shape {np.shape(value)}, which are no draws. Give at least one."
-            )
+    if empty := {name: np.shape(v) for name, v in samples.items() if 0 in np.shape(v)[:2]}:
+        raise ValueError(f"predict: sites of shapes {empty} hold no draws. Give at least one.")
     if any(
         isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((dict(samples), x, by_row))
     ):
@@ -276,7 +273,8 @@ def _predictor_of(
     """The predictor at the inputs, whose columns are compared with those of the fit."""
     checked_inputs("predict", draws, x)
     model: Any = draws.model
-    return Predictor(model, x, fitted=draws.info.get("fitted_rows"), others=others, **options)
+    options |= {"fitted": draws.info.get("fitted_rows"), "fixed_anew": "fixed_anew" in draws.info}
+    return Predictor(model, x, others=others, **options)
 
 
 class Predictor:
@@ -293,6 +291,7 @@ class Predictor:
         batch_size: int | None = None,
         site: str | None = None,
         fitted: PyTree | str | None = None,
+        fixed_anew: bool = False,
         others: Mapping[Place, PyTree] | None = None,
         drawn_anew: Collection[str] = (),
     ) -> None:
@@ -323,7 +322,8 @@ class Predictor:
             self.batch_size = self.size
             self.structure = self._structure_at(self.size)
         if self.structure.unfixed:
-            self.model, self._frozen = with_first_values(self.model, *self.arguments), None
+            self.model = with_first_values(self.model, *self.arguments, is_lost=fixed_anew)
+            self._frozen = None
             self.structure = self._structure_at(self.batch_size)
         # Sites with draws for fewer groups than the data have.
         self._extended: set[str] = set()

@@ -54,17 +54,27 @@ def fixed_in(model: Any) -> dict[str, Any]:
     return {} if model is None else model.data
 
 
-def with_first_values(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Callable:
+def with_first_values(
+    model: Callable, args: tuple, kwargs: Mapping[str, Any], *, is_lost: bool = False
+) -> "Fixed":
     """A model with values of its fixed parameters, the same for equal arguments."""
     arguments = Arguments.split(args, dict(kwargs))
 
     @jax.jit
-    def first(arrays: list[Any]) -> dict[str, Any]:
+    def first(arrays: list[Any], key: Array) -> dict[str, Any]:
         args, kwargs = Arguments.join(arrays, arguments.static)
-        sites = trace(seed(WithStandIns(model), jax.random.key(0))).get_trace(*args, **kwargs)
+        sites = trace(seed(WithStandIns(model), key)).get_trace(*args, **kwargs)
         return {name: site["value"] for name, site in sites.items() if site["type"] in KINDS}
 
-    return Fixed(model, data=first(arguments.arrays))
+    values = first(arguments.arrays, jax.random.key(0))
+    if is_lost:
+        other = first(arguments.arrays, jax.random.key(1))
+        if not jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), values, other)):
+            raise ValueError(
+                f"predict: NumPyro's MCMC gives the parameters {sorted(values)}, which are not sampled, "
+                "other random values in each chain, and keeps none. Run `bnn.MCMC`."
+            )
+    return Fixed(model, data=values)
 
 
 def with_values(model: Callable, args: tuple, values: list[Any]) -> Callable:

@@ -81,9 +81,8 @@ def _times(factor: Site) -> int:
 def _repeated_factor(name: str, site: Site, plates: str) -> str:
     return (
         f"The factor '{name}' has shape {site.shape[:-1]}{plates}, which repeats it to "
-        f"{site.distribution_shape[:-1]}. A likelihood summed into one factor would count "
-        f"{_times(site)} times. Give one value a row, or take the "
-        "factor out of the plate."
+        f"{site.distribution_shape[:-1]}. A likelihood summed into one factor would count {_times(site)} "
+        "times. Give one value a row, or take the factor out of the plate."
     )
 
 
@@ -100,9 +99,8 @@ def _stretched(name: str, site: Site, full: Shape, plates: str) -> str:
         )
     if site.shape == event and site.plates:
         return what + (
-            f"the whole target is one event, which would count {prod(full) // prod(event)} times. "
-            "Take the axis of the plate out of the event, `.to_event(…)`, or the site out of the "
-            "plate."
+            f"the whole target is one event, which would count {prod(full) // prod(event)} times. Take the "
+            "axis of the plate out of the event, `.to_event(…)`, or the site out of the plate."
         )
     what += "every value would be compared with every prediction. "
     if site.shape == (*site.distribution_shape, 1):
@@ -117,9 +115,8 @@ def _check_weights(name: str, site: Site, full: Shape) -> None:
     batch = full[: len(full) - site.event_dim]
     if _together(site.scale, batch) != batch:
         raise ValueError(
-            f"The log density of the observed site '{name}' has shape {batch}, but it is scaled by "
-            f"weights of shape {site.scale}, so that every row would count with every weight. Give "
-            "one weight a row."
+            f"The log density of the observed site '{name}' has shape {batch}, but it is scaled by weights "
+            f"of shape {site.scale}, so that every row would count with every weight. Give one weight a row."
         )
 
 

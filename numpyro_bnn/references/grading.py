@@ -7,7 +7,7 @@ import numpy as np
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from numpyro_bnn.diagnostics.checked_draws import copies_of, without_copies
+from numpyro_bnn.diagnostics.checked_draws import counted_once
 from numpyro_bnn.diagnostics.compare_runs import label_of, limit_of_errors
 from numpyro_bnn.diagnostics.convergence.rhat import moments, rhat
 from numpyro_bnn.posterior.draws import Run, draws_of
@@ -118,8 +118,7 @@ class Grade(NamedTuple):
                 f"at most {part.errors:.1f} joint errors ({part.limit:.1f} allowed), {part.worst}"
             )
             compared = (
-                f"at most {part.spread_errors:.1f} joint errors, {part.worst_spread} "
-                f"(of {part.num_spreads})"
+                f"at most {part.spread_errors:.1f} joint errors, {part.worst_spread} (of {part.num_spreads})"
                 if part.num_spreads
                 else "not compared, as tails are heavy"
             )
@@ -163,8 +162,7 @@ def grade(run: Run | Mapping[str, np.ndarray], reference: Reference | str) -> Gr
     """
     reference = load(reference) if isinstance(reference, str) else reference
     scalars = _scalars_of(run, reference)
-    # Chains that are copies of one another count once: their errors are not those of more chains.
-    scalars = without_copies(scalars, copies_of(scalars.values()), len(scalars[FUNCTIONS]))
+    scalars = counted_once(scalars)
     functions = scalars.pop(FUNCTIONS)
     floor = PROBLEMS[reference.name].floor
     kept = reference.draws.reshape(len(reference.draws), -1)

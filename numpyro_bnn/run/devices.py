@@ -107,9 +107,8 @@ class Placement:
         shards = self.num_shards
         if shards > 1 and not sizes:
             raise ValueError(
-                "MCMC: the devices along the axis 'data' of mesh share the rows of the plate around "
-                "the observed sites, and there is none here. Put one there, or use the axis "
-                "'chain' alone."
+                "MCMC: the devices along the axis 'data' of mesh share the rows of the plate around the "
+                "observed sites, and there is none here. Put one there, or use the axis 'chain' alone."
             )
         on_devices: list[Any] = []
         for array in arrays:

@@ -59,10 +59,9 @@ def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
         if subsample_size < size:
             kernel = type(sampler).__name__
             raise ValueError(
-                f"{kernel}: the plate '{name}' subsamples {subsample_size} of {size} rows, and "
-                f"{kernel} would freeze one such batch for the whole run. Remove "
-                "`subsample_size=` to use all rows, or use a stochastic-gradient kernel with "
-                "`batch_size=`."
+                f"{kernel}: the plate '{name}' subsamples {subsample_size} of {size} rows, and {kernel} "
+                "would freeze one such batch for the whole run. Remove `subsample_size=` to use all rows, "
+                "or use a stochastic-gradient kernel with `batch_size=`."
             )
 
 

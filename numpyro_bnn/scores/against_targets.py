@@ -345,8 +345,7 @@ def coverage(
     levels = np.asarray(level, dtype=np.float64)
     if not np.all((levels > 0) & (levels < 1)):
         raise ValueError(
-            f"scores.coverage: level must lie strictly between 0 and 1, got {level!r}. Pass 0.9 "
-            f"for 90 %."
+            f"scores.coverage: level must lie strictly between 0 and 1, got {level!r}. Pass 0.9 for 90 %."
         )
     y = inputs.target("coverage", y)
     below, at = _sides("coverage", predictions, y, scale)

@@ -87,9 +87,8 @@ def _no_nan(name: str, what: str, array: np.ndarray, allow: float | None = None)
         if not np.isfinite(extreme) and extreme != allow:
             bad = int(np.sum(~np.isfinite(array) & (array != (np.nan if allow is None else allow))))
             raise ValueError(
-                f"scores.{name}: {what} must be finite, got {bad} of {array.size} values that "
-                f"are NaN or infinite. Look for a chain that exploded (diagnostics name it) "
-                f"and leave it out."
+                f"scores.{name}: {what} must be finite, got {bad} of {array.size} values that are NaN or "
+                "infinite. Look for a chain that exploded (diagnostics name it) and leave it out."
             )
 
 
@@ -171,9 +170,8 @@ def draws_like(name: str, what: str, draws: np.ndarray, y: np.ndarray) -> np.nda
         elif draws.ndim > 1 and draws.shape[-1] == 1 and draws.shape[-2] == y.shape[0]:
             advice = f"Drop the last axis of the {what}."
         raise ValueError(
-            f"scores.{name}: the {what} must end in the shape of y, {y.shape}, got shape "
-            f"{draws.shape}; nothing is broadcast, since (n, 1) against (n,) gives n by n. "
-            f"{advice}"
+            f"scores.{name}: the {what} must end in the shape of y, {y.shape}, got shape {draws.shape}; "
+            f"nothing is broadcast, since (n, 1) against (n,) gives n by n. {advice}"
         )
     _no_nan(name, f"the {what}", draws)
     return draws.reshape(-1, *y.shape)
@@ -216,9 +214,8 @@ def scale_like(name: str, scale: ArrayLike, means: np.ndarray) -> np.ndarray:
     fits = scale.ndim == means.ndim and all(a in (1, b) for a, b in zip(scale.shape, means.shape))
     if scale.ndim > 0 and not fits:
         raise ValueError(
-            f"scores.{name}: scale must be one number or have the axes of the mean, "
-            f"{means.shape}, got shape {scale.shape}. Give a scale for each draw a last axis of "
-            f"length 1: scale[..., None]."
+            f"scores.{name}: scale must be one number or have the axes of the mean, {means.shape}, got shape "
+            f"{scale.shape}. Give a scale for each draw a last axis of length 1: scale[..., None]."
         )
     if not scale.min() > 0:
         raise ValueError(

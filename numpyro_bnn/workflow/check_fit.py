@@ -21,6 +21,7 @@ from numpyro_bnn.data.fingerprints import (
     row_hashes,
     seen_rows,
 )
+from numpyro_bnn.diagnostics.checked_draws import distinct_chains
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.fit_check.loo import (
@@ -108,7 +109,7 @@ def check_fit(
     """
     key = jax.random.key(0) if key is None else key
     check_key("check_fit", key)
-    draws = draws_of(run, model, "check_fit").bound_to(by_row)
+    draws = distinct_chains(draws_of(run, model, "check_fit").bound_to(by_row))
     if draws.model is None:
         raise ValueError("check_fit: these draws carry no model. Pass `model=`.")
     if why := why_not_the_posterior(draws):
@@ -132,7 +133,7 @@ def check_fit(
     options = getattr(innermost(draws.model), "options", {})
     has_tails = y.ndim == 1 and options.get("likelihood") in ("gaussian", "heteroscedastic")
     by_rows, advice = on_weights(loo, row_names, has_tails)
-    doubts = (*([by_rows] if by_rows else []), *_doubts(draws, predictions))
+    doubts = (*([by_rows] if by_rows else []), *_doubts(draws, predictions, y))
     calibration = _calibration(predictions, loo, y, made, rows)
     if "probs" in predictions.values:
         quantities = of_labels(predictions.probs[:, :, counted], y[counted], made[:, :, counted])
@@ -242,7 +243,7 @@ def _refuse_others(run: Any, draws: Draws, x: Any, y: Any, site: str | None) -> 
         ) from error
 
 
-def _doubts(draws: Draws, predictions: Predictions) -> Iterator[str]:
+def _doubts(draws: Draws, predictions: Predictions, y: np.ndarray) -> Iterator[str]:
     """What speaks against an estimate from these draws, beside Pareto k̂."""
     if draws.suspect:
         yield say("loo suspects", chains=list(draws.suspect))
@@ -250,7 +251,7 @@ def _doubts(draws: Draws, predictions: Predictions) -> Iterator[str]:
         yield say("loo approximation", kernel=draws.info.get("kernel", "optimisation"))
     elif "kernel" not in draws.info and not draws.stats:
         yield say("loo sampler unknown")
-    found = agreement(_some_rows(predictions))
+    found = agreement(_some_rows(predictions, y))
     if found.disagree(Tolerance()):
         yield say("loo chains", p=found.p)
     elif not found.tested:
@@ -276,12 +277,13 @@ def _held_out(
     return HeldOut(float(np.mean(found)), scores.standard_error(found), len(found))
 
 
-def _some_rows(predictions: Predictions) -> dict[str, np.ndarray]:
+def _some_rows(predictions: Predictions, y: np.ndarray) -> dict[str, np.ndarray]:
     count = next(iter(predictions.values.values())).shape[2]
     rows = np.unique(np.linspace(0, count - 1, _COMPARED).round().astype(int))
     some = {name: value[:, :, rows] for name, value in predictions.values.items()}
-    # Noise without a variance has an infinite scale in every draw.
-    return {name: value for name, value in some.items() if np.isfinite(value).all()}
+    # Of noise without a mean or a variance these are not finite in any draw.
+    finite = {name: value for name, value in some.items() if np.isfinite(value).all()}
+    return finite or {"log density": predictions.log_likelihood(y)[:, :, rows]}
 
 
 def _calibration(

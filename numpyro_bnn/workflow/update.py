@@ -35,6 +35,7 @@ from numpyro_bnn.data.arguments import (
 from numpyro_bnn.data.columns import about_inputs
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS
 from numpyro_bnn.data.units import taken
+from numpyro_bnn.diagnostics.checked_draws import distinct_chains
 from numpyro_bnn.diagnostics.convergence.rhat import ess, mcse_mean
 from numpyro_bnn.fit_check.loo import LEAST_DRAWS
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
@@ -219,7 +220,7 @@ def _known(owner: str, run: Any, key: jax.Array | None) -> tuple[Any, dict[Place
     """The draws of a run that can be updated, and its arguments as arrays; none where they are not known."""
     if key is not None:
         check_key(owner, key)
-    draws, why = draws_of(run, owner=owner), None
+    draws, why = distinct_chains(draws_of(run, owner=owner)), None
     if draws.model is None:
         why = "these draws carry no model. Load them with theirs."
     elif draws.info.get("approximation"):

@@ -1,10 +1,13 @@
 """Chains that are copies of each other count once, and the report says so."""
 
+import jax
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import numpyro_bnn as bnn
-from numpyro_bnn.diagnostics import diagnose_draws
+from numpyro_bnn.diagnostics import compare_draws, diagnose_draws
 
 
 def draws_with(copies, shape=(4, 1000, 3), seed=0):
@@ -65,13 +68,9 @@ def test_the_chains_that_differ_are_judged_alone(given, copies, left, said):
 @pytest.mark.parametrize("given", GIVEN)
 def test_chains_that_begin_alike_are_no_copies(given):
     arguments = GIVEN[given]({})
-    for part in ("weights", "predictions", "log_joint"):
-        if part in arguments:
-            values = (
-                arguments[part].values() if isinstance(arguments[part], dict) else [arguments[part]]
-            )
-            for value in values:
-                value[:, 0] = value[0, 0]
+    parts = [arguments.get(part) for part in ("weights", "predictions", "log_joint")]
+    for value in jax.tree.leaves(parts):
+        value[:, 0] = value[0, 0]
     report = diagnose_draws(**arguments)
     assert report.num_chains == 4
     assert "Copies" not in report.explanation
@@ -82,16 +81,40 @@ def test_chains_that_predict_alike_with_other_weights_are_no_copies():
     assert report.num_chains == 4
 
 
+X = np.linspace(-1, 1, 6).astype(np.float32)[:, None]
+Y = X[:, 0]
+
+
+def line(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal())
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(slope * x[:, 0], 0.5), obs=y)
+
+
+def slopes(chains, shift=0.0, seed=0):
+    drawn = np.random.default_rng(seed).normal(0.9 + shift, 0.3, (chains, 200))
+    return drawn.astype(np.float32)
+
+
+def of(drawn):
+    return bnn.Draws({"slope": drawn}, line)
+
+
 def test_a_run_is_told_of_its_copies():
-    import jax.numpy as jnp
-    import numpyro
-    import numpyro.distributions as dist
+    assert "chain 2 of chain 0" in bnn.diagnose(of(slopes(3)[[0, 1, 0]]), X).explanation
 
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.Normal(0, 1))
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
 
-    values = draws_with({2: 0}, (3, 200)).astype(np.float32)
-    report = bnn.diagnose(bnn.Draws({"w": values}, model), jnp.arange(1.0, 5.0))
-    assert "chain 2 of chain 0" in report.explanation
+ERRORS = {
+    "check_fit": lambda drawn: bnn.check_fit(of(drawn), X, Y).loo.error,
+    "update": lambda drawn: bnn.update(of(drawn), X[:2], Y[:2]).info["updated"],
+    "second": lambda drawn: (
+        bnn.diagnose(of(slopes(4, 0.1, 1)), X, Y, second=of(drawn)).second.worst
+    ),
+    "compare": lambda drawn: compare_draws(of(slopes(4, 0.1, 1)), of(drawn)).worst,
+}
+
+
+@pytest.mark.parametrize("door", ERRORS)
+def test_copies_make_no_error_smaller(door):
+    alone = slopes(2)
+    assert ERRORS[door](alone[[0, 1, 1, 0]]) == ERRORS[door](alone)

@@ -67,10 +67,7 @@ def test_scores_that_differ_count_where_no_mean_does(rng, difference):
     own += np.linspace(-2, 0, 200)
     other += np.linspace(-2, 0, 200) - difference
     report = diagnose_draws(
-        None,
-        first,
-        log_likelihood=own,
-        second={"predictions": second, "log_likelihood": other},
+        None, first, log_likelihood=own, second={"predictions": second, "log_likelihood": other}
     )
     differs = difference > 0
     assert report.verdict == ("chains_disagree" if differs else "within_tolerance")

@@ -13,7 +13,7 @@ import pytest
 from flax import linen as nn
 from flax import nnx
 from numpyro.contrib.module import flax_module, random_flax_module, random_nnx_module
-from numpyro.infer import NUTS
+from numpyro.infer import HMC, MCMC, NUTS
 
 import numpyro_bnn as bnn
 
@@ -112,18 +112,30 @@ def test_a_run_of_fixed_parameters_is_checked_and_told_of_no_dropout():
         num_chains=2,
         progress_bar=False,
     )
+    few = {"num_chains": 2, "num_steps": 100, "progress_bar": False}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run.run(
-            KEY,
-            X,
-            Y,
-            init_params=bnn.optimize(
-                partly, KEY, X, Y, num_chains=2, num_steps=100, progress_bar=False
-            ),
-        )
+        run.run(KEY, X, Y, init_params=bnn.optimize(partly, KEY, X, Y, **few))
         assert bnn.check_fit(run).loo.by_row.shape == (8,)
         assert bnn.diagnose(run, X, Y).verdict != "invalid"
+
+
+def constant(x, y=None):
+    shift = numpyro.param("shift", 3.0)
+    observe(numpyro.sample("b", dist.Normal()) * x[:, 0] + shift, y)
+
+
+@pytest.mark.parametrize("model", [features, initialised, constant])
+def test_a_run_of_numpyro_keeps_no_parameters_but_those_that_begin_at_one_number(model):
+    kernel = HMC(model, num_steps=1, trajectory_length=None)
+    run = MCMC(kernel, num_warmup=1, num_samples=3, progress_bar=False)
+    run.run(KEY, X, Y)
+    if model is not constant:
+        with pytest.raises(ValueError, match="keeps none"):
+            bnn.predict(model, run, X)
+        return
+    found = bnn.predict(model, run, X).mean[0]
+    assert np.allclose(found, run.get_samples()["b"][:, None] * X[:, 0] + 3, rtol=1e-5)
 
 
 def test_a_run_is_resumed_with_its_parameters(tmp_path):

@@ -91,7 +91,7 @@ def test_draws_of_nan_are_named_by_chain_and_not_averaged(distribution):
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
 def test_no_draws_are_refused(shape):
-    with pytest.raises(ValueError, match="which are no draws"):
+    with pytest.raises(ValueError, match="hold no draws"):
         predicted(lambda w: dist.Normal(w, 1.0), np.zeros(shape))
 
 
@@ -124,3 +124,17 @@ def test_one_hot_labels_of_an_own_model_are_named(rows):
     )
     with pytest.raises(ValueError, match="looks one-hot"):
         mcmc.run(jax.random.key(0), x, y)
+
+
+@pytest.mark.parametrize("name", ["cauchy", "student"])
+def test_the_fit_of_a_target_without_a_mean_is_checked(name):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal())
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", DISTRIBUTIONS[name](w + x[:, 0]), obs=y)
+
+    drawn = np.random.default_rng(0).normal(0, 0.5, (2, 100)).astype(np.float32)
+    drawn[1] += 3
+    checked = bnn.check_fit(bnn.Draws({"w": drawn}, model), X, np.zeros(2, np.float32))
+    assert any("chains disagree" in doubt for doubt in checked.doubts)
+    assert all(np.isfinite([one.observed, one.low, one.high]).all() for one in checked.quantities)

@@ -67,8 +67,7 @@ def check_numbers(
     """Check the numbers that only some methods take."""
     if resample_momentum is not None and not method.has_momentum:
         raise ValueError(
-            f"{owner}: resample_momentum={resample_momentum}, but this method has no momentum. "
-            "Leave it out."
+            f"{owner}: resample_momentum={resample_momentum}, but this method has no momentum. Leave it out."
         )
     check_share(owner, "target_accept_prob", target_accept_prob)
 

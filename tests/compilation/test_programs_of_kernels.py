@@ -49,16 +49,22 @@ def make(module=Net, width=3, scale=0.5, power=1):
     return model
 
 
+def baoab(model, friction=1.0):
+    """Its program is traced in a third of the time of that of NUTS."""
+    return bnn.BAOAB(model, step_size=0.1, friction=friction)
+
+
 MAKES = {
-    "model": lambda: NUTS(make()),
-    "width": lambda: NUTS(make(width=4)),
-    "scale": lambda: NUTS(make(scale=0.6)),
-    "activation": lambda: NUTS(make(module=Other)),
-    "partial": lambda: NUTS(functools.partial(make())),
-    "ready": lambda: NUTS(bnn.regression(bnn.MLP([4], 1), priors.Normal(1.0))),
-    "ready wider": lambda: NUTS(bnn.regression(bnn.MLP([5], 1), priors.Normal(1.0))),
-    "prior": lambda: NUTS(bnn.regression(bnn.MLP([4], 1), priors.Normal(1.1))),
+    "model": lambda: baoab(make()),
+    "width": lambda: baoab(make(width=4)),
+    "scale": lambda: baoab(make(scale=0.6)),
+    "activation": lambda: baoab(make(module=Other)),
+    "partial": lambda: baoab(functools.partial(make())),
+    "ready": lambda: baoab(bnn.regression(bnn.MLP([4], 1), priors.Normal(1.0))),
+    "ready wider": lambda: baoab(bnn.regression(bnn.MLP([5], 1), priors.Normal(1.0))),
+    "prior": lambda: baoab(bnn.regression(bnn.MLP([4], 1), priors.Normal(1.1))),
     "method": lambda: HMC(make()),
+    "NUTS": lambda: NUTS(make()),
     "depth": lambda: NUTS(make(), max_tree_depth=3),
     "SGLD": lambda: bnn.SGLD(make(), step_size=0.1, batch_size=4),
     "step": lambda: bnn.SGLD(make(), step_size=0.2, batch_size=4),
@@ -69,8 +75,7 @@ MAKES = {
     "optax": lambda: bnn.SGLD(make(), step_size=optax.linear_schedule(0.1, 0.0, 9)),
     "optax longer": lambda: bnn.SGLD(make(), step_size=optax.linear_schedule(0.1, 0.0, 10)),
     "cold": lambda: bnn.SGLD(make(), step_size=0.1, batch_size=4, temperature=0.5),
-    "Gibbs inside": lambda: bnn.BAOAB(make(), step_size=0.1, friction=2.0),
-    "friction": lambda: bnn.BAOAB(make(), step_size=0.1, friction=3.0),
+    "friction": lambda: baoab(make(), friction=3.0),
 }
 
 
@@ -121,7 +126,7 @@ def test_constants_of_the_file_count(monkeypatch, texts):
 
 
 def of_prior(prior):
-    return NUTS(bnn.regression(bnn.MLP([3], 1), prior))
+    return baoab(bnn.regression(bnn.MLP([3], 1), prior))
 
 
 HIERARCHY = bnn.regression(bnn.MLP([3], 1), priors.Hierarchical())
@@ -139,8 +144,8 @@ HIERARCHY = bnn.regression(bnn.MLP([3], 1), priors.Hierarchical())
         lambda k: bnn.SGNHT(make(), step_size=0.1, per_parameter=k > 1),
         lambda k: bnn.WindowedHMC(make(), step_size=0.1, num_steps=8, window=int(k)),
         lambda k: bnn.neal(HIERARCHY, HMC, step_size=k),
-        lambda k: Interleaved(NUTS(HIERARCHY), [RidgeScaling(k)]),
-        lambda k: NUTS(bnn.parameterize(HIERARCHY, ["centered", "noncentered"][int(k) - 1])),
+        lambda k: Interleaved(baoab(HIERARCHY), [RidgeScaling(k)]),
+        lambda k: baoab(bnn.parameterize(HIERARCHY, ["centered", "noncentered"][int(k) - 1])),
         lambda k: bnn.ParallelTempering(make(), num_rungs=1 + int(k)),
     ],
 )
@@ -162,7 +167,7 @@ class Kept(nnx.Module):
 
 def test_settings_of_an_nnx_module_count_and_weights_that_a_prior_replaces_do_not():
     texts = [
-        text_of(NUTS(bnn.regression(Kept(*given), priors.Normal(1.0))))
+        text_of(baoab(bnn.regression(Kept(*given), priors.Normal(1.0))))
         for given in ((1.0, 2.0), (3.0, 2.0), (1.0, 4.0))
     ]
     assert texts[0] == texts[1] != texts[2]

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from architecture import FILES
 
+from benchmarks._shared.pages import length
+
 LINES, MOST_FILES, EXECUTABLE = 44_810, 196, 29_570
 TESTS = Path(__file__).parent
 BENCHMARKS = TESTS.parent / "benchmarks"

@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.host_rows import OnHost, in_memory, is_of_rows
@@ -118,7 +117,7 @@ def _leaf(owner: str, label: str, leaf: Any) -> Any:
     return as_array(owner, label, leaf)
 
 
-def as_array(owner: str, label: str, values: ArrayLike | None) -> Any:
+def as_array(owner: str, label: str, values: Any) -> Any:
     """One argument as an array of numbers: tables and lists converted, arrays and None as they are."""
     if values is None or isinstance(values, jax.Array):
         return values

@@ -254,7 +254,7 @@ def load(name: str) -> Reference:
 
     :param name: one of ``references.names``.
     :return: model, data, and what two routes to the posterior found.
-    :raises KeyError: for another name.
+    :raises ValueError: for another name.
 
     >>> import numpyro_bnn as bnn
     >>> reference = bnn.references.load("rdata")
@@ -263,7 +263,6 @@ def load(name: str) -> Reference:
     """
     if name not in PROBLEMS:
         raise ValueError(f"references.load: expected one of {sorted(PROBLEMS)}, got {name!r}.")
-    problem = PROBLEMS[name]
     with np.load(_FOLDER / f"{name}.npz") as file:
         stored = {key: file[key] for key in file.files}
     told = json.loads(str(stored.pop("about")))

@@ -243,10 +243,10 @@ def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
         y = as_array(f"scores.{name}", "y", y)
         _warn_of_suspects(log_prob)
         log_prob = np.asarray(log_prob.log_prob(y))
-        if log_prob.ndim != 3 or log_prob.shape[-1] != len(y):
+        if log_prob.ndim != 3 or log_prob.shape[-1:] != np.shape(y)[:1]:
             raise ValueError(
                 f"scores.{name}: the predictions gave log densities of shape {log_prob.shape} "
-                f"for a target of shape {np.shape(y)}, expected (chain, draw, {len(y)}). Give y "
+                f"for a target of shape {np.shape(y)}, expected (chain, draw, row). Give y "
                 f"the shape that the model's observed site has."
             )
     array = values_of(name, log_prob, "log_prob")

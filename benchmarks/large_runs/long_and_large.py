@@ -151,7 +151,7 @@ def chains(size, folder):
     kernel = HMC(model, step_size=0.1, trajectory_length=0.3, adapt_mass_matrix=False)
     keys = jax.random.split(jax.random.key(0), size)
     begin = time.perf_counter()
-    mcmc = sampler(kernel, num_samples=100, num_chains=size)
+    mcmc = sampler(kernel, num_samples=100, num_chains=size, chain_method="vectorized")
     mcmc.run(keys, x, y)
     yield "seconds of sampling", time.perf_counter() - begin
     yield "peak memory, MiB", peak()
@@ -160,7 +160,7 @@ def chains(size, folder):
     by_chain = found.mean(1)
     error = np.abs(by_chain.mean(0) - mean) / (by_chain.std(0) / np.sqrt(size))
     yield "largest error of a mean, Monte Carlo errors", error.max()
-    few = sampler(kernel, num_samples=100, num_chains=8)
+    few = sampler(kernel, num_samples=100, num_chains=8, chain_method="vectorized")
     few.run(keys[:8], x, y)
     alone = few.get_samples(group_by_chain=True)["weights"]
     yield "largest difference from a run of eight chains", np.abs(found[:8] - alone).max()

@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import HMC
 from numpyro.infer.gibbs import CustomGibbs, Gibbs
+from quiet import quiet
 from scipy.special import logsumexp
 
 import numpyro_bnn as bnn
@@ -64,9 +65,7 @@ def exact_moments(x, y):
 
 
 def test_the_precision_of_a_network_follows_its_marginal_posterior(data):
-    mcmc = bnn.MCMC(
-        composition(conditional), num_warmup=200, num_samples=3000, num_chains=2, progress_bar=False
-    )
+    mcmc = quiet(composition(conditional), 200, 3000, 2)
     z = nets.weights(model, *data)
     starts = {site: jnp.stack([value, -value]) for site, value in z.items()}
     mcmc.run(jax.random.key(0), *data, init_params=starts)
@@ -80,13 +79,7 @@ def test_the_precision_of_a_network_follows_its_marginal_posterior(data):
 def test_unconstrained_starts_are_constrained_for_blocks_that_want_that(data, num_chains):
     start = nets.weights(model, *data)
     starts = {site: jnp.stack([value] * num_chains) for site, value in start.items()}
-    mcmc = bnn.MCMC(
-        composition(unchanged),
-        num_warmup=0,
-        num_samples=2,
-        num_chains=num_chains,
-        progress_bar=False,
-    )
+    mcmc = quiet(composition(unchanged), 0, 2, num_chains)
     # A block that leaves its sites as they are is named.
     with pytest.warns(UserWarning, match="all draws of the block of tau are the same"):
         mcmc.run(jax.random.key(0), *data, init_params=starts)

@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from quiet import quiet, together
 from scipy import stats
 
 import numpyro_bnn as bnn
@@ -112,14 +113,7 @@ def below_quantiles(kernel, temperature, num_chains=5_000):
     """z-scores of fractions below exact quantiles, of chains that begin in the distribution."""
     distribution = stats.gamma(SHAPE / temperature, scale=temperature / RATE)
     start = np.log(distribution.rvs((num_chains, 3), random_state=3))
-    mcmc = MCMC(
-        kernel,
-        num_warmup=0,
-        num_samples=12,
-        num_chains=num_chains,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    mcmc = together(kernel, 0, 12, num_chains)
     mcmc.run(jax.random.key(5), init_params={"a": jnp.asarray(start, jnp.float32)})
     draws = np.exp(np.asarray(mcmc.get_samples(group_by_chain=True)["a"])[:, 4:])
     below = (draws[..., None] < distribution.ppf(PROBABILITIES)).mean((1, 2))
@@ -160,14 +154,7 @@ def gaussian(z):
 @pytest.fixture(scope="module")
 def tuned():
     """MCLMC with all of its warm-up on a Gaussian of very unequal scales."""
-    mcmc = MCMC(
-        bnn.MCLMC(potential_fn=gaussian),
-        num_warmup=900,
-        num_samples=3000,
-        num_chains=6,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    mcmc = together(bnn.MCLMC(potential_fn=gaussian), 900, 3000, 6)
     start = np.random.default_rng(0).normal(size=(6, 30)) * SCALES
     mcmc.run(jax.random.key(2), init_params={"a": jnp.asarray(start)})
     return mcmc
@@ -282,12 +269,7 @@ def test_momenta_do_not_forget_while_a_chain_looks_for_its_step(batch_size):
 
 def test_a_first_step_out_of_bounds_is_taken_back():
     """Flat where the chain begins, infinite a step away."""
-    mcmc = MCMC(
-        bnn.MCLMC(potential_fn=lambda z: jnp.sum(jnp.expm1(1e4 * z["a"] ** 4))),
-        num_warmup=300,
-        num_samples=300,
-        progress_bar=False,
-    )
+    mcmc = quiet(bnn.MCLMC(potential_fn=lambda z: jnp.sum(jnp.expm1(1e4 * z["a"] ** 4))), 300, 300)
     mcmc.run(jax.random.key(0), init_params={"a": jnp.zeros(5)})
     draws = np.asarray(mcmc.get_samples()["a"])
     assert not mcmc.left_out

@@ -15,11 +15,6 @@ with warnings.catch_warnings():
     from test_rhat import arviz_of, autoregressive
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 C, N, INPUTS = 4, 500, 50
 
 

@@ -175,15 +175,9 @@ def test_its_distribution_is_close_to_the_target_by_as_much(tuned):
     squares = (draws**2).mean((1, 2))
     assert abs(squares.mean() - 1) < 0.06
     assert np.abs(z_scores(draws.mean(1), 0.0)).max() < 6
-    small = MCMC(
-        bnn.MCLMC(potential_fn=gaussian, step_size=0.15, friction=1.0,
-                  preconditioner=preconditioners.diagonal({"a": jnp.asarray(SCALES**2)})),
-        num_warmup=100,
-        num_samples=4000,
-        num_chains=6,
-        chain_method="vectorized",
-        progress_bar=False,
-    )  # fmt: skip
+    metric = preconditioners.diagonal({"a": jnp.asarray(SCALES**2)})
+    kernel = bnn.MCLMC(potential_fn=gaussian, step_size=0.15, friction=1.0, preconditioner=metric)
+    small = together(kernel, 100, 4000, 6)
     start = np.random.default_rng(0).normal(size=(6, 30)) * SCALES
     small.run(jax.random.key(2), init_params={"a": jnp.asarray(start)})
     draws = np.asarray(small.get_samples(group_by_chain=True)["a"], np.float64) / SCALES

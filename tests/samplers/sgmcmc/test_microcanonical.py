@@ -13,7 +13,7 @@ from quiet import quiet, together
 from scipy import stats
 
 import numpyro_bnn as bnn
-from numpyro_bnn import MCMC, gradients, preconditioners
+from numpyro_bnn import gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings, kick, kick_work
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic, on_sphere, turn
 from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
@@ -221,11 +221,8 @@ def test_decoherence_is_a_share_of_the_autocorrelation_time():
 def test_a_start_whose_energy_floats_round_to_whole_nats_is_left():
     """A step there is off by a nat at any size; to shrink it until it is not would be to stay."""
     stiff = jnp.array([1e4, 1e4, 100.0, 1.0, 1.0])
-    mcmc = MCMC(
-        bnn.MCLMC(potential_fn=lambda z: 0.5 * jnp.sum(stiff * z**2)),
-        num_warmup=20_000, num_samples=3000, num_chains=4, chain_method="vectorized",
-        progress_bar=False,
-    )  # fmt: skip
+    kernel = bnn.MCLMC(potential_fn=lambda z: 0.5 * jnp.sum(stiff * z**2))
+    mcmc = together(kernel, 20_000, 3000, 4)
     start = jnp.full((4, 5), 40.0)
     assert np.spacing(np.float32(0.5 * 20_102 * 40**2)) == 1.0
     mcmc.run(jax.random.key(0), init_params=start)

@@ -26,7 +26,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.study import ROOT, Results, command, parser
 
 SIZES = {
-    "full": {"draws": 1_000_000, "rows": 10_000_000, "chains": 10_000, "killed": 200},
+    "full": {"draws": 1_000_000, "rows": 10_000_000, "chains": 10_000, "killed": 60},
     "quick": {"draws": 10_000, "rows": 200_000, "chains": 500, "killed": 60},
 }
 FEATURES, BATCH = 4, 1000

@@ -13,7 +13,6 @@ from numpyro_bnn.cli import job, saved_fit, tables
 from numpyro_bnn.cli.main import main
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_compile"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]

@@ -4,8 +4,6 @@ import doors
 import pytest
 from containers import CONTAINERS
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def need(name):
     if not doors.installed(name):

@@ -14,7 +14,6 @@ from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.potential.rows_in_parts import padded_size, with_padding
 from numpyro_bnn.run.kernel_protocol import ignores_row_count
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 SIZE = 41
 X, Y = RNG.normal(2.0, 3.0, (SIZE, 2)), RNG.normal(-4.0, 2.0, SIZE)

@@ -14,8 +14,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.run import chain_states
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 def model(x):
     w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))

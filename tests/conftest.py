@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from weekly import is_weekly
@@ -105,6 +106,14 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the folder 'shared' with the reference data is not beside this checkout")
     return SHARED
+
+
+@pytest.fixture
+def rng() -> Any:
+    """Random numbers that are the same in each test, whichever ran before."""
+    import numpy as np
+
+    return np.random.default_rng(0)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from numpyro.infer import NUTS
+from quiet import together
 from scipy import stats
 
 import numpyro_bnn as bnn
@@ -188,14 +189,7 @@ def test_nuts_from_these_starts_is_not_stuck_where_the_default_start_is(shared):
     starts = bnn.optimize(model, jax.random.key(1), x, y, num_chains=2, progress_bar=False)
     errors = {}
     for name, start in (("default", None), ("optimised", starts)):
-        mcmc = bnn.MCMC(
-            NUTS(model, max_tree_depth=6),
-            num_warmup=60,
-            num_samples=60,
-            num_chains=2,
-            chain_method="vectorized",
-            progress_bar=False,
-        )
+        mcmc = together(NUTS(model, max_tree_depth=6), 60, 60, 2)
         mcmc.run(jax.random.key(0), x, y, init_params=start)
         errors[name] = bnn.scores.rmse(bnn.predict(model, mcmc, test[:, :-1]), test[:, -1])
     assert errors["optimised"] < 0.25

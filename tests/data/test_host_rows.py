@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpyro.infer import HMC
 from numpyro.infer.gibbs import CustomGibbs, Gibbs
+from quiet import quiet
 
 import numpyro_bnn as bnn
 from numpyro_bnn.data import host_rows
@@ -95,12 +96,7 @@ def test_passes_over_all_rows_are_exact(files, monkeypatch):
 
 def test_predictions_read_their_rows_from_files(files):
     """Also of a run over files, whose first rows `thin` predicts."""
-    mcmc = bnn.MCMC(
-        bnn.SGLD(model, step_size=1e-3, batch_size=10),
-        num_warmup=0,
-        num_samples=12,
-        progress_bar=False,
-    )
+    mcmc = quiet(bnn.SGLD(model, step_size=1e-3, batch_size=10), 0, 12)
     mcmc.run(jax.random.key(0), *files, init_params={"w": jnp.full(FEATURES, 0.1)})
     assert bnn.thin(mcmc, 4).num_draws == 4
     expected, _ = bnn.average(bnn.predict(model, mcmc, X))
@@ -122,14 +118,7 @@ def test_hmc_reads_chunks(files):
 def test_a_run_goes_on_from_its_checkpoint(files, tmp_path):
     def mcmc(folder):
         kernel = bnn.BAOAB(model, step_size=0.01, batch_size=10)
-        return bnn.MCMC(
-            kernel,
-            num_warmup=4,
-            num_samples=12,
-            checkpoint=tmp_path / folder,
-            checkpoint_every=4,
-            progress_bar=False,
-        )
+        return quiet(kernel, 4, 12, checkpoint=tmp_path / folder, checkpoint_every=4)
 
     whole = mcmc("whole")
     whole.run(jax.random.key(0), *files)

@@ -24,11 +24,6 @@ module = import_module("numpyro_bnn.diagnostics.monte_carlo.agreement")
 FEW = 299
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 def factors(rng, chains, draws, scalars, rho, heavy=False):
     """Stationary scalars of unit variance that depend on each other through five factors."""
     x = rng.standard_normal((chains, draws, 5))

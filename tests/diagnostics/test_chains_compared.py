@@ -8,11 +8,6 @@ from numpyro_bnn import diagnostics
 from numpyro_bnn.diagnostics import diagnose_draws
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 def test_variance_parts_add_up_to_the_variance_of_all_draws(rng):
     x = rng.normal(size=(4, 30, 5)) + rng.normal(size=(4, 1, 5))
     parts = diagnostics.variance_parts(x)

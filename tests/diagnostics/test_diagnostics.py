@@ -15,11 +15,6 @@ with warnings.catch_warnings():
     from test_rhat import arviz_of, autoregressive
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 C, N, INPUTS = 4, 500, 50
 
 
@@ -50,6 +45,10 @@ def shifted(rng, chains, inputs, by=3.0):
 def situation(name, rng):
     w, f = weights_of(rng), rng.normal(size=(C, N, INPUTS))
     noise = {"scale": np.exp(0.1 * rng.normal(size=(C, N, INPUTS)))}
+
+    def with_stats(**stats):
+        return {"weights": w, "predictions": f, "sample_stats": stats}
+
     match name:
         case "independent":
             return {"weights": w, "predictions": f, "log_joint": rng.normal(size=(C, N))}
@@ -118,43 +117,24 @@ def situation(name, rng):
             f[:, :, :30] = 1.0
             return {"weights": w, "predictions": f}
         case "divergences":
-            return {
-                "weights": w,
-                "predictions": f,
-                "sample_stats": {"diverging": np.arange(C * N).reshape(C, N) % 5 == 0},
-            }
+            return with_stats(diverging=np.arange(C * N).reshape(C, N) % 5 == 0)
         case "saturated trees":
             steps = np.where(np.arange(C * N).reshape(C, N) % 2, 1023, 7)
-            return {
-                "weights": w,
-                "predictions": f,
-                "sample_stats": {"num_steps": steps, "max_num_steps": 1023},
-            }
+            return with_stats(num_steps=steps, max_num_steps=1023)
         case "cut trajectories":
             steps = np.where(np.arange(C * N).reshape(C, N) % 4, 200, 255)
-            return {
-                "weights": w,
-                "predictions": f,
-                "sample_stats": {"num_steps": steps, "trajectory_limit": 255},
-            }
+            return with_stats(num_steps=steps, trajectory_limit=255)
         case "surely rejected":
             accept = np.where(np.arange(C * N).reshape(C, N) % 20, 0.9, 1e-6)
-            steps = np.full((C, N), 9)
-            return {
-                "weights": w,
-                "predictions": f,
-                "sample_stats": {
-                    "num_steps": steps,
-                    "trajectory_limit": 255,
-                    "accept_prob": accept,
-                },
-            }
+            return with_stats(
+                num_steps=np.full((C, N), 9), trajectory_limit=255, accept_prob=accept
+            )
         case "low acceptance":
             accept = np.where(np.arange(C) == 1, 0.02, 0.8)[:, None] * np.ones(N)
-            return {"weights": w, "predictions": f, "sample_stats": {"accept_prob": accept}}
+            return with_stats(accept_prob=accept)
         case "low E-BFMI":
             energy = autoregressive(rng, (C, N), 0.98)
-            return {"weights": w, "predictions": f, "sample_stats": {"energy": energy}}
+            return with_stats(energy=energy)
         case "second opinion agrees":
             other = {"net/Dense_0.kernel": np.zeros((2, 9, 1)), **weights_of(rng)}
             return {"weights": w, "predictions": f, "second": (other, rng.normal(size=f.shape))}

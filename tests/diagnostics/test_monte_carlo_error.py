@@ -14,11 +14,6 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 MANY = 400
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 def autoregressive(rng, shape, rho):
     """Stationary AR(1) of unit variance along axis 1."""
     x = rng.standard_normal(shape)

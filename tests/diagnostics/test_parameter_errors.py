@@ -18,11 +18,6 @@ X = np.linspace(-1, 1, 30)[:, None].astype(np.float32)
 CHAINS, DRAWS = 4, 400
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 def slow(rng, shape, rho):
     x = rng.standard_normal(shape)
     x[:, 1:] *= np.sqrt(1 - rho**2)

@@ -15,11 +15,6 @@ with warnings.catch_warnings():
     import arviz
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 def autoregressive(rng, shape, coefficient):
     x = rng.normal(size=shape)
     for t in range(1, shape[1]):

@@ -13,11 +13,6 @@ with warnings.catch_warnings():
     from test_rhat import autoregressive
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 def test_one_noise_for_all_inputs_is_one_function(rng):
     mean, noise = rng.normal(size=(4, 200, 30)), autoregressive(rng, (4, 200), 0.95)
     scale = np.broadcast_to(np.exp(noise)[:, :, None], mean.shape)

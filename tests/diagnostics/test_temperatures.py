@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from quiet import together
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
@@ -24,15 +25,7 @@ def stats_of(temperature):
     kernel = bnn.BAOAB(
         potential_fn=quadratic, step_size=0.05, friction=1.0, temperature=temperature
     )
-    mcmc = bnn.MCMC(
-        kernel,
-        num_warmup=500,
-        num_samples=20_000,
-        thinning=10,
-        num_chains=4,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    mcmc = together(kernel, 500, 20_000, 4, thinning=10)
     start = {name: jnp.zeros((4, *shape)) for name, shape in SHAPES.items()}
     mcmc.run(jax.random.key(0), init_params=start)
     return draws_of(mcmc).stats

@@ -16,11 +16,6 @@ from numpyro_bnn.diagnostics.verdict import Verdict
 TOLERANCE = bnn.Tolerance()
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 def stationary(rng, shape, rho=0.33):
     """AR(1) chains of unit variance, `(chain, draw, input)`."""
     x = rng.standard_normal(shape)

@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
+from quiet import quiet
 from scipy import stats
 from site_densities import log_prob
 
@@ -79,13 +80,7 @@ def test_a_posterior_of_a_rate_is_gammas_and_predicts_its_counts():
         likelihoods.poisson(jnp.full(jnp.shape(x)[0], jnp.log(rate)), y)
 
     x = np.zeros((8, 1))
-    mcmc = bnn.MCMC(
-        numpyro.infer.NUTS(model),
-        num_warmup=200,
-        num_samples=1500,
-        num_chains=2,
-        progress_bar=False,
-    )
+    mcmc = quiet(numpyro.infer.NUTS(model), 200, 1500, 2)
     mcmc.run(jax.random.key(0), x, counts)
     distribution = stats.gamma(3 + counts.sum(), scale=1 / 9)
     draws = np.asarray(mcmc.get_samples()["rate"])

@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import nets
 import numpy as np
 import numpyro
 import pytest
@@ -187,27 +188,11 @@ KNOWN = {
 }
 
 
-def shapes_of(module):
-    """What a prior is given of a network."""
-    asked = {}
-
-    class Spy(priors.Prior):
-        def sample(self, name, shapes):
-            asked.update(shapes)
-            return priors.Normal(1.0).sample(name, shapes)
-
-    def model(x):
-        example = (x[:1],) if isinstance(module, nn.Module) else ()
-        return bnn.random_module("net", module, Spy(), *example)(x)
-
-    jax.eval_shape(lambda key: numpyro.handlers.seed(model, key)(X), jax.random.key(0))
-    return asked
-
-
 @pytest.mark.parametrize("name", KNOWN)
 def test_an_output_sums_over_the_inputs_of_its_own_layer(name):
     make, known = KNOWN[name]
-    shapes = shapes_of(make())
+    module = make()
+    shapes = nets.shapes_of(module, *[X[:1]] * isinstance(module, nn.Module))
     found = {path: (fan_in(path, shapes[path]), source_axis(path, shapes[path])) for path in known}
     assert found == known
     assert all(
@@ -233,7 +218,7 @@ def test_equinox_layers_that_are_stacked():
         def __call__(self, x):
             return x.sum() * sum(leaf.sum() for leaf in jax.tree.leaves(self.deep))
 
-    shapes = shapes_of(Net())
+    shapes = nets.shapes_of(Net())
     known = {
         "deep.weight": (4, 2),
         "cell.weight_ih": (4, 2),

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import nets
 import numpy as np
 import numpyro
 import pytest
@@ -14,22 +15,6 @@ from flax import nnx
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.priors.paths import fan_in, source_axis
-
-
-def shapes_of(module, *example):
-    """What a prior is given of a network."""
-    asked = {}
-
-    class Spy(priors.Prior):
-        def sample(self, name, shapes):
-            asked.update(shapes)
-            return priors.Normal(1.0).sample(name, shapes)
-
-    def model():
-        bnn.random_module("net", module, Spy(), *example)
-
-    jax.eval_shape(lambda key: numpyro.handlers.seed(model, key)(), jax.random.key(0))
-    return asked
 
 
 def known_of(shapes, path):
@@ -61,13 +46,13 @@ IMAGE = np.ones((1, 5, 4, 6), np.float32)
 @pytest.mark.parametrize("name", ["query", "key", "value", "other"])
 def test_the_name_of_a_layer_whose_class_is_known_does_not_matter(name):
     conv = named(nn.Conv, 16, (1,), name=name)
-    assert known_of(shapes_of(conv, SEQUENCE), f"{name}.kernel") == (6, 1)
+    assert known_of(nets.shapes_of(conv, SEQUENCE), f"{name}.kernel") == (6, 1)
     transposed = named(nn.ConvTranspose, 16, (3,), name=name)
-    assert known_of(shapes_of(transposed, SEQUENCE), f"{name}.kernel") == (18, 1)
+    assert known_of(nets.shapes_of(transposed, SEQUENCE), f"{name}.kernel") == (18, 1)
     joined = named(nn.DenseGeneral, 3, axis=(-2, -1), name=name)
-    assert known_of(shapes_of(joined, SEQUENCE), f"{name}.kernel") == (60, 1)
+    assert known_of(nets.shapes_of(joined, SEQUENCE), f"{name}.kernel") == (60, 1)
     split = named(nn.DenseGeneral, (3, 2), name=name)
-    assert known_of(shapes_of(split, SEQUENCE), f"{name}.kernel") == (6, 0)
+    assert known_of(nets.shapes_of(split, SEQUENCE), f"{name}.kernel") == (6, 0)
 
 
 def test_the_name_of_an_nnx_layer_does_not_matter():
@@ -78,7 +63,7 @@ def test_the_name_of_an_nnx_layer_does_not_matter():
             self.query = nnx.LinearGeneral(6, (3, 2), rngs=rngs)
             self.each = nnx.LinearGeneral(6, 3, batch_axis={0: 10}, rngs=rngs)
 
-    shapes = shapes_of(Net(nnx.Rngs(0)))
+    shapes = nets.shapes_of(Net(nnx.Rngs(0)))
     found = {path: known_of(shapes, f"{path}.kernel") for path in ("value", "key", "query", "each")}
     assert found == {"value": (6, 1), "key": (60, 1), "query": (6, 0), "each": (6, 1)}
 
@@ -101,7 +86,7 @@ def test_own_layers_go_by_name_where_no_class_is_known():
             kernel = self.param("kernel", nn.initializers.ones, (6, 3, 2))
             return jnp.einsum("...i,ihd->...hd", x, kernel)
 
-    shapes = shapes_of(named(Own, name="query"), SEQUENCE)
+    shapes = nets.shapes_of(named(Own, name="query"), SEQUENCE)
     assert known_of(shapes, "query.kernel") == (6, 0)
 
 
@@ -109,8 +94,8 @@ def test_own_layers_go_by_name_where_no_class_is_known():
 
 
 def test_an_output_of_an_unshared_convolution_sums_its_own_taps_only():
-    assert known_of(shapes_of(nn.ConvLocal(4, (3,)), SEQUENCE), "kernel") == (18, 1)
-    assert known_of(shapes_of(nn.ConvLocal(4, (3, 2)), IMAGE), "kernel") == (36, 2)
+    assert known_of(nets.shapes_of(nn.ConvLocal(4, (3,)), SEQUENCE), "kernel") == (18, 1)
+    assert known_of(nets.shapes_of(nn.ConvLocal(4, (3, 2)), IMAGE), "kernel") == (36, 2)
 
 
 # -- transposed and stacked kernels ----------------------------------------------------------
@@ -129,7 +114,7 @@ def transposed(module, change=lambda a: a.T, back=lambda a: a.T):
 
 def test_a_kernel_that_is_stored_transposed():
     dense = transposed(nn.Dense)(8, use_bias=False)
-    assert known_of(shapes_of(dense, ROWS), "kernel") == (4, 1)
+    assert known_of(nets.shapes_of(dense, ROWS), "kernel") == (4, 1)
 
 
 def in_a_dict(variables):
@@ -139,7 +124,7 @@ def in_a_dict(variables):
 @pytest.mark.parametrize("change", [lambda v: jax.tree.map(jnp.transpose, v), in_a_dict])
 def test_a_square_kernel_that_a_function_maps_is_refused_by_unit(change):
     dense = nn.map_variables(nn.Dense, "params", change, change, mutable=True, init=True)
-    kernel = shapes_of(dense(4), ROWS)["kernel"]
+    kernel = nets.shapes_of(dense(4), ROWS)["kernel"]
     assert fan_in("kernel", kernel) == 4  # in whichever way
     with pytest.raises(ValueError, match=r"`nn.map_variables`.*cannot be followed. Store it"):
         source_axis("kernel", kernel)
@@ -149,7 +134,7 @@ def test_a_square_kernel_that_a_function_maps_is_refused_by_unit(change):
 def test_a_kernel_that_a_function_maps_under_jit_is_refused(compiled_first):
     dense = transposed(nn.jit(nn.Dense)) if compiled_first else nn.jit(transposed(nn.Dense))
     for _ in "ab":  # the second time its program is there already
-        kernel = shapes_of(dense(8), ROWS)["kernel"]
+        kernel = nets.shapes_of(dense(8), ROWS)["kernel"]
         with pytest.raises(ValueError, match=r"`nn.map_variables`.*cannot be followed. Store it"):
             fan_in("kernel", kernel)
 
@@ -163,20 +148,20 @@ def test_companions_of_arrays_of_many_axes_take_no_memory(rank):
         def __call__(self, x):
             return x + self.param("mix", nn.initializers.ones, (2,) * rank).sum()
 
-    assert known_of(shapes_of(Stacked(Own), ROWS), "tokens.mix") == (2, rank)
+    assert known_of(nets.shapes_of(Stacked(Own), ROWS), "tokens.mix") == (2, rank)
     with jax.ensure_compile_time_eval():
-        assert known_of(shapes_of(Stacked(Own), ROWS), "tokens.mix") == (2, rank)
+        assert known_of(nets.shapes_of(Stacked(Own), ROWS), "tokens.mix") == (2, rank)
 
 
 def test_a_kernel_that_is_stored_scaled_has_its_axes():
     dense = transposed(nn.Dense, lambda a: a * 2, lambda a: a / 2)(8, use_bias=False)
-    assert known_of(shapes_of(dense, ROWS), "kernel") == (4, 0)
+    assert known_of(nets.shapes_of(dense, ROWS), "kernel") == (4, 0)
 
 
 def test_a_kernel_that_cannot_be_followed_is_refused():
     dense = transposed(nn.Dense, lambda a: a.reshape(4, 8), lambda a: a.reshape(-1))
     net = dense(8, use_bias=False)
-    assert shapes_of(net, ROWS)["kernel"] == (32,)  # other priors do not ask
+    assert nets.shapes_of(net, ROWS)["kernel"] == (32,)  # other priors do not ask
     for prior in (priors.FanIn(), priors.Hierarchical.width(1.0, unit=1.0)):
         with (
             numpyro.handlers.seed(rng_seed=0),
@@ -199,7 +184,7 @@ def test_an_array_of_two_layers_is_laid_out_as_the_first_has_it():
             h = self.pass_through(x, 8, lambda v: v)
             return self.pass_through(h, 4, lambda v: jax.tree.map(jnp.transpose, v))
 
-    shapes = shapes_of(Tied(), ROWS)
+    shapes = nets.shapes_of(Tied(), ROWS)
     assert known_of(shapes, "tied.kernel") == (4, 0)
 
 
@@ -213,7 +198,7 @@ def test_a_module_that_stacks_its_own_method():
             lift = {"variable_axes": {"params": 1}, "split_rngs": {"params": True}}
             return nn.vmap(Lifted.one, in_axes=None, axis_size=4, **lift)(self, x)
 
-    assert known_of(shapes_of(Lifted(), ROWS), "kernel") == (4, 0)
+    assert known_of(nets.shapes_of(Lifted(), ROWS), "kernel") == (4, 0)
 
 
 class Block(nn.Module):
@@ -257,7 +242,7 @@ def varies_along(module, path, *example):
 @pytest.mark.parametrize("block", [Block, nn.remat(Block), nn.jit(Block)])
 def test_as_many_stacked_layers_as_inputs(axis, unit_axis, block):
     for _ in "ab":  # the second time programs of blocks under `nn.jit` are there already
-        shapes = shapes_of(Scanned(axis, 4, block), ROWS)
+        shapes = nets.shapes_of(Scanned(axis, 4, block), ROWS)
         assert known_of(shapes, "deep.Dense_0.kernel") == (4, unit_axis)
 
 
@@ -272,7 +257,7 @@ def test_layers_that_were_called_under_jit_before_are_known_and_keep_their_value
             return nn.jit(nn.Conv)(16, (1,), name="query")(x)
 
     before = Net().init(jax.random.key(0), SEQUENCE)
-    assert known_of(shapes_of(Net(), SEQUENCE), "query.kernel") == (6, 1)
+    assert known_of(nets.shapes_of(Net(), SEQUENCE), "query.kernel") == (6, 1)
     after = Net().init(jax.random.key(0), SEQUENCE)
     assert jax.tree.all(jax.tree.map(np.array_equal, before, after))
 
@@ -290,9 +275,9 @@ def stacked_linear(inputs, outputs, layers, axis):
 
 
 def test_nnx_layers_that_could_be_stacked_in_several_ways_are_refused_by_unit():
-    shapes = shapes_of(stacked_linear(4, 4, 3, 1))
+    shapes = nets.shapes_of(stacked_linear(4, 4, 3, 1))
     assert known_of(shapes, "deep.kernel") == (4, 0)
-    shapes = shapes_of(stacked_linear(4, 4, 4, 1))
+    shapes = nets.shapes_of(stacked_linear(4, 4, 4, 1))
     assert fan_in("deep.kernel", shapes["deep.kernel"]) == 4  # in whichever way
     with pytest.raises(ValueError, match=r"\(4, 4\).*\(4, 4, 4\).*exactly one way.*Stack another"):
         source_axis("deep.kernel", shapes["deep.kernel"])
@@ -310,8 +295,8 @@ def test_own_arrays_of_nnx_modules_that_are_not_stacked_along_the_first_axis_are
             make = nnx.vmap(Own, in_axes=(0,), out_axes=axis)
             self.deep = nnx.split_rngs(splits=3)(make)(nnx.Rngs(0))
 
-    assert known_of(shapes_of(Net(0)), "deep.mix") == (4, 1)
-    shape = shapes_of(Net(1))["deep.mix"]
+    assert known_of(nets.shapes_of(Net(0)), "deep.mix") == (4, 1)
+    shape = nets.shapes_of(Net(1))["deep.mix"]
     with pytest.raises(ValueError, match=r"deep.mix.*\(4, 3, 2\).*out_axes=0"):
         fan_in("deep.mix", shape)
 
@@ -342,23 +327,23 @@ UNKNOWN = r"'{}' goes by fan-in.*does not say over which axis.*{}.*`input_axes: 
 
 
 def test_own_arrays_say_what_is_summed_or_are_refused():
-    shapes = shapes_of(Tokens(), SEQUENCE)
+    shapes = nets.shapes_of(Tokens(), SEQUENCE)
     assert known_of(shapes, "pos_embedding") == (1, None)
     for ask in (fan_in, source_axis):
         with pytest.raises(ValueError, match=UNKNOWN.format("mix", r"\(2, 6, 3\)")):
             ask("mix", shapes["mix"])
-    assert known_of(shapes_of(Declared(), SEQUENCE), "mix") == (6, 1)
-    shapes = shapes_of(NNXTokens())
+    assert known_of(nets.shapes_of(Declared(), SEQUENCE), "mix") == (6, 1)
+    shapes = nets.shapes_of(NNXTokens())
     assert known_of(shapes, "mix") == (6, 1)
     assert known_of(shapes, "rest") == (1, None)
 
 
 def test_stacked_own_arrays_say_so_too():
-    shapes = shapes_of(Stacked(Tokens), SEQUENCE)
+    shapes = nets.shapes_of(Stacked(Tokens), SEQUENCE)
     assert known_of(shapes, "tokens.pos_embedding") == (1, None)
     with pytest.raises(ValueError, match=UNKNOWN.format("tokens.mix", r"\(4, 2, 6, 3\)")):
         fan_in("tokens.mix", shapes["tokens.mix"])
-    assert known_of(shapes_of(Stacked(Declared), SEQUENCE), "tokens.mix") == (6, 2)
+    assert known_of(nets.shapes_of(Stacked(Declared), SEQUENCE), "tokens.mix") == (6, 2)
 
 
 class Stacked(nn.Module):

@@ -11,11 +11,6 @@ from numpyro_bnn import plots
 from numpyro_bnn.diagnostics import diagnose_draws, monte_carlo_error
 
 
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(0)
-
-
 def probabilities(x: np.ndarray) -> dict[str, np.ndarray]:
     p = 1 / (1 + np.exp(-x))
     return {"probs": np.stack([p, 1 - p], axis=-1)}

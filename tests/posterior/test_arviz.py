@@ -14,6 +14,7 @@ import pytest
 import xarray as xr
 from flax import linen as nn
 from numpyro.infer import HMC, NUTS
+from quiet import quiet
 
 with warnings.catch_warnings():
     # Matplotlib 3.9 asks pyparsing for names that newer releases of it deprecate.
@@ -58,13 +59,7 @@ X_TEST = rng.normal(size=(4, 2)).astype(np.float32)
 
 @pytest.fixture(scope="module")
 def mcmc() -> bnn.MCMC:
-    run = bnn.MCMC(
-        NUTS(model, max_tree_depth=4),
-        num_warmup=60,
-        num_samples=50,
-        num_chains=2,
-        progress_bar=False,
-    )
+    run = quiet(NUTS(model, max_tree_depth=4), 60, 50, 2)
     run.run(jax.random.key(0), X, Y, init_params=nets.starts(2, model, X, Y))
     return run
 

@@ -8,6 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer import HMC, NUTS
+from quiet import quiet
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
@@ -69,15 +70,7 @@ def test_draws_are_those_of_all_rows_and_predict_as_ever(chain_method, data):
     made = []
     for chunk_size in (None, 5):
         kernel = HMC(model, step_size=0.02, trajectory_length=0.1, adapt_step_size=False)
-        mcmc = bnn.MCMC(
-            kernel,
-            num_warmup=2,
-            num_samples=4,
-            num_chains=2,
-            chain_method=chain_method,
-            progress_bar=False,
-            chunk_size=chunk_size,
-        )
+        mcmc = quiet(kernel, 2, 4, 2, chain_method=chain_method, chunk_size=chunk_size)
         mcmc.run(jax.random.key(0), *data)
         made.append(mcmc)
     whole, parts = (mcmc.get_samples(group_by_chain=True) for mcmc in made)

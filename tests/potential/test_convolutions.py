@@ -9,6 +9,7 @@ import pytest
 from flax import linen as nn
 from jax import lax
 from numpyro.infer import HMC
+from quiet import quiet
 
 import numpyro_bnn as bnn
 from numpyro_bnn.potential.convolutions import fast_convolutions
@@ -150,13 +151,8 @@ def model(x, y=None):
 @pytest.mark.parametrize("chain_method", ["parallel", "vectorized"])
 def test_steps_of_a_sampler_are_in_the_fast_order(chain_method):
     x, y = normal(3, 4, 4, 2), normal(3)
-    mcmc = bnn.MCMC(
-        HMC(model),
-        num_warmup=1,
-        num_samples=1,
-        num_chains=2 if chain_method == "vectorized" else 1,
-        chain_method=chain_method,
-        progress_bar=False,
+    mcmc = quiet(
+        HMC(model), 1, 1, 2 if chain_method == "vectorized" else 1, chain_method=chain_method
     )
     mcmc.run(jax.random.key(0), x, y)
     (programs,) = mcmc._programs.values()

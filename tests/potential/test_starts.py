@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import AIES, HMC, NUTS, SA, BarkerMH, DiscreteHMCGibbs
 from numpyro.infer.gibbs import Gibbs
+from quiet import quiet
 
 import numpyro_bnn as bnn
 
@@ -46,14 +47,7 @@ KERNELS = {
 
 def run(kernel, init_params, num_chains, model=model):
     method = "vectorized" if kernel == "AIES" else "parallel"
-    mcmc = bnn.MCMC(
-        KERNELS[kernel](model),
-        num_warmup=1,
-        num_samples=1,
-        num_chains=num_chains,
-        chain_method=method,
-        progress_bar=False,
-    )
+    mcmc = quiet(KERNELS[kernel](model), 1, 1, num_chains, chain_method=method)
     mcmc.run(KEY, X, Y, init_params=init_params)
 
 

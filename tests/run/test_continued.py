@@ -6,6 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer import HMC, NUTS, BarkerMH
+from quiet import quiet
 
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients
@@ -38,13 +39,7 @@ def slope(m, y):
 
 def continued(kernel, *, then=SECOND, by_hand=False, num_warmup=3, num_samples=4, **options):
     """An MCMC that sampled `then` from a state that the first data gave."""
-    mcmc = bnn.MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        progress_bar=False,
-        **options,
-    )
+    mcmc = quiet(kernel, num_warmup, num_samples, **options)
     if by_hand:
         mcmc.run(jax.random.key(0), FIRST)
         mcmc.post_warmup_state = mcmc.last_state
@@ -134,14 +129,7 @@ def test_a_state_without_a_finite_energy_on_the_new_data_is_refused():
 def test_states_of_another_number_of_chains_are_refused(chain_method, before, now):
     def run(num_chains):
         kernel = bnn.BAOAB(model, step_size=0.02)
-        return bnn.MCMC(
-            kernel,
-            num_warmup=2,
-            num_samples=2,
-            num_chains=num_chains,
-            chain_method=chain_method,
-            progress_bar=False,
-        )
+        return quiet(kernel, 2, 2, num_chains, chain_method=chain_method)
 
     first, second = run(before), run(now)
     first.warmup(jax.random.key(0), FIRST)

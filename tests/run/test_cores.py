@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from quiet import quiet
 
 import numpyro_bnn as bnn
 from numpyro_bnn.compilation.program_identity import Program
@@ -27,14 +28,7 @@ def calling(x):
 
 def draws(model=model):
     kernel = bnn.BAOAB(model, step_size=0.1, friction=1.0)
-    mcmc = bnn.MCMC(
-        kernel,
-        num_warmup=4,
-        num_samples=8,
-        num_chains=4,
-        progress_bar=False,
-        chain_method="sequential",
-    )
+    mcmc = quiet(kernel, 4, 8, 4, chain_method="sequential")
     mcmc.run(jax.random.key(0), jnp.ones(3))
     return np.asarray(mcmc.get_samples(group_by_chain=True)["w"])
 

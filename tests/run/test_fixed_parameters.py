@@ -14,6 +14,7 @@ from flax import linen as nn
 from flax import nnx
 from numpyro.contrib.module import flax_module, random_flax_module, random_nnx_module
 from numpyro.infer import HMC, MCMC, NUTS
+from quiet import quiet
 
 import numpyro_bnn as bnn
 
@@ -105,13 +106,7 @@ def test_approximations_and_starts_have_one_set_of_parameters(model):
 
 
 def test_a_run_of_fixed_parameters_is_checked_and_told_of_no_dropout():
-    run = bnn.MCMC(
-        bnn.BAOAB(partly, step_size=0.05),
-        num_warmup=100,
-        num_samples=100,
-        num_chains=2,
-        progress_bar=False,
-    )
+    run = quiet(bnn.BAOAB(partly, step_size=0.05), 100, 100, 2)
     few = {"num_chains": 2, "num_steps": 100, "progress_bar": False}
     with warnings.catch_warnings():
         warnings.simplefilter("error")

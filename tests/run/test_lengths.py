@@ -6,6 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer import HMC, NUTS, SA, hmc_util
+from quiet import quiet
 
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients, preconditioners
@@ -44,15 +45,7 @@ def model(x):
 
 
 def run(kernel, num_samples, thinning=1, chain_method="vectorized", num_warmup=10):
-    mcmc = bnn.MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        thinning=thinning,
-        num_chains=2,
-        chain_method=chain_method,
-        progress_bar=False,
-    )
+    mcmc = quiet(kernel, num_warmup, num_samples, 2, thinning=thinning, chain_method=chain_method)
     mcmc.run(jax.random.key(0), X)
     (programs,) = mcmc._programs.values()
     return programs, np.asarray(mcmc.get_samples(group_by_chain=True)["w"])

@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import HMC, NUTS, BarkerMH
 from numpyro.infer.gibbs import Gibbs
+from quiet import together
 
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.draws import draws_of
@@ -56,15 +57,7 @@ def starts(*shifts):
 
 
 def sampler(kernel, warmup=0, num_draws=60, chains=2, **options):
-    return bnn.MCMC(
-        kernel,
-        num_warmup=warmup,
-        num_samples=num_draws,
-        num_chains=chains,
-        chain_method="vectorized",
-        progress_bar=False,
-        **options,
-    )
+    return together(kernel, warmup, num_draws, chains, **options)
 
 
 def run(kernel, start=None, **options):

@@ -9,11 +9,6 @@ from numpyro_bnn import scores
 from numpyro_bnn.posterior.predictive_draws import Predictions
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 def random_probs(rng, *shape):
     return rng.dirichlet(np.ones(shape[-1]), size=shape[:-1])
 

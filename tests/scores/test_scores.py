@@ -20,11 +20,6 @@ class Predictions:
         return self._log_prob(y)
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 def test_lppd_is_the_log_of_the_mean_density_even_where_densities_underflow(rng):
     log_prob = rng.normal(size=(2, 5, 7))
     rows = np.log(np.exp(log_prob).mean(axis=(0, 1)))

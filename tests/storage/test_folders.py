@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from quiet import quiet
 from walker import Walk
 
 import numpyro_bnn as bnn
@@ -252,15 +253,7 @@ def test_what_record_cannot_mean_is_refused_before_a_step(record, error, message
             return super().sample(*args)
 
     where = {} if option is None else {option: tmp_path / "run"}
-    mcmc = bnn.MCMC(
-        Counted(),
-        num_warmup=2,
-        num_samples=6,
-        num_chains=2,
-        progress_bar=False,
-        record=record,
-        **where,
-    )
+    mcmc = quiet(Counted(), 2, 6, 2, record=record, **where)
     with pytest.raises(error, match=message):
         run(mcmc)
     jax.effects_barrier()

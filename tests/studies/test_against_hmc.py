@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.mixing import against_hmc, against_hmc_methods, against_hmc_prior, against_hmc_words
+from benchmarks.mixing import against_hmc_methods, against_hmc_prior, against_hmc_words
 
 # Rows of each problem's training set, of the size "full".
 ROWS = {
@@ -35,14 +35,6 @@ def test_an_energy_without_its_gradient_and_three_minibatches_are_counted():
     assert against_hmc_methods.cost(against_hmc_methods.EQUAL, 0.1, 25) == (0, 25, 25)
 
 
-def test_the_first_seed_of_everything_comes_first():
-    cells = list(against_hmc.cells(against_hmc_methods.SIZES["full"]))
-    seeds = [cell["seed"] for cell in cells]
-    assert seeds == sorted(seeds)
-    assert len({tuple(cell.values()) for cell in cells}) == len(cells) == 4 * (2 + 2 * 12 + 2 * 2)
-    assert [cell["problem"] for cell in cells if cell["method"] == "HMC again"] == list(ROWS)
-
-
 def row(method, seed, score, over_chains, distance=0.1, problem="boston"):
     convergence = dict.fromkeys(("worst R-hat", "median R-hat", "least ESS"), 1.0)
     return {
@@ -69,19 +61,6 @@ def test_monte_carlo_errors_are_of_both_and_fall_with_seeds():
     above, below = against_hmc_words.differing(list(found.values()), "boston")
     assert [r["method"] for r in above] == ["SGD"]
     assert not below
-
-
-def test_nearer_in_the_mean():
-    rows = [row("HMC", 0, -1.0, 0.04, 0.0, p) for p in ("a", "b")]
-    for problem, last in (("a", 0.12), ("b", 0.3)):
-        rows += [row("deep ensemble", 0, -1.0, 0.1, 0.1, problem)]
-        rows += [row("deep ensemble", 1, -1.0, 0.1, last, problem)]
-        rows += [row("mean field", seed, -1.0, "", 0.25, problem) for seed in (0, 1)]
-    pair = ("deep ensemble", "mean field")
-    found = list(against_hmc_words.nearer(against_hmc_words.averaged(rows), *pair))
-    assert [name for name, *_ in found] == ["a", "b"]
-    assert found[0][1:] == pytest.approx((0.11, 0.25))
-    assert list(against_hmc_words.nearer(against_hmc_words.averaged(rows), *pair[::-1])) == []
 
 
 def test_the_smallest_scale_within_an_error_of_the_least_is_chosen():

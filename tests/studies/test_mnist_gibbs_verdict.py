@@ -127,32 +127,6 @@ def test_rescaled_precisions_keep_a_prior():
         assert stats.kstest(np.asarray(drawn[name], np.float64), stats.expon.cdf).pvalue > 1e-4
 
 
-def test_the_first_two_chains_of_both_starts_are_one_of_each():
-    first, second = ({"probs": k + np.arange(2.0)[:, None] * np.ones((2, 3))} for k in (0, 10))
-    found = mnist_gibbs_verdict.in_turn(first, second)["probs"]
-    assert found.shape == (4, 3)
-    np.testing.assert_array_equal(found[:, 0], [0, 10, 1, 11])
-
-
-def test_averages_of_a_long_run_are_over_all_draws():
-    draws = 12
-    probs = np.zeros((2, draws, 7, 2))
-    probs[..., 0] = np.linspace(0.1, 0.9, draws)[:, None]
-    probs[..., 1] = 1 - probs[..., 0]
-    found = {"probs": probs} | {f"mean {k}": 1 + RNG.random((2, draws)) for k in methods.LAYERS}
-    pace = methods.Pace(3, draws, 1, 10.0)
-
-    def score(**options):
-        drawn = methods.Draws(found, methods.NO_FACTS, {})
-        return [
-            row["log score, average"]
-            for row in mnist_gibbs.rows_of(drawn, np.zeros(7, int), pace, None, **options)
-        ]
-
-    np.testing.assert_allclose(score(left_out=0.0)[-1], np.log(0.5), rtol=1e-6)
-    np.testing.assert_allclose(score()[-1], np.log(probs[0, 6:, 0, 0].mean()), rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("apart", "verdict"), [(0.0, "within tolerance"), (0.4, "chains disagree")]
 )

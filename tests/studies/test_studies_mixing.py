@@ -21,8 +21,6 @@ from benchmarks.mixing import (
     mnist_gibbs,
     mnist_gibbs_methods,
     modes_by_width,
-    modes_or_posterior,
-    which_sampler,
 )
 from numpyro_bnn.priors.precision_conditionals import levels_of
 from numpyro_bnn.samplers.fields import fields_of
@@ -50,14 +48,6 @@ def test_every_sampler_of_hierarchies_takes_a_step(name, shared):
     assert position
 
 
-def test_methods_are_compared_in_pairs_or_alone():
-    whole = hard_posteriors.pairs_of("yacht", None)
-    assert [len(pair) for pair in whole] == [2, 2]
-    one = whole[1][0]
-    assert hard_posteriors.pairs_of("yacht", [one]) == [(one,)]
-    assert hard_posteriors.pairs_of("digits", [one]) == []
-
-
 @pytest.mark.parametrize(("name", "hidden"), [("boston", 2), ("airfoil, four layers", 4)])
 def test_tables_have_networks_of_two_layers_or_of_four(name, hidden, shared):
     given = hierarchical_posteriors.posterior(shared / "data", name, 0)
@@ -74,25 +64,6 @@ def test_splits_of_a_table_test_other_rows(split, shared):
     assert len(given.y_test) == len(base.y_test) == 62
     assert np.array_equal(given.y_test, base.y_test) == (split == 0)
     np.testing.assert_allclose([given.y.mean(), given.y.std()], [0, 1], atol=1e-5)
-
-
-def test_gains_of_the_posterior_are_paired_by_split():
-    def row(split, method, score):
-        judged = {"functions_max_rhat": 1.2, "functions_median_rhat": 1.1, "precisions_max_rhat": 1}
-        return {
-            **{"split": split, "method": method, "log_score": score, "rmse": 0.1, "chains": 4},
-            **{"gradients": 10, "run_seconds": 1.0, **judged},
-        }
-
-    other = "ensemble, stopped early"
-    rows = [row(s, modes_or_posterior.POSTERIOR, s + 1.0) for s in (2, 0, 1)]
-    rows += [row(0, other, 0.5), row(2, other, 2.7)]
-    np.testing.assert_allclose(modes_or_posterior.differences(rows, other), [0.5, 0.3])
-    posterior, ensemble = modes_or_posterior.summary(rows)
-    assert posterior["gain"] == ""
-    # √(1/2 + .2/.8) of the standard deviation of the two.
-    assert ensemble["gain"] == f"0.400 ± {0.1 * 2**0.5 * 0.75**0.5:.3f}"
-    assert ensemble["functions_max_rhat"] == "1.20"
 
 
 def test_the_average_of_members_is_a_mixture_of_their_distributions():
@@ -144,14 +115,6 @@ def test_chains_are_averaged_as_densities():
     three_short = np.log(density[:, ::3].mean((0, 1))).mean()
     three = np.log(density.mean((0, 1))).mean()
     np.testing.assert_allclose(found, [(1, one, one), (2, two, two_short), (3, three, three_short)])
-
-
-def test_histogram_counts_every_scalar_once():
-    rhat = np.array([0.99, 1.0, 1.02, 1.5, 40.0, np.nan])
-    counts = np.array(function_space.histogram(rhat).split(), int)
-    assert counts.sum() == 5
-    assert counts[0] == 2
-    assert counts[-1] == 1
 
 
 @pytest.mark.parametrize("difference", [0, 3, 7])
@@ -240,30 +203,6 @@ def test_methods_that_are_compared_have_as_many_passes(size):
             most = mnist_gibbs_methods.leapfrogs_of(method, task) + 3
             assert budget - most <= passes <= budget
             assert given.draws > 3
-
-
-def test_the_average_is_over_the_later_half_so_far():
-    values = np.arange(10.0)[None, :, None]
-    means = [mnist_gibbs.later_half(values, i).item() for i in range(5)]
-    assert means == [0, 1, 1.5, 2.5, 3]
-
-
-def test_a_posterior_on_which_no_chain_moves_does_not_tell_samplers_apart():
-    def row(problem, method, ess):
-        mixed = {"by_1000": ess / 10, "by_second": ess / 10, "ess": ess}
-        figures = {
-            f"{label}_min_{unit}": value
-            for label in ("precisions", "functions")
-            for unit, value in mixed.items()
-        }
-        return {"problem": problem, "method": method, "seed": 0, **figures}
-
-    rows = [
-        *(row("moves", method, ess) for method, ess in (("a", 100.0), ("b", 25.0), ("c", 50.0))),
-        # Four chains that never meet: the one with more draws is not the better one.
-        *(row("stuck", method, ess) for method, ess in (("a", 5.0), ("b", 8.0))),
-    ]
-    assert which_sampler.informative(rows, "functions") == ["moves"]
 
 
 def test_the_power_that_rejections_fall_with_is_found_where_rounding_does_not_decide():

@@ -12,7 +12,6 @@ import pytest
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split
 from benchmarks.predictions import (
-    averaging_or_width,
     boundary_by_rows,
     calibration,
     decision_boundary,
@@ -20,7 +19,6 @@ from benchmarks.predictions import (
     sgd_as_inference,
     sgd_theory,
     tabular,
-    tabular_report,
 )
 from benchmarks.predictions.quadrature import nodes_of
 
@@ -55,27 +53,6 @@ def test_the_exact_logistic_posterior_is_that_of_the_model():
     np.testing.assert_allclose(np.diff(log_weights), -np.diff(energies), atol=2e-4)
     squares = decision_boundary.whitened_square(nodes.points, nodes)
     np.testing.assert_allclose(nodes.weights @ squares, 1, rtol=1e-9)
-
-
-def test_a_posterior_is_compared_on_its_own_splits_with_the_widest_networks():
-    def row(split, method, width, lppd, alone=""):
-        same = {"rmse": 0.1, "rmse of one": 0.2, "verdict": "run_longer"}
-        return same | {
-            "table": "yacht", "split": split, "method": method, "width": width, "lppd": lppd,
-            "lppd of one": alone,
-        }  # fmt: skip
-
-    rows = [row(1, "posterior", 2, 1.0), row(0, "posterior", 2, 2.0)]
-    rows += [row(split, "trained", 2, 0.0, -1.0) for split in (0, 1)]
-    rows += [row(0, "trained", 8, 0.7, 0.5), row(1, "trained", 8, 1.5, 0.5)]
-    (found,) = averaging_or_width.averaged(rows)
-    assert found["posterior"] == "1.50"
-    assert found["one network, same width"] == "-1.00"
-    # Splits 0 and 1 of the posterior less those of eight units: 1.5 and 0.5 over one, 1.3 and -0.5 over ten,
-    # with the error of splits that share nine tenths.
-    assert found["posterior over one of 8"] == f"1.00 ± {0.5**0.5 * (1 / 2 + 1 / 9) ** 0.5:.2f}"
-    assert found["posterior over ten of 8"] == f"0.40 ± {0.9 * 2**0.5 * (1 / 2 + 1 / 9) ** 0.5:.2f}"
-    assert found["within tolerance"] == "0 of 2"
 
 
 def test_the_evidence_finds_the_degree_of_a_polynomial():
@@ -221,48 +198,6 @@ def test_tables_run_and_are_kept(shared, tmp_path, capsys):
     assert f"{len(rows)} rows are there, and kept" in capsys.readouterr().out
 
 
-def test_methods_are_compared_on_the_same_splits_and_with_as_many_layers():
-    scores = {
-        "deep ensemble": (1.0, 3.0),
-        "NUTS": (1.5, 3.7),
-        "once": (9.0,),
-        "four layers, deep ensemble": (2.0, 3.0),
-        "four layers, MCLMC": (2.5, 3.5),
-        "four layers, MCLMC, rough": (2.75,),
-    }
-    fixed = {"table": "yacht", "rmse": 0.1, "worst rhat": np.nan, "median rhat": np.nan}
-    rows = [
-        fixed | {"seed": seed, "method": method, "lppd": value, "CPU seconds": 2.0}
-        for method, values in scores.items()
-        for seed, value in enumerate(values, 1)
-    ]
-    shown = {row["method"]: row["lppd"] for row in tabular_report.summary(rows)}
-    # Two splits that share rows: √(1 + 2 · 0.2 / 0.7) = 1.254 times the error of independent ones.
-    assert shown == {
-        "deep ensemble": "2.000 ± 1.254",
-        "NUTS": "2.600 ± 1.379",
-        "once": "9.000 on split 1, deep ensemble there 1.000",
-        "four layers, deep ensemble": "2.500 ± 0.627",
-        "four layers, MCLMC": "**3.000 ± 0.627**",
-        "four layers, MCLMC, rough": "2.750 on split 1, four layers, deep ensemble there 2.000",
-    }
-    gained = {m: tabular_report.gains(rows, m) for m in ("NUTS", "four layers, MCLMC", "once")}
-    assert gained["NUTS"]["yacht"] == pytest.approx((0.6, 0.1254), rel=1e-3)
-    assert gained["four layers, MCLMC"]["yacht"] == (0.5, 0.0)
-    assert gained["once"] == {}
-    table = {row["method"]: row for row in tabular_report.wide(rows)}
-    shown = {"method": "NUTS", "yacht": "2.600 ± 1.379", "median R-hat": "", "CPU seconds": "2"}
-    assert table["NUTS"] == shown
-    assert not any("once" in method or "rough" in method for method in table)
-    assert [tuple(row.values()) for row in tabular_report.first_split(rows)] == [
-        ("deep ensemble", "1.000"),
-        ("four layers, deep ensemble", "2.000"),
-        ("four layers, MCLMC", "2.500"),
-        ("once", "9.000"),
-        ("four layers, MCLMC, rough", "2.750"),
-    ]
-
-
 def test_what_an_average_gains_has_an_error_over_rows_and_one_over_chains():
     """Chains whose probabilities are 0.5 + a normal number around: linear in chains to first order."""
     rng = np.random.default_rng(4)
@@ -281,29 +216,3 @@ def test_rows_of_the_calibration_study_are_in_one_part_each():
     assert (len(held), len(test)) == (88, 88)
     np.testing.assert_array_equal(np.sort(np.concatenate([fit, held, test])), np.arange(442))
     assert sum(map(len, calibration.parts(442, split=3, most=50))) == 50
-
-
-def test_the_calibration_study_tells_the_least_and_the_largest_coverage():
-    rows = [
-        {
-            "table": table,
-            "method": method,
-            "calibration rows": 99,
-            "coverage before": 0.7,
-            "coverage after": 0.90 + 0.01 * split if method != "raps" else 0.93,
-            "size before": 1.0,
-            "size after": 2.0 + split,
-            "verdict": "too_short",
-        }
-        for table, methods in calibration.METHODS.items()
-        for method in methods
-        for split in (0, 1)
-    ]
-    row = calibration.averaged(rows)[0]
-    # Two splits of which a fifth is tested and three fifths are fitted: √(1 + 2 / 3) times 0.005.
-    assert row["coverage after"] == "0.905 ± 0.006"
-    assert row["size after"] == 2.5
-    assert row["runs within tolerance"] == "0 of 2"
-    (line,) = calibration.findings(rows)
-    assert "hold 0.905 to 0.930 of new targets" in line
-    assert "before calibration 0.700" in line

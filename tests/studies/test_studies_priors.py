@@ -92,54 +92,6 @@ def test_rank_correlation_and_its_error():
     assert math.isnan(evidence.rank_correlation(values[:3], np.zeros(3), scores[:3], rng)[1])
 
 
-def test_losses_are_paired_over_blocks():
-    one = {f"block_{i}": float(i) for i in range(evidence.BLOCKS)}
-    other = {f"block_{i}": i + 0.5 + (0.1 if i % 2 else -0.1) for i in range(evidence.BLOCKS)}
-    mean, error = evidence.lost(one, other)
-    assert mean == pytest.approx(0.5)
-    assert error == pytest.approx(0.1 / 9**0.5)
-    parts = evidence.blocks(np.arange(25.0))
-    assert sorted(np.concatenate(parts)) == list(range(25))
-    assert len(parts) == evidence.BLOCKS
-
-
-def test_the_error_of_an_evidence_is_the_larger_of_two():
-    error = evidence.evidence_error
-    assert error(np.array([1.0, 1.0]), np.array([0.3, 0.4])) == pytest.approx(0.25)
-    assert error(np.array([1.0, 3.0]), np.array([0.3, 0.4])) == pytest.approx(1.0)
-
-
-def test_paired_differences_over_splits_and_tables():
-    size = hierarchy_helps.SIZES["full"]
-    a, b = np.array([1.0, 2.0, 4.0]), np.array([0.0, 1.0, 2.0])
-    mean, error = hierarchy_helps.paired(a, b, "yacht", size)
-    assert mean == pytest.approx(4 / 3)
-    # 200 of 308 rows are learnt from, 108 are tested.
-    assert error == pytest.approx(1 / 3 * (1 + 3 * 108 / 200) ** 0.5)
-    # Of 8192 rows 500 are tested: splits hardly share any.
-    assert hierarchy_helps.paired(a, b, "kin8nm", size)[1] == pytest.approx(
-        1 / 3 * (1 + 3 * 500 / 7692) ** 0.5
-    )
-    assert hierarchy_helps.across([1.0, 3.0]) == (pytest.approx(2.0), pytest.approx(1.0))
-    rows = [
-        {
-            "data": data,
-            "prior": prior,
-            "split": split,
-            "noise_columns": 0,
-            "lppd": split + len(data),
-        }
-        for split in (1, 0)
-        for data in ("a", "bb")
-        for prior in hierarchy_helps.PRIORS
-        if data == "a" or prior != "unit"
-    ]
-    assert hierarchy_helps.tables_of(rows, 0) == ["a"]
-    np.testing.assert_array_equal(
-        hierarchy_helps.values(rows, "lppd", data="bb", prior="group"), [2.0, 3.0]
-    )
-
-
 def test_shifts_move_images_and_bring_in_zeros():
     image = np.random.default_rng(0).uniform(size=(28, 28)).astype(np.float32)
     shifts = np.arange(cold_posteriors.NUM_SHIFTS)

@@ -5,6 +5,7 @@ import functools
 import nets
 import numpy as np
 from numpyro.infer import HMC
+from quiet import quiet
 from scipy.special import logsumexp
 from scipy.stats import gamma, multivariate_normal
 
@@ -17,14 +18,7 @@ def hmc(model, num_steps):
 
 
 def sampler(kernel, num_warmup=300, num_samples=2000, num_chains=2, **options):
-    return bnn.MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_chains=num_chains,
-        progress_bar=False,
-        **options,
-    )
+    return quiet(kernel, num_warmup, num_samples, num_chains, **options)
 
 
 def errors_of(draws, expected):

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from flax import linen as nn
 from flax import nnx
 
-from numpyro_bnn import likelihoods
+from numpyro_bnn import likelihoods, priors, random_module
 from numpyro_bnn.potential.structure import structure_of
 
 # Before Flax 0.12 a list of submodules is a plain list.
@@ -210,6 +210,22 @@ def weights(model, *args, seed=0):
         name: jnp.asarray(0.5 * rng.normal(size=structure.sites[name].shape), jnp.float32)
         for name in structure.latent
     }
+
+
+def shapes_of(module, *example):
+    """What `random_module` gives a prior of a network."""
+    asked = {}
+
+    class Spy(priors.Prior):
+        def sample(self, name, shapes):
+            asked.update(shapes)
+            return priors.Normal(1.0).sample(name, shapes)
+
+    def model():
+        random_module("net", module, Spy(), *example)
+
+    jax.eval_shape(lambda key: numpyro.handlers.seed(model, key)(), jax.random.key(0))
+    return asked
 
 
 def starts(num_chains, model, *args):

@@ -10,6 +10,7 @@ from flax import linen as nn
 from nets import Linear
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.gibbs import Gibbs
+from quiet import quiet, together
 
 import numpyro_bnn as bnn
 from numpyro_bnn.samplers.temperature_of_kernels import temperatures_of
@@ -36,15 +37,7 @@ def model(x, y=None):
 
 
 def run(kernel, num_samples=500, thinning=1, num_chains=4):
-    mcmc = bnn.MCMC(
-        kernel,
-        num_warmup=300,
-        num_samples=num_samples,
-        thinning=thinning,
-        num_chains=num_chains,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    mcmc = together(kernel, 300, num_samples, num_chains, thinning=thinning)
     mcmc.run(jax.random.key(0), X, Y)
     return mcmc
 
@@ -106,12 +99,7 @@ def test_errors_say_what_to_give():
         bnn.second_opinion(fresh)
     with pytest.raises(ValueError, match=r"got dict\. To compare finished runs use diagnose"):
         bnn.second_opinion({"a": jnp.zeros((1, 2))})
-    of_potential = bnn.MCMC(
-        bnn.MALA(potential_fn=lambda z: jnp.sum(z**2), step_size=0.1),
-        num_warmup=1,
-        num_samples=2,
-        progress_bar=False,
-    )
+    of_potential = quiet(bnn.MALA(potential_fn=lambda z: jnp.sum(z**2), step_size=0.1), 1, 2)
     of_potential.run(jax.random.key(0), init_params=jnp.zeros(2))
     with pytest.raises(ValueError, match=r"[Oo]nly one of"):
         bnn.second_opinion(of_potential)

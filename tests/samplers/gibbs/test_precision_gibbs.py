@@ -2,17 +2,18 @@
 
 import jax
 import jax.numpy as jnp
+import known_precision
 import nets
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 from exact_draws import exact_draw
+from known_precision import CONCENTRATION, DATA, RATE, exact_moments
 from numpyro import handlers
 from numpyro.infer import HMC
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG, Gibbs
 from scipy import stats
-from scipy.special import logsumexp
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
@@ -118,33 +119,11 @@ def test_weights_and_residuals_follow_their_precisions(after_a_step):
 
 # -- a posterior that is known ----------------------------------------------------------------------
 
-CONCENTRATION, RATE, SIGMA = 2.0, 1.0, 0.5
-
-
-@pytest.fixture(scope="module")
-def data():
-    rng = np.random.default_rng(4)
-    x = rng.normal(size=(15, 3))
-    return x, x @ [1.0, -0.5, 0.2] + 0.3 + SIGMA * rng.normal(size=15)
-
 
 def linear(x, y):
     prior = priors.Hierarchical(CONCENTRATION, RATE, groups="layer")
     net = bnn.random_module("net", nets.Linear(), prior, x[:1])
-    likelihoods.gaussian(net, y, x=x, noise=SIGMA)
-
-
-def exact_moments(x, y):
-    """Mean of τ and of log τ: weights integrated out in closed form, τ on a grid."""
-    inputs = np.c_[x, np.ones(len(x))]
-    u = np.linspace(-6, 4, 2001)
-    log_joint = CONCENTRATION * u - RATE * np.exp(u)
-    for i, tau in enumerate(np.exp(u)):
-        covariance = SIGMA**2 * np.eye(len(x)) + inputs @ inputs.T / tau
-        _, determinant = np.linalg.slogdet(covariance)
-        log_joint[i] -= 0.5 * (determinant + y @ np.linalg.solve(covariance, y))
-    weight = np.exp(log_joint - logsumexp(log_joint))
-    return weight @ np.exp(u), weight @ u
+    likelihoods.gaussian(net, y, x=x, noise=known_precision.NOISE)
 
 
 def hmc(model):
@@ -173,22 +152,22 @@ FAST = ("collapsed",)
 
 
 @pytest.fixture(scope="module")
-def starts(data):
+def starts():
     """In the model's own coordinates: whatever those of the sampler, they serve."""
-    z = nets.weights(linear, *data)
+    z = nets.weights(linear, *DATA)
     return {site: jnp.stack([value, -value]) for site, value in z.items()}
 
 
 @pytest.mark.parametrize(
     "name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in KERNELS]
 )
-def test_all_coordinates_and_kernels_give_the_same_precision(data, starts, name):
+def test_all_coordinates_and_kernels_give_the_same_precision(starts, name):
     model = linear if name.startswith("gibbs") else bnn.parameterize(linear, name)
     settings = {"num_warmup": 200, "num_samples": 2000, "num_chains": 2, "progress_bar": False}
     mcmc = bnn.MCMC(KERNELS[name](model), **settings)
-    mcmc.run(jax.random.key(0), *data, init_params=starts)
+    mcmc.run(jax.random.key(0), *DATA, init_params=starts)
     tau = np.asarray(mcmc.get_samples(group_by_chain=True)["net/Dense_0.precision"], np.float64)
-    for draws, expected in zip((tau, np.log(tau)), exact_moments(*data)):
+    for draws, expected in zip((tau, np.log(tau)), exact_moments()):
         batches = draws.reshape(40, -1).mean(1)
         assert abs(draws.mean() - expected) < 4 * batches.std(ddof=1) / np.sqrt(40)
 
@@ -200,7 +179,7 @@ def run(kernel, *args):
     bnn.MCMC(kernel, num_warmup=0, num_samples=1, progress_bar=False).run(jax.random.key(0), *args)
 
 
-def test_it_is_a_block_of_the_model_in_centred_coordinates_whatever_its_own(data):
+def test_it_is_a_block_of_the_model_in_centred_coordinates_whatever_its_own():
     block = bnn.PrecisionGibbs(linear)
     centered = bnn.parameterize(linear, "centered")
     again = bnn.parameterize(bnn.parameterize(linear, "noncentered"), "centered")
@@ -208,31 +187,31 @@ def test_it_is_a_block_of_the_model_in_centred_coordinates_whatever_its_own(data
     assert hash(block.model) == hash(again)
     assert bnn.PrecisionGibbs(centered).model is centered
     assert centered != bnn.parameterize(linear, "collapsed")
-    run(Gibbs([(hmc(centered), None), (block, ["net/Dense_0.precision"])]), *data)
+    run(Gibbs([(hmc(centered), None), (block, ["net/Dense_0.precision"])]), *DATA)
     with pytest.raises(ValueError, match="share the same model"):
         Gibbs([(block, precision_sites), (hmc(linear), None)])
 
 
-def test_other_sites_are_refused(data):
+def test_other_sites_are_refused():
     centered = bnn.parameterize(linear, "centered")
     sites = ["net/Dense_0.precision", "net/Dense_0.bias"]
     kernel = Gibbs([(bnn.PrecisionGibbs(linear), sites), (hmc(centered), None)])
     with pytest.raises(ValueError, match=r"\['net/Dense_0.bias'\] are none"):
-        run(kernel, *data)
+        run(kernel, *DATA)
     with pytest.raises(ValueError, match="no sampler by itself"):
-        run(bnn.PrecisionGibbs(linear), *data)
+        run(bnn.PrecisionGibbs(linear), *DATA)
 
 
-def test_a_model_without_hierarchical_precisions_is_refused(data):
+def test_a_model_without_hierarchical_precisions_is_refused():
     def plain(x, y):
         tau = numpyro.sample("tau", dist.Gamma(2.0, 1.0))
         numpyro.sample("y", dist.Normal(0, 1 / jnp.sqrt(tau)).expand([15]).to_event(), obs=y)
 
     with pytest.raises(ValueError, match="no hierarchical precision to draw"):
-        run(bnn.neal(plain, step_size=0.1), *data)
+        run(bnn.neal(plain, step_size=0.1), *DATA)
 
 
-def test_noise_of_a_likelihood_that_is_scaled_is_refused(data):
+def test_noise_of_a_likelihood_that_is_scaled_is_refused():
     def scaled(x, y):
         net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(), x[:1])
         half = jnp.full(len(x), 0.5)
@@ -241,21 +220,21 @@ def test_noise_of_a_likelihood_that_is_scaled_is_refused(data):
     kernel = bnn.neal(scaled, step_size=0.1)
 
     def begun(key):
-        return kernel.init(key, 0, None, data, {})
+        return kernel.init(key, 0, None, DATA, {})
 
     # Traced alone: starts of that model take seconds to compile.
     state = jax.eval_shape(begun, jax.random.key(0))
     with pytest.raises(ValueError, match="'y' is scaled, masked or subsampled"):
-        jax.eval_shape(lambda state: kernel.sample(state, data, {}), state)
+        jax.eval_shape(lambda state: kernel.sample(state, DATA, {}), state)
 
 
 @pytest.mark.parametrize("handler", [handlers.scale(scale=3.0), handlers.mask(mask=False)])
 @pytest.mark.parametrize("around", ["prior", "noise", "model"])
-def test_a_prior_that_is_scaled_or_masked_is_refused(data, handler, around):
+def test_a_prior_that_is_scaled_or_masked_is_refused(handler, around):
     def inside(x, y):
         with handler:
             net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(), x[:1])
-        likelihoods.gaussian(net, y, x=x, noise=SIGMA)
+        likelihoods.gaussian(net, y, x=x, noise=known_precision.NOISE)
 
     def of_noise(x, y):
         net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(), x[:1])
@@ -270,11 +249,11 @@ def test_a_prior_that_is_scaled_or_masked_is_refused(data, handler, around):
     fault = "scaled" if isinstance(handler, handlers.scale) else "masked"
     site = "y.precision" if around == "noise" else "net/Dense_0.kernel"
     with pytest.raises(ValueError, match=rf"PrecisionGibbs: .*'{site}' \({fault}\)"):
-        jax.eval_shape(lambda key: kernel.init(key, 0, None, data, {}), jax.random.key(0))
+        jax.eval_shape(lambda key: kernel.init(key, 0, None, DATA, {}), jax.random.key(0))
 
 
-def test_a_level_of_outputs_needs_outputs(data):
-    y = jnp.asarray(data[1])
+def test_a_level_of_outputs_needs_outputs():
+    y = jnp.asarray(DATA[1])
     noise = likelihoods.Precision.width(0.5, common=1.0, output=1.0)
     with pytest.raises(ValueError, match=r"level of outputs, output=1\.0, but f has one output"):
         likelihoods.gaussian(y, y, noise=noise)

@@ -11,6 +11,15 @@ from numpyro_bnn import gradients, preconditioners, schedules
 SIZE, BATCH = 12, 4
 
 
+def columns(y):
+    """Rows of two columns: the data plate is second from the right, beside another one."""
+    with numpyro.plate("column", 2, dim=-1):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+    with numpyro.plate("data", y.shape[0], dim=-2), numpyro.plate("column", 2, dim=-1):
+        rows = numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=rows)
+
+
 def model(x, y):
     """Linear regression with an unknown scale, whose support needs a transform.
 

@@ -15,9 +15,10 @@ import numpyro.distributions as dist
 import pytest
 from flax import linen as nn
 from numpyro.diagnostics import effective_sample_size
+from quiet import quiet, together
 
 import numpyro_bnn as bnn
-from numpyro_bnn import MCMC, preconditioners
+from numpyro_bnn import preconditioners
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, RandomWalkProposal
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
@@ -76,15 +77,7 @@ def toy(kind, rows=120):
 
 def gain(kernel, model, x, y, num_warmup=400, num_samples=200, num_chains=2, starts=None):
     """Share of the variance, or of the error of the most frequent class, that is explained."""
-    mcmc = MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_chains=num_chains,
-        thinning=10,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    mcmc = together(kernel, num_warmup, num_samples, num_chains, thinning=10)
     mcmc.run(jax.random.key(2), x, y, init_params=starts)
     assert not mcmc.left_out
     draws = mcmc.get_samples()
@@ -264,14 +257,7 @@ def from_warmup():
 
 
 def test_the_step_is_in_the_units_of_the_metric_that_warmup_found():
-    mcmc = MCMC(
-        from_warmup(),
-        num_warmup=600,
-        num_samples=1000,
-        num_chains=8,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    mcmc = together(from_warmup(), 600, 1000, 8)
     mcmc.run(jax.random.key(0), init_params=jnp.ones((8, 3)))
     assert not mcmc.left_out
     fields = mcmc.get_extra_fields(group_by_chain=True)
@@ -314,13 +300,8 @@ def test_with_all_rows_momenta_last_as_long_as_the_broad_scales(method):
     """Ten steps are a twentieth of them: at a friction of 0.1 / step_size, which is 20, a chain
     diffuses, and takes 2·20/0.005 steps for a draw in place of 2·1.4/0.005.
     """
-    mcmc = MCMC(
-        method(potential_fn=lambda z: 0.5 * jnp.sum(STIFF * z**2), step_size="auto"),
-        num_warmup=3000,
-        num_samples=9000,
-        num_chains=8,
-        chain_method="vectorized",
-        progress_bar=False,
+    mcmc = together(
+        method(potential_fn=lambda z: 0.5 * jnp.sum(STIFF * z**2), step_size="auto"), 3000, 9000, 8
     )
     mcmc.run(jax.random.key(0), init_params=jnp.zeros((8, 12)))
     friction = np.asarray(mcmc.last_state.adaptation.friction)
@@ -347,12 +328,7 @@ def test_minibatches_do_not_heat_momenta_that_last():
 
 @pytest.mark.parametrize("kernel", [bnn.MALA, bnn.BAOAB, bnn.RandomWalk])
 def test_without_warmup_auto_keeps_its_first_guess(kernel):
-    mcmc = MCMC(
-        kernel(potential_fn=lambda z: 0.5 * z @ HESSIAN @ z, step_size="auto"),
-        num_warmup=0,
-        num_samples=4,
-        progress_bar=False,
-    )
+    mcmc = quiet(kernel(potential_fn=lambda z: 0.5 * z @ HESSIAN @ z, step_size="auto"), 0, 4)
     mcmc.run(jax.random.key(0), init_params=jnp.zeros(3))
     h = 0.25 * 2 / 10
     first = {bnn.MALA: h**2, bnn.BAOAB: h, bnn.RandomWalk: h / np.sqrt(3)}[kernel]
@@ -361,13 +337,8 @@ def test_without_warmup_auto_keeps_its_first_guess(kernel):
 
 @pytest.mark.parametrize(("kernel", "target"), [(bnn.MALA, 0.574), (bnn.RandomWalk, 0.234)])
 def test_auto_reaches_the_acceptance_it_aims_at(kernel, target):
-    mcmc = MCMC(
-        kernel(potential_fn=lambda z: 0.5 * jnp.sum(z**2), step_size="auto"),
-        num_warmup=500,
-        num_samples=500,
-        num_chains=4,
-        chain_method="vectorized",
-        progress_bar=False,
+    mcmc = together(
+        kernel(potential_fn=lambda z: 0.5 * jnp.sum(z**2), step_size="auto"), 500, 500, 4
     )
     mcmc.run(jax.random.key(0), init_params=jnp.ones((4, 10)))
     accepted = np.asarray(mcmc.get_extra_fields()["accept_prob"]).mean()

@@ -11,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from catalogue import SAMPLERS
+from quiet import together
 
 import numpyro_bnn as bnn
 from numpyro_bnn import preconditioners
@@ -47,14 +48,7 @@ def energy(z):
 
 
 def run(kernel, num_warmup=600, num_samples=2000, num_chains=8):
-    mcmc = bnn.MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_chains=num_chains,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    mcmc = together(kernel, num_warmup, num_samples, num_chains)
     mcmc.run(jax.random.key(1), init_params=jnp.ones((num_chains, 3)))
     return mcmc
 

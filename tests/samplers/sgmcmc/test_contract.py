@@ -322,19 +322,15 @@ def test_starts_are_where_init_params_say():
 
 
 def test_a_plate_is_chosen_by_name_in_a_model_of_several():
-    def columns(y):
-        with numpyro.plate("column", 2, dim=-1):
-            mean = numpyro.sample("mean", dist.Normal(0, 1))
-        with numpyro.plate("data", y.shape[0], dim=-2), numpyro.plate("column", 2, dim=-1):
-            rows = numpyro.subsample(y, event_dim=0)
-            numpyro.sample("y", dist.Normal(mean, 1.0), obs=rows)
-
     y = jnp.ones((6, 2))
-    unnamed = mcmc_of(bnn.SGLD(columns, step_size=0.01, batch_size=2))
+    unnamed = mcmc_of(bnn.SGLD(catalogue.columns, step_size=0.01, batch_size=2))
     with pytest.raises(ValueError, match="say which one holds the rows with `plate=`"):
         unnamed.run(jax.random.key(0), y)
     states = stepped(
-        bnn.SGLD(columns, step_size=0.01, batch_size=2, plate="data"), jax.random.key(0), (y,), 3
+        bnn.SGLD(catalogue.columns, step_size=0.01, batch_size=2, plate="data"),
+        jax.random.key(0),
+        (y,),
+        3,
     )
     assert states.z["mean"].shape == (3, 2)
 

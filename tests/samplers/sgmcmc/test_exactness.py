@@ -16,10 +16,11 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer import CustomGibbs, Gibbs
+from quiet import quiet
 from scipy import stats
 
 import numpyro_bnn as bnn
-from numpyro_bnn import MCMC, gradients, preconditioners
+from numpyro_bnn import gradients, preconditioners
 
 ROWS, PRIOR, NOISE = 4, 2.0, 0.8
 
@@ -167,13 +168,8 @@ CHAINS = 8000
 
 
 def run(kernel, *args, init_params=None, num_chains=CHAINS, num_warmup=100, num_samples=4, **more):
-    mcmc = MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_chains=num_chains,
-        progress_bar=False,
-        **{"chain_method": "vectorized", **more},
+    mcmc = quiet(
+        kernel, num_warmup, num_samples, num_chains, **{"chain_method": "vectorized", **more}
     )
     mcmc.run(jax.random.key(7), *args, init_params=init_params)
     assert not mcmc.left_out

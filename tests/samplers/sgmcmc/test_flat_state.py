@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from catalogue import BATCH, data, make
+from quiet import quiet
 
-import numpyro_bnn as bnn
 from numpyro_bnn import gradients, preconditioners
 from numpyro_bnn.compilation.program_identity import separate_programs
 from numpyro_bnn.potential.flat_position import FlatPosition
@@ -59,13 +59,7 @@ def test_positions_and_temperatures_are_those_of_sites_apart(name, monkeypatch):
 
 
 def sampler(folder):
-    return bnn.MCMC(
-        make("SGHMC blocks, noise known"),
-        num_warmup=WARMUP,
-        num_samples=STEPS,
-        progress_bar=False,
-        checkpoint=folder,
-    )
+    return quiet(make("SGHMC blocks, noise known"), WARMUP, STEPS, checkpoint=folder)
 
 
 def test_a_metric_of_other_sites_is_refused_by_name():

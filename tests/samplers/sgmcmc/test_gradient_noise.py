@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import linear_gaussian as linear
 import numpy as np
 import pytest
+from quiet import together
 
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients
@@ -74,15 +75,7 @@ def heat_of(kind=bnn.BAOAB, **options):
     """Mean over weights of their variance beside the exact one, by chain, and the temperature of momenta."""
     chains, temperature = 200, options.get("temperature", 1.0)
     kernel = kind(linear.model, step_size="auto", **options)
-    run = bnn.MCMC(
-        kernel,
-        num_warmup=600,
-        num_samples=600,
-        thinning=10,
-        num_chains=chains,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    run = together(kernel, 600, 600, chains, thinning=10)
     mean, precision = linear.posterior(*DATA)
     start = {
         linear.KERNEL: jnp.tile(mean[:3, None], (chains, 1, 1)),

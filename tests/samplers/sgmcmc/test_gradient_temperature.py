@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from quiet import together
 from scipy.linalg import solve_discrete_lyapunov
 
 import numpyro_bnn as bnn
@@ -34,15 +35,7 @@ def model(y):
 @cache
 def stats_of(gradient):
     kernel = bnn.BAOAB(model, step_size=STEP, friction=FRICTION, gradient=gradient)
-    run = bnn.MCMC(
-        kernel,
-        num_warmup=200,
-        num_samples=10 * DRAWS,
-        thinning=10,
-        num_chains=CHAINS,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    run = together(kernel, 200, 10 * DRAWS, CHAINS, thinning=10)
     # From the posterior, but for the one direction that the data determine.
     start = WIDE * np.random.default_rng(2).normal(size=(CHAINS, WEIGHTS))
     start += Y.mean() / np.sqrt(WEIGHTS) - start.mean(1, keepdims=True)

@@ -8,6 +8,7 @@ import itertools
 from functools import cache
 from math import gcd
 
+import catalogue
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -220,16 +221,8 @@ def test_consecutive_rows_are_sliced_and_give_what_gathering_does():
 
 def test_a_second_plate_beside_the_data_keeps_its_rows():
     """The data plate is second from the right here, so slices are taken along that axis."""
-
-    def columns(y):
-        with numpyro.plate("column", 2, dim=-1):
-            mean = numpyro.sample("mean", dist.Normal(0, 1))
-        with numpyro.plate("data", y.shape[0], dim=-2), numpyro.plate("column", 2, dim=-1):
-            rows = numpyro.subsample(y, event_dim=0)
-            numpyro.sample("y", dist.Normal(mean, 1.0), obs=rows)
-
     y = jnp.asarray(np.random.default_rng(0).normal(size=(4, 2)))
-    potential = Potential(columns, (y,))
+    potential = Potential(catalogue.columns, (y,))
     with pytest.raises(ValueError, match=r"several plates, \['column', 'data'\]"):
         potential.data_plate()
     rows = Rows(potential, *potential.data_plate("data"))

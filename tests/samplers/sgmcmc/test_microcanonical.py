@@ -9,10 +9,11 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from quiet import quiet, together
 from scipy import stats
 
 import numpyro_bnn as bnn
-from numpyro_bnn import MCMC, gradients, preconditioners
+from numpyro_bnn import gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings, kick, kick_work
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic, on_sphere, turn
 from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
@@ -112,14 +113,7 @@ def below_quantiles(kernel, temperature, num_chains=5_000):
     """z-scores of fractions below exact quantiles, of chains that begin in the distribution."""
     distribution = stats.gamma(SHAPE / temperature, scale=temperature / RATE)
     start = np.log(distribution.rvs((num_chains, 3), random_state=3))
-    mcmc = MCMC(
-        kernel,
-        num_warmup=0,
-        num_samples=12,
-        num_chains=num_chains,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    mcmc = together(kernel, 0, 12, num_chains)
     mcmc.run(jax.random.key(5), init_params={"a": jnp.asarray(start, jnp.float32)})
     draws = np.exp(np.asarray(mcmc.get_samples(group_by_chain=True)["a"])[:, 4:])
     below = (draws[..., None] < distribution.ppf(PROBABILITIES)).mean((1, 2))
@@ -160,14 +154,7 @@ def gaussian(z):
 @pytest.fixture(scope="module")
 def tuned():
     """MCLMC with all of its warm-up on a Gaussian of very unequal scales."""
-    mcmc = MCMC(
-        bnn.MCLMC(potential_fn=gaussian),
-        num_warmup=900,
-        num_samples=3000,
-        num_chains=6,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    mcmc = together(bnn.MCLMC(potential_fn=gaussian), 900, 3000, 6)
     start = np.random.default_rng(0).normal(size=(6, 30)) * SCALES
     mcmc.run(jax.random.key(2), init_params={"a": jnp.asarray(start)})
     return mcmc
@@ -188,15 +175,9 @@ def test_its_distribution_is_close_to_the_target_by_as_much(tuned):
     squares = (draws**2).mean((1, 2))
     assert abs(squares.mean() - 1) < 0.06
     assert np.abs(z_scores(draws.mean(1), 0.0)).max() < 6
-    small = MCMC(
-        bnn.MCLMC(potential_fn=gaussian, step_size=0.15, friction=1.0,
-                  preconditioner=preconditioners.diagonal({"a": jnp.asarray(SCALES**2)})),
-        num_warmup=100,
-        num_samples=4000,
-        num_chains=6,
-        chain_method="vectorized",
-        progress_bar=False,
-    )  # fmt: skip
+    metric = preconditioners.diagonal({"a": jnp.asarray(SCALES**2)})
+    kernel = bnn.MCLMC(potential_fn=gaussian, step_size=0.15, friction=1.0, preconditioner=metric)
+    small = together(kernel, 100, 4000, 6)
     start = np.random.default_rng(0).normal(size=(6, 30)) * SCALES
     small.run(jax.random.key(2), init_params={"a": jnp.asarray(start)})
     draws = np.asarray(small.get_samples(group_by_chain=True)["a"], np.float64) / SCALES
@@ -240,11 +221,8 @@ def test_decoherence_is_a_share_of_the_autocorrelation_time():
 def test_a_start_whose_energy_floats_round_to_whole_nats_is_left():
     """A step there is off by a nat at any size; to shrink it until it is not would be to stay."""
     stiff = jnp.array([1e4, 1e4, 100.0, 1.0, 1.0])
-    mcmc = MCMC(
-        bnn.MCLMC(potential_fn=lambda z: 0.5 * jnp.sum(stiff * z**2)),
-        num_warmup=20_000, num_samples=3000, num_chains=4, chain_method="vectorized",
-        progress_bar=False,
-    )  # fmt: skip
+    kernel = bnn.MCLMC(potential_fn=lambda z: 0.5 * jnp.sum(stiff * z**2))
+    mcmc = together(kernel, 20_000, 3000, 4)
     start = jnp.full((4, 5), 40.0)
     assert np.spacing(np.float32(0.5 * 20_102 * 40**2)) == 1.0
     mcmc.run(jax.random.key(0), init_params=start)
@@ -282,12 +260,7 @@ def test_momenta_do_not_forget_while_a_chain_looks_for_its_step(batch_size):
 
 def test_a_first_step_out_of_bounds_is_taken_back():
     """Flat where the chain begins, infinite a step away."""
-    mcmc = MCMC(
-        bnn.MCLMC(potential_fn=lambda z: jnp.sum(jnp.expm1(1e4 * z["a"] ** 4))),
-        num_warmup=300,
-        num_samples=300,
-        progress_bar=False,
-    )
+    mcmc = quiet(bnn.MCLMC(potential_fn=lambda z: jnp.sum(jnp.expm1(1e4 * z["a"] ** 4))), 300, 300)
     mcmc.run(jax.random.key(0), init_params={"a": jnp.zeros(5)})
     draws = np.asarray(mcmc.get_samples()["a"])
     assert not mcmc.left_out

@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.diagnostics import effective_sample_size
 from numpyro.infer.gibbs import CustomGibbs, Gibbs
+from quiet import together
 
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients
@@ -36,14 +37,7 @@ def draw_b(rng_key, gibbs_sites, hmc_sites):
 
 
 def draws(kernel, num_samples=60, num_chains=1, num_warmup=0, sites=("a", "b")):
-    mcmc = bnn.MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_chains=num_chains,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    mcmc = together(kernel, num_warmup, num_samples, num_chains)
     start = {name: jnp.zeros((num_chains,) * (num_chains > 1)) for name in sites}
     mcmc.run(jax.random.key(3), init_params=start)
     return mcmc.get_samples(group_by_chain=True)

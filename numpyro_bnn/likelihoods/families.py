@@ -122,8 +122,10 @@ def heteroscedastic(
     :param units: shift and scale from the units of `f` and `noise` to those of `y`.
     :param weights: (N,), how often each row counts; None for once.
     :return: the target.
-    :raises ValueError: for shapes that do not agree.
+    :raises ValueError: for another link, or shapes that do not agree.
     """
+    if link not in _LINKS:
+        raise ValueError(f"heteroscedastic: link must be one of {list(_LINKS)}, got {link!r}.")
     shift, unit = units
 
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:

@@ -383,8 +383,11 @@ def regression(
     :param correlation: concentration of an LKJ prior on the correlations of the noise of several targets,
         see :func:`numpyro_bnn.likelihoods.gaussian`; None for independent noise.
     :return: a model whose target, predictions and log scores are in the units of `y`.
-    :raises KeyError: for an unknown likelihood.
+    :raises ValueError: for an unknown likelihood.
     """
+    families = ("gaussian", "heteroscedastic", "student_t")
+    if likelihood not in families:
+        raise ValueError(f"regression: likelihood must be one of {families}, got {likelihood!r}.")
     if correlation is not None and likelihood != "gaussian":
         raise ValueError(
             f"regression: correlation={correlation!r} is of Gaussian noise, and likelihood={likelihood!r}. "

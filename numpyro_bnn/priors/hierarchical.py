@@ -91,6 +91,11 @@ class Hierarchical(Prior):
         groups: GroupRule = "array",
     ) -> None:
         check_positive("Hierarchical", concentration=concentration, rate=rate)
+        if not callable(groups) and groups not in ("array", "layer"):
+            raise ValueError(
+                f"Hierarchical: groups must be 'array', 'layer' or a function from a path to the name of "
+                f"its group, got {groups!r}."
+            )
         self.top = _TopPrecision(float(concentration), float(rate), concentration / rate)
         self.unit: float | None = None
         self.weight: float | None = None

@@ -209,7 +209,7 @@ def test_rows_of_a_new_kind_are_left_out_where_that_is_asked_for(regression, tmp
     assert len(made) == 57
     shop.assign(sold="perhaps").to_csv(new, index=False)
     assert main(["predict", str(output), str(new), "--unknown", "skip"]) == 2
-    assert "no row is left to predict" in capsys.readouterr().err
+    assert "no row is left" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("center", "sd"), [(0.0, 0.37), (1e6, 2.5), (1e6, 3e5), (2.0, 1e-4)])

@@ -208,14 +208,9 @@ def call(**how: Any) -> Any:
         (
             {"log_likelihood": False, "dims": {"w": ["a", "b"]}},
             ValueError,
-            r"for the site 'w' of shape \(2,\)",
+            "number of data dimensions",
         ),
-        ({"log_likelihood": False, "coords": {"class": [1]}}, ValueError, r"the axes \['class'\]"),
-        (
-            {"log_likelihood": False, "coords": {"w.axis_0": [1]}},
-            ValueError,
-            r"has \(1,\) labels for the axis 'w.axis_0' of size 2",
-        ),
+        ({"log_likelihood": False, "coords": {"w.axis_0": [1]}}, ValueError, "conflicting sizes"),
     ],
 )
 def test_errors(how: dict, error: type[Exception], message: str) -> None:

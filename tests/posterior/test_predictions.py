@@ -201,7 +201,7 @@ def test_a_run_becomes_draws_that_carry_their_model():
     assert (draws.num_chains, draws.num_draws) == (1, 5)
     assert draws.model is model
     known = {"kernel": "NUTS", "num_warmup": 3, "thinning": 1, "max_num_steps": 63}
-    assert draws.info == known | {"exact_energy": True}
+    assert draws.info == known | {"exact_energy": True, "fixed_anew": True}
     assert draws.stats["diverging"].shape == (1, 5)
     assert draws_of(draws) is draws
     with handlers.seed(rng_seed=0):

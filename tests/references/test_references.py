@@ -234,7 +234,7 @@ def test_what_cannot_be_graded_is_refused(change, message):
 
 
 def test_an_unknown_reference_is_refused():
-    with pytest.raises(KeyError, match="mnist"):
+    with pytest.raises(ValueError, match=r"expected one of .*mnist"):
         references.load("mnist")
 
 

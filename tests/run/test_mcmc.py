@@ -3,6 +3,7 @@
 import pickle
 import signal
 from operator import itemgetter
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -347,14 +348,23 @@ def interrupt_at(mcmc, call):
     (programs,) = mcmc._programs.values()
     advance, calls = programs.advance, []
 
-    def pressed(*args):
-        if len(calls) == call:
-            signal.raise_signal(signal.SIGINT)
-        calls.append(1)
-        return advance(*args)
+    def bound(*args):
+        steps = advance.bound(*args)
 
-    pressed.is_compiled, pressed.text = advance.is_compiled, advance.text
-    programs.advance = pressed
+        def pressed():
+            if len(calls) == call:
+                signal.raise_signal(signal.SIGINT)
+            calls.append(1)
+            return steps()
+
+        return pressed
+
+    programs.advance = SimpleNamespace(
+        bound=bound,
+        is_compiled=advance.is_compiled,
+        text=advance.text,
+        calls_host=advance.calls_host,
+    )
 
 
 @pytest.mark.parametrize("starts", [[1.0], [1.0, 2.0, 3.0]])

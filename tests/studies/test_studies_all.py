@@ -85,11 +85,16 @@ def test_a_study_says_how_it_is_run_and_asks_for_no_more(name, capsys):
     assert len(usage.split()) == 2, usage
 
 
+def pages(theme):
+    """The page of a theme, and those of single questions beside it."""
+    return sorted(theme.glob("*.md"))
+
+
 @pytest.mark.parametrize("theme", TOLD, ids=lambda theme: theme.name)
 def test_the_page_of_a_theme_tells_each_of_its_studies(theme):
     """A section each, with its command; and the folder says in code what it is about."""
-    page = (theme / "README.md").read_text()
-    sections = re.split(r"^## ", page, flags=re.M)[1:]
+    page = "\n".join(path.read_text() for path in pages(theme))
+    sections = re.split(r"^##? ", page, flags=re.M)[1:]
     for path in sorted(theme.glob("*.py")):
         relative = f"{theme.name}/{path.name}"
         if path not in STUDIES and relative not in PROGRAMS:
@@ -114,7 +119,7 @@ def test_a_stored_result_is_named_by_its_study_and_told_by_its_page(path):
     commands = {"cifar10": ["speed", "cost"]}
     owners = commands.get(theme.name) or [p.stem for p in STUDIES if p.parent == theme]
     assert any(path.stem == name or path.stem.startswith(f"{name}_") for name in owners), path
-    assert f"results/{path.name}" in (theme / "README.md").read_text(), path
+    assert any(f"results/{path.name}" in page.read_text() for page in pages(theme)), path
 
 
 def test_no_cell_of_a_page_is_long():
@@ -126,7 +131,7 @@ def test_no_cell_of_a_page_is_long():
 
 
 def test_links_and_pictures_of_the_pages_are_there():
-    for page in FOLDER.rglob("README.md"):
+    for page in FOLDER.glob("*/*.md"):
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page}: {target}"

@@ -346,7 +346,7 @@ def several_outputs(x):
         (
             lambda: bnn.BNNRegressor(**SETTINGS | {"calibration": 1.0}).fit(X, Y),
             ValueError,
-            "calibration=1.0. Give 0.2",
+            "calibration is a share strictly between 0 and 1, got 1.0",
         ),
         (
             lambda: bnn.BNNRegressor(**SETTINGS | {"calibration": 0.1}).fit(X, Y),

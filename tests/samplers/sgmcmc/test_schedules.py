@@ -85,8 +85,8 @@ def test_learning_rates_become_the_step_sizes_of_the_same_motion():
         (ValueError, lambda: polynomial(0.1, 1.0, 0.5), r"gamma=0.5: the squared steps have no"),
         (ValueError, lambda: polynomial(0.1, 1.0, 1.1), r"gamma=1.1: the steps sum to a finite"),
         (ValueError, lambda: polynomial(0.1, 1.0, float("nan")), "gamma=nan"),
-        (ValueError, lambda: polynomial(-0.1, 1.0, 0.6), "a must be a finite number .* a=-0.1"),
-        (ValueError, lambda: polynomial(0.1, 0.0, 0.6), "b must be a finite number .* b=0.0"),
+        (ValueError, lambda: polynomial(-0.1, 1.0, 0.6), "a must be positive and finite.* a=-0.1"),
+        (ValueError, lambda: polynomial(0.1, 0.0, 0.6), "b must be positive and finite.* b=0.0"),
         (ValueError, lambda: constant(float("nan")), "value=nan"),
         (ValueError, lambda: as_schedule(-1.0, "temperature"), "temperature must be finite"),
         (

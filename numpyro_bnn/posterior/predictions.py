@@ -52,7 +52,6 @@ _BLOCK = 2**24
 # Numbers of draws in memory that are copied at a time. Freed arrays of 32 MB and more are returned to the
 # system, and the next one costs a page fault for each of its pages: a quarter of the time was spent there.
 _BLOCK_IN_MEMORY = 6 * 2**20
-# What was traced of ready models.
 _traced = LastUsed()
 # Predictions of single numbers that are held at a time where they are reduced.
 _REDUCED = 2**22
@@ -249,8 +248,8 @@ def _some_rows(given: list[Any], rows: np.ndarray | slice, size: int) -> list[An
     def of(leaf: Any) -> Any:
         if np.shape(leaf)[:1] != (size,):
             return leaf
-        leaf = leaf if isinstance(leaf, OnHost) or hasattr(leaf, "iloc") else np.asarray(leaf)
-        return leaf.iloc[rows] if hasattr(leaf, "iloc") else leaf[rows]
+        of_rows = leaf if isinstance(leaf, OnHost) else getattr(leaf, "iloc", None)
+        return np.asarray(leaf)[rows] if of_rows is None else of_rows[rows]
 
     return jax.tree.map(of, given)
 

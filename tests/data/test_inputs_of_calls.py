@@ -137,7 +137,9 @@ def test_a_run_that_is_judged_refuses_other_columns(call):
     until = partial(mcmc.run_until, KEY, *args, max_minutes=0.01, **kwargs)
     with pytest.raises(ValueError, match=r"run_until: x of test_data.* has 'income' where"):
         until(at=(inputs(SWAPPED), Y))
-    with pytest.raises(ValueError, match=r"run_until: x of at.* has 2 columns, and the fit had 3"):
+    with pytest.raises(
+        ValueError, match=r"run_until: x of test_data.* has 2 columns, and the fit had 3"
+    ):
         until(at=(inputs(TABLE.to_numpy()[:, :2]), Y))
 
 

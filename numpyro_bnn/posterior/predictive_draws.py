@@ -204,7 +204,11 @@ class Predictions:
     def _of_rows(self, what: str, y: ArrayLike) -> np.ndarray:
         """A log density under each draw, (chain, draw, row): that of all outputs of a row."""
         found = self._at_targets(what, y)
-        return found.reshape(*found.shape[:3], -1).sum(-1) if found.ndim > 3 else found
+        found = found.reshape(*found.shape[:3], -1).sum(-1)
+        if "probs" in self.values:
+            # NumPyro takes logits of NaN for certainty.
+            found[np.isnan(self.probs).reshape(*found.shape, -1).any(-1)] = np.nan
+        return found
 
     def _at_targets(self, what: str, y: ArrayLike) -> np.ndarray:
         """A function of the target's distribution under each draw, at one value a row."""

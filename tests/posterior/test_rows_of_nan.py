@@ -64,3 +64,14 @@ def test_inputs_that_a_model_fills_in_are_predicted():
     x = X.copy()
     x[2] = np.nan
     assert np.isfinite(bnn.predict(filled, DRAWS, x).mean).all()
+
+
+@pytest.mark.parametrize("name", ["classes", "several classes"])
+def test_a_draw_of_nan_gives_no_probability(name):
+    """NumPyro 0.22 gives the target 0 the probability 1 where logits of a Bernoulli are NaN."""
+    draws = {"b": np.array([[0.5, np.nan]])}
+    predictions = bnn.predict(model_of(DISTRIBUTIONS[name]), draws, X)
+    found = predictions.log_prob(np.array([0, 1, 0, 1, 0]))
+    assert np.isnan(found).tolist() == [[[False] * 5, [True] * 5]]
+    with pytest.raises(ValueError, match="log densities must be finite"):
+        bnn.scores.lppd(predictions, np.array([0, 1, 0, 1, 0]))

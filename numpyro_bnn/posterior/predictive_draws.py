@@ -205,8 +205,7 @@ class Predictions:
         """A log density under each draw, (chain, draw, row): that of all outputs of a row."""
         found = self._at_targets(what, y)
         found = found.reshape(*found.shape[:3], -1).sum(-1)
-        if "probs" in self.values:
-            # NumPyro takes logits of NaN for certainty.
+        if "probs" in self.values:  # NumPyro takes logits of NaN for certainty.
             found[np.isnan(self.probs).reshape(*found.shape, -1).any(-1)] = np.nan
         return found
 

@@ -25,7 +25,7 @@ def validated(
 ) -> Any:
     """Inputs, and targets where given, as arrays, checked as scikit-learn does it."""
     name = type(estimator).__name__
-    X, y = plain(name, "X", X), plain(name, "y", y)
+    X, y = (_wider(plain(name, label, values)) for label, values in (("X", X), ("y", y)))
     refuse_text_columns(name, "X", X, convertible=True)
     targets = np.asarray(y, object)
     if targets.ndim:
@@ -54,6 +54,15 @@ def validated(
             moments(name, Column("X", X), np.asarray(arrays[0] if hasattr(X, "dtypes") else X))
         return arrays
     return validate_data(estimator, X, dtype=np.float64, reset=False)
+
+
+def _wider(values: Any) -> Any:
+    """Arrays of bfloat16, which scikit-learn does not know, as float32."""
+    return (
+        np.asarray(values, np.float32)
+        if str(getattr(values, "dtype", "")) == "bfloat16"
+        else values
+    )
 
 
 def added(estimator: BaseEstimator, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:

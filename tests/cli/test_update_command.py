@@ -43,7 +43,7 @@ def written(folder, idata, table, options):
 
 
 def test_new_rows_update_the_fit_in_a_folder_of_its_own(shop, tmp_path, capsys):
-    frame = pd.read_csv(shop / "shop.csv")
+    frame = pd.read_csv(shop / "shop.csv", float_precision="round_trip")
     new, output = tmp_path / "new.csv", tmp_path / "more"
     # The first of them is known already.
     frame.iloc[ROWS - 1 :][["price", "b", "a"]].assign(more="x").to_csv(new, index=False)

@@ -228,7 +228,7 @@ SPREADS = {
     "weibull": (
         lambda k: dist.Weibull(1.0, k),
         lambda k: mp.sqrt(mp.gamma(1 + 2 / k) - mp.gamma(1 + 1 / k) ** 2),
-        (0.07, 1.0, 100.0),
+        (0.07, 1.0, 35.0, 100.0, 1e4),
     ),
 }
 

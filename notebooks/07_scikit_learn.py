@@ -8,6 +8,8 @@
 #     display_name: Python 3
 #     language: python
 #     name: python3
+# ---
+
 # %% [markdown]
 # # 7. scikit-learn: from a data frame to intervals
 #

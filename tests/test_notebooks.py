@@ -85,6 +85,10 @@ def test_it_is_a_title_prose_and_code_of_public_names(path):
     titles = [line for c in found for line in c.text.splitlines() if c.kind == "markdown"]
     assert sum(line.startswith("# ") for line in titles) == 1, "one title"
     if path in TOLD:
+        # Without its end jupytext does not see the kernel.
+        head = path.read_text(encoding="utf-8").split("# %%")[0]
+        assert head.startswith("# ---\n")
+        assert head.rstrip().endswith("name: python3\n# ---")
         assert sum(len(c.text.split()) for c in found if c.kind == "markdown") >= FEWEST_WORDS
     assert missing_names(code_of(path)) == []
 

@@ -22,6 +22,7 @@ from numpyro_bnn.cli.tables import (
     parsed,
     refuse,
 )
+from numpyro_bnn.data.fingerprints import row_hashes
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
 from numpyro_bnn.posterior.draws import Draws
@@ -149,9 +150,8 @@ def update_csv(
     fields, x, found = _new_rows(fit, path, every, skip, (goal,))
     y = parsed(fields[name], goal.kind).to_numpy()
     y = np.array([classes.index(text) for text in y], np.int32) if classes else y
-    old = np.column_stack(fit.draws._args)
-    known = {row.tobytes() for row in old.astype(np.float64)}
-    repeated = sum(row.tobytes() in known for row in np.column_stack([x, y]).astype(np.float64))
+    old, new = row_hashes(list(fit.draws._args), [x, y])
+    repeated = sum(map(set(old).__contains__, new))
     before = predict(None, fit.draws, x, batch_size=_BATCH)
     score = np.asarray(scores.lppd(before, y, pointwise=True))
     try:

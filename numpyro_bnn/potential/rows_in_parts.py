@@ -29,6 +29,8 @@ _known: dict[str, bool] = {}
 # Whether rows of ready models are separate, by network.
 _separate = LastUsed()
 _MOST = 100
+# What a model may raise where its rows are compared.
+_OF_A_MODEL = (TypeError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError)
 # Rounding, in standard deviations of a result and in proportion to its numbers.
 _ROUNDING, _LAST_DIGITS = 1e-3, 1e-5
 
@@ -114,7 +116,7 @@ def refuse_dependent_rows(potential: Any, plate: str, size: int) -> None:
         return
     try:
         separate = _are_separate(potential, plate, size)
-    except (TypeError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
+    except _OF_A_MODEL:
         # What a model raises in a trace, its steps raise too; a host function may refuse made-up numbers.
         return
     if not separate:
@@ -239,5 +241,5 @@ def _are_rows_separate(model: Any, x: Prepared) -> bool:
             return compare()
         key = (model.kind, type(model.module), repr(model.module), rows.shape)
         return _separate.made(key, compare)
-    except (TypeError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
+    except _OF_A_MODEL:
         return False

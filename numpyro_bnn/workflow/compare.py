@@ -18,6 +18,7 @@ from numpyro.infer import HMC, NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn import scores
+from numpyro_bnn._checks import check_whole
 from numpyro_bnn._html import Grid, html_of
 from numpyro_bnn._text import text_table
 from numpyro_bnn._types import Array, PyTree
@@ -276,7 +277,11 @@ def compare(
             )
     key = jax.random.key(0) if key is None else key
     key_start, key = jax.random.split(key)
-    settings = {"num_chains": num_chains, "num_warmup": num_warmup, "num_samples": num_samples}
+    settings = {
+        "num_chains": check_whole("compare", "num_chains", num_chains),
+        "num_warmup": check_whole("compare", "num_warmup", num_warmup, least=0),
+        "num_samples": check_whole("compare", "num_samples", num_samples),
+    }
     starts = None
     found = {}
     for name, method in asked.items():

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
-from numpyro_bnn._checks import check_key
+from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.optimize import ensemble_of, optimize
 from numpyro_bnn.data.arguments import as_arrays, with_tables
@@ -271,7 +271,15 @@ def fit(
         batch_size = BATCH
     sampler, steps = kernel_for_fit(kernel, model, batch_size, options)
     _check_one_target(model, x_train, y_train, weighted)
-    thinning = steps if thinning is None else thinning
+    thinning = steps if thinning is None else check_whole("fit", "thinning", thinning)
+    mcmc = MCMC(
+        sampler,
+        num_warmup=check_whole("fit", "num_warmup", num_warmup, least=0) * thinning,
+        num_samples=check_whole("fit", "num_samples", num_samples) * thinning,
+        num_chains=num_chains,
+        thinning=thinning,
+        progress_bar=progress_bar,
+    )
 
     clock = time.perf_counter()
     starts = optimize(
@@ -290,14 +298,6 @@ def fit(
     if on_ensemble is not None:
         on_ensemble(ensemble)
     began = time.perf_counter()
-    mcmc = MCMC(
-        sampler,
-        num_warmup=num_warmup * thinning,
-        num_samples=num_samples * thinning,
-        num_chains=num_chains,
-        thinning=thinning,
-        progress_bar=progress_bar,
-    )
     at = (_rows(x_train, slice(_INPUTS)), _rows(y_train, slice(_INPUTS)))
     at = at if x_test is None else (x_test, y_test)
     if until is None:

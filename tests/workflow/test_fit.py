@@ -161,6 +161,8 @@ def test_stacked_chains_and_rows_that_nothing_was_fitted_to(many):
         ),
         ({"kernel": "ggmc", "target_accept_prob": 0.9}, r"\['hmc', 'mams', 'nuts'\] have it"),
         ({"kernel": "nuts", "max_depth": 4}, "max_depth is not a setting .* Leave it out"),
+        ({"num_samples": 0}, "fit: num_samples must be a positive integer, got 0"),
+        ({"num_samples": "5"}, "fit: num_samples must be a positive integer, got '5'"),
         ({"combine": "vote"}, '"average" or "stack", got \'vote\''),
         ({"combine": "stack", "validation": 0.0}, "share of rows to hold out.*0.0 of 20"),
         ({"y": Y[:-1]}, r"same positive number of rows, got \[19, 20\]"),

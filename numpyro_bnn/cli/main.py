@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -273,14 +272,6 @@ def _grade_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _use_all_cores() -> None:
-    """One JAX device a core, so that chains run side by side; must come before JAX starts."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "host_platform_device_count" not in flags:
-        count = os.cpu_count() or 1
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={count}".strip()
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; status 0, 1 (`grade`: not equal), 2 (bad input or output), 130 (interrupted)."""
     arguments = sys.argv[1:] if argv is None else list(argv)
@@ -289,7 +280,6 @@ def main(argv: list[str] | None = None) -> int:
     parsers = {_predict: _predict_parser, _update: _update_parser, _grade: _grade_parser}
     parser = parsers.get(command, _parser)()
     parsed = parser.parse_args(arguments[command is not _fit :])
-    _use_all_cores()
     try:
         return command(parsed, Console())
     except (ValueError, OSError) as error:

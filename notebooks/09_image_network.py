@@ -228,7 +228,7 @@ for ax, row in zip(axes.flat, order):
 # - Larger networks: only a part of the weights random (notebook 8), or `chunk_size=` and several
 #   devices (notebook 6).
 # - `benchmarks/mixing/README.md`: 1000 images with eleven methods beside HMC (`against_hmc`), and four
-#   precisions on 2000 images (`mnist_gibbs`). `benchmarks/priors/README.md`: which scale of
+#   precisions on 2000 images (`mnist_gibbs_verdict`). `benchmarks/priors/README.md`: which scale of
 #   the prior MNIST wants (`prior_scale`). `benchmarks/cifar10/README.md`: convolutional networks.
 # - P. Izmailov and others, *What are Bayesian neural network posteriors really like?* (2021): HMC
 #   on image networks at full size, on 512 TPU devices.

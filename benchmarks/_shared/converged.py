@@ -89,22 +89,13 @@ CONVERGED = {
         [row for row in rows_of("mixing/modes_or_posterior") if row["functions_max_rhat"] != ""]
     ),
     "mixing/integrated_output": lambda: both_limits(rows_of("mixing/integrated_output_mixing")),
-    "mixing/fit_integrated": lambda: both_limits(rows_of("mixing/fit_integrated")),
     "mixing/ladders": lambda: both_limits(last_of_each(rows_of("mixing/ladders"), "ladder")),
-    "mixing/output_by_gibbs": lambda: both_limits(
-        rows_of("mixing/output_by_gibbs", equal="gradients")
-    ),
     "mixing/against_hmc": lambda: said("mixing/against_hmc") + said("mixing/against_hmc_prior"),
     "mixing/against_blackjax": lambda: by_limits("mixing/against_blackjax"),
     "mixing/verdicts": lambda: verdicts("mixing/verdicts", "within tolerance"),
     "mixing/function_space": lambda: said("mixing/function_space", what="predictions"),
     "mixing/flat_directions": lambda: said("mixing/flat_directions"),
-    "mixing/mnist_gibbs": lambda: precisions_of_images("mixing/mnist_gibbs"),
     "mixing/mnist_gibbs_verdict": lambda: precisions_of_images("mixing/mnist_gibbs_verdict"),
-    "mixing/mnist_all_images": lambda: precisions_of_images("mixing/mnist_all_images"),
-    "mixing/many_chains": lambda: both_limits(
-        last_of_each(rows_of("mixing/many_chains"), "problem", "method")
-    ),
     "diagnostics/against_references": lambda: verdicts(
         "diagnostics/against_references", "within_tolerance", "within_tolerance_on_average"
     ),
@@ -130,9 +121,7 @@ CONVERGED = {
     "predictions/polynomials": lambda: estimators("predictions/polynomials"),
     "predictions/averaging_or_width": lambda: estimators("predictions/averaging_or_width"),
     "predictions/sgd_as_inference": lambda: said("predictions/sgd_as_inference"),
-    "predictions/covariate_shift": lambda: images("predictions/covariate_shift"),
     "predictions/shift_by_prior": lambda: images("predictions/shift_by_prior", "rows", "subset"),
-    "predictions/shift_by_width": lambda: images("predictions/shift_by_width", "units"),
     "predictions/out_of_distribution": lambda: images("predictions/out_of_distribution"),
     "priors/hierarchy_helps": lambda: by_limits("priors/hierarchy_helps", "max_rhat", "min_ess"),
     "priors/prior_scale": lambda: said("priors/prior_scale"),

@@ -1,4 +1,4 @@
-"""A 784-50-10 network on a subset of MNIST: three priors, and the ways to fit it that studies share.
+"""A 784-50-10 network on a subset of MNIST: two priors, and the ways to fit it that studies share.
 
 The priors differ in the first layer only:
 
@@ -6,11 +6,10 @@ The priors differ in the first layer only:
 - ``"EmpCov"``: N(0, a Σ + ε I) for the weights into a hidden unit, Σ the second moments of the pixels
   in the training rows (Izmailov, Nicholson, Lotfi and Wilson 2021, *Dangers of Bayesian model averaging
   under covariate shift*, section 5; ε = 1e-4 as theirs), a such that sums over a training row have
-  the variance that they have under the first;
-- ``"ARD"``: a Gamma precision for every pixel, given one for all (``Hierarchical.width``).
+  the variance that they have under the first.
 
 Weights with the prior N(0, C) are standard normal ones on inputs multiplied by a root of C, which is how
-the first two are sampled: no direction of the prior is then narrower than another.
+they are sampled: no direction of the prior is then narrower than another.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,19 +47,20 @@ class Length(NamedTuple):
     draws: int
 
 
+PRIOR = priors.ByPath({"Dense_1.kernel": priors.FanIn(2.0), "*": priors.Normal(1.0)})
+
+
 class Pixels(NamedTuple):
     """What the first layer sees of an image under a prior.
 
     - **root** - (784, inputs): the network gets ``images @ root``
-    - **prior** - of its weights
     """
 
     root: np.ndarray
-    prior: priors.Prior
 
     def model(self, x: Any, y: Any = None) -> None:
         network = bnn.MLP([HIDDEN], 10, jax.nn.relu)
-        net = bnn.random_module("net", network, self.prior, x[:1])
+        net = bnn.random_module("net", network, PRIOR, x[:1])
         bnn.likelihoods.categorical(net, y, x=x)
 
 
@@ -82,18 +82,8 @@ def component_root(x: np.ndarray, scale: float) -> np.ndarray:
 
 def pixels_under(prior: str, x: np.ndarray, scale: float = SCALE) -> Pixels:
     """A prior of the module's list, given the training images, with another α."""
-    first: Any = priors.Normal(1.0)
-    if prior == "normal":
-        root = scale * np.eye(x.shape[1])
-    elif prior == "EmpCov":
-        root = component_root(x, scale)
-    elif prior == "ARD":
-        root = np.eye(x.shape[1])
-        first = priors.Hierarchical.width(scale, group=2.0, unit=2.0)
-    else:
-        raise ValueError(f"prior must be 'normal', 'EmpCov' or 'ARD', got {prior!r}.")
-    rest = {"Dense_1.kernel": priors.FanIn(2.0), "*": priors.Normal(1.0)}
-    return Pixels(root.astype(np.float32), priors.ByPath({"Dense_0.kernel": first} | rest))
+    root = {"normal": scale * np.eye(x.shape[1]), "EmpCov": component_root(x, scale)}[prior]
+    return Pixels(root.astype(np.float32))
 
 
 class Fitted(NamedTuple):
@@ -115,11 +105,6 @@ class Fitted(NamedTuple):
         predictions = bnn.predict(self.pixels.model, self.samples, inputs)
         ends = np.cumsum([len(part) for part in images])[:-1]
         return np.split(np.asarray(predictions.probs), ends, axis=2)
-
-    def weights(self) -> np.ndarray:
-        """Weights of the pixels, (draw, pixel, unit)."""
-        kernels = np.asarray(self.samples["net/Dense_0.kernel"])
-        return self.pixels.root @ kernels.reshape(-1, *kernels.shape[-2:])
 
 
 NOT_SAMPLED = {"acceptance": 0.0, "trajectory length": 0.0}

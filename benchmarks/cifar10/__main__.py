@@ -4,7 +4,6 @@
     python -m benchmarks.cifar10 run sgld baoab --data packed --chains 3 --vectorized
     python -m benchmarks.cifar10 judge
     python -m benchmarks.cifar10 speed [--peak 989]          # images a second, cost of a step
-    python -m benchmarks.cifar10 cost [--tflops 10]          # on paper
     python -m benchmarks.cifar10 --toy                       # every method, tiny, then the judge
 
 `run` can be stopped at any time (Ctrl-C, SIGTERM, a kill) and called again: it goes on. Results are
@@ -18,8 +17,6 @@ from pathlib import Path
 import jax
 
 from benchmarks.cifar10.approximations import APPROXIMATIONS
-from benchmarks.cifar10.cost import HEAD as COST
-from benchmarks.cifar10.cost import costs
 from benchmarks.cifar10.data import FOLDER, Data, load, pack
 from benchmarks.cifar10.judge import judge
 from benchmarks.cifar10.methods import SAMPLERS, MeanField, Swag, Training
@@ -93,12 +90,6 @@ def speed(setup: Setup, timing: Timing) -> Path:
     return store(table, setup, f"speed{setup.label}.csv")
 
 
-def cost(names: list[str], setup: Setup, tflops: float) -> Path:
-    """Print and store what methods cost on paper."""
-    rows = costs(names, setup, tflops)
-    return store([COST, *rows, ("hours at", f"{tflops} TFLOP/s")], setup, "cost.csv")
-
-
 def store(table: list[tuple], setup: Setup, name: str) -> Path:
     """Print a table and write it to the folder of results."""
     for row in table:
@@ -113,7 +104,7 @@ def store(table: list[tuple], setup: Setup, name: str) -> Path:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    commands = ("pack", "run", "judge", "speed", "cost")
+    commands = ("pack", "run", "judge", "speed")
     parser.add_argument("command", nargs="?", choices=commands, default="run")
     parser.add_argument("methods", nargs="*", metavar="METHOD", help=", ".join(METHODS))
     parser.add_argument("--toy", action="store_true", help="tiny: a check that all of it runs")
@@ -136,7 +127,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--batch-sizes", type=int, nargs="+", help="of gradients in `speed`")
     parser.add_argument("--steps", type=int, help="in a turn of `speed`; few on a CPU")
     parser.add_argument("--repeats", type=int, help="turns of `speed`; few on a CPU")
-    parser.add_argument("--tflops", type=float, default=10, help="kept up, for `cost`")
     return parser
 
 
@@ -153,8 +143,6 @@ def main(argv: list[str] | None = None) -> None:
     setup = setup_of(given)
     if given.command == "speed":
         speed(setup, timing_of(given))
-    if given.command == "cost":
-        cost(given.methods or list(METHODS), setup, given.tflops)
     if given.command == "run":
         for name in given.methods or METHODS:
             print(run(name, setup), flush=True)

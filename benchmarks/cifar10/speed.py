@@ -90,23 +90,9 @@ def flops_of_gradient(network: ResNet, batch_size: int) -> float:
     """Floating-point operations of a minibatch gradient, as the compiler counts them."""
     shapes = jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))["params"]
     gradient = jax.jit(jax.grad(energy_by_hand(network, batch_size)))
-    return _flops(gradient, shapes, *_images(batch_size))
-
-
-def flops_of_logits(network: ResNet, batch_size: int) -> float:
-    """The same of the logits alone."""
-    shapes = jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
-    logits = jax.jit(lambda params, x: network.apply(params, standardized(x)))
-    return _flops(logits, shapes, _images(batch_size)[0])
-
-
-def _images(rows: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-    shape = (rows, 32, 32, 3)
-    return jax.ShapeDtypeStruct(shape, jnp.uint8), jax.ShapeDtypeStruct((rows,), jnp.int32)
-
-
-def _flops(program: Any, *args: Any) -> float:
-    cost: Any = program.lower(*args).cost_analysis()
+    x = jax.ShapeDtypeStruct((batch_size, 32, 32, 3), jnp.uint8)
+    y = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
+    cost: Any = gradient.lower(shapes, x, y).cost_analysis()
     return float(cost["flops"])
 
 

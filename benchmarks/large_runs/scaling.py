@@ -1,12 +1,8 @@
-"""Leapfrogs a second against devices and processes, and what the largest published run would take.
+"""Leapfrogs a second against devices and processes.
 
 `distributed` runs by itself for each placement, on as many cores as it has devices: rows shared
 out along the axis "data", or chains along the axis "chain". Efficiency is the speed over that of
 one device on one core, divided by the devices. Placements take turns; medians over the turns.
-
-On paper: Izmailov et al. (2021, section 3 and appendix A) ran three chains of 290 iterations of
-70,248 leapfrogs, 61 million epochs of 40,960 images, on 512 TPU cores. Floating-point operations
-and bytes of a gradient of that network are counted by the compiler, its speed measured here.
 
     python -m benchmarks.large_runs.scaling [--quick | --toy]
 
@@ -17,12 +13,10 @@ import os
 import socket
 import statistics
 import subprocess
-import time
 
-from benchmarks._shared.study import ROOT, Results, Study, command, parser
+from benchmarks._shared.study import ROOT, Study, command, parser
 from benchmarks.large_runs import distributed
 
-IMAGES, EPOCHS = 40_960, 3 * 290 * 70_248
 # Name, processes, devices of each, groups of devices (the rest of them share rows).
 PLACEMENTS = [
     ("one device", 1, 1, 1),
@@ -31,11 +25,11 @@ PLACEMENTS = [
     ("chains on 2 devices", 1, 2, 2),
     ("chains on 2 processes", 2, 1, 2),
 ]
-# Rows and draws of a run, turns of every placement, images of a gradient.
+# Rows and draws of a run, turns of every placement.
 SETTINGS = {
-    "full": (100_001, 20, 3, 80),
-    "quick": (10_001, 5, 1, 16),
-    "toy": (1_001, 2, 1, 2),
+    "full": (100_001, 20, 3),
+    "quick": (10_001, 5, 1),
+    "toy": (1_001, 2, 1),
 }
 
 
@@ -86,42 +80,6 @@ def over_one_device(found):
         }
 
 
-def published_run(batch_size, repeats=3):
-    """Cost of a gradient of the ResNet-20 here, and of 61 million epochs at that speed."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    from benchmarks.cifar10.network import ResNet
-    from benchmarks.cifar10.speed import energy_by_hand
-
-    network = ResNet()
-    x = jnp.asarray(np.random.default_rng(0).integers(0, 256, (batch_size, 32, 32, 3), np.uint8))
-    y = jnp.zeros(batch_size, int)
-    params = network.init(jax.random.key(0), x.astype(jnp.float32))["params"]
-    gradient = jax.jit(jax.grad(energy_by_hand(network, IMAGES))).lower(params, x, y).compile()
-    cost = gradient.cost_analysis()
-    seconds = []
-    for _ in range(repeats + 1):
-        begin = time.perf_counter()
-        jax.block_until_ready(gradient(params, x, y))
-        seconds.append(time.perf_counter() - begin)
-    image = statistics.median(seconds[1:]) / batch_size
-    total = EPOCHS * IMAGES
-    flops, moved = (float(cost[key]) / batch_size for key in ("flops", "bytes accessed"))
-    return {
-        "GFLOP a gradient and image": flops / 1e9,
-        "MB accessed a gradient and image": moved / 1e6,
-        "images a second here": 1 / image,
-        "GFLOP/s here": flops / image / 1e9,
-        "epochs": EPOCHS,
-        "EFLOP in all": flops * total / 1e18,
-        "years on this machine": image * total / (365.25 * 86400),
-        "days at 100 TFLOP/s reached": flops * total / 1e14 / 86400,
-        "days at 2 TB/s reached": moved * total / 2e12 / 86400,
-    }
-
-
 def draw(rows):
     import matplotlib
 
@@ -142,7 +100,7 @@ def draw(rows):
 
 def main(argv=None):
     given = parser(__doc__).parse_args(argv)
-    rows, draws, turns, batch_size = SETTINGS[given.size]
+    rows, draws, turns = SETTINGS[given.size]
     by_name = {name: place for name, *place in PLACEMENTS}
     study = Study(__file__, ("placement", "turn"), given)
     study.run(
@@ -153,10 +111,6 @@ def main(argv=None):
     )
     table = list(over_one_device(study.rows))
     study.publish(table, figure=lambda: draw(table))
-    paper = published_run(batch_size)
-    for key, value in paper.items():
-        print(f"  {key:<36}{value:>14.4g}")
-    Results(__file__, given, "published_run").write_rows([paper])
 
 
 if __name__ == "__main__":

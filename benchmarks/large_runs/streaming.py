@@ -1,12 +1,10 @@
-"""What do draws on disk cost, in memory and in time? And what does `MCMC.run` add to the raw loop?
+"""What do draws on disk cost, in memory and in time?
 
 - Peak resident memory of a process that samples a network of 10,000 parameters and streams its
   draws, against their number: every number in a process of its own.
 - Draws a second with `draws=` against the same run in memory, interleaved; and with checkpoints.
-- Seconds of `MCMC.run` for HMC on 60,000 rows of 784 features against a bare compiled loop over
-  the kernel, interleaved; and how many programs a second run compiles.
 
-    python -m benchmarks.large_runs.streaming [--quick] [--part overhead throughput memory] [--folder WHERE]
+    python -m benchmarks.large_runs.streaming [--quick] [--part throughput memory] [--folder WHERE]
 """
 
 import argparse
@@ -20,17 +18,13 @@ import time
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
 from benchmarks._shared.study import ROOT, Results, Study, command, parser
 
 HIDDEN, FEATURES, EVERY = 160, 60, 1000
 PARAMETERS = (FEATURES + 2) * HIDDEN + 1  # 9921
-LEAPFROGS = 5
 
 
 def model(x, y=None):
@@ -133,59 +127,7 @@ def throughput(folder, given):
     return rows
 
 
-def softmax(x, y=None):
-    net = bnn.random_module("net", bnn.MLP([], 10), bnn.priors.FanIn(), x[:1])
-    bnn.likelihoods.categorical(net, y, x=x)
-
-
-def overhead(folder, given):
-    rows, num_samples, repeats = (6000, 4, 3) if given.size == "quick" else (60_000, 4, 7)
-    rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.normal(size=(rows, 784)), jnp.float32)
-    y = jnp.asarray(rng.integers(0, 10, rows))
-    kernel = HMC(
-        softmax,
-        step_size=1e-4,
-        num_steps=LEAPFROGS,
-        trajectory_length=None,
-        adapt_step_size=False,
-        adapt_mass_matrix=False,
-    )
-    mcmc = bnn.MCMC(kernel, num_warmup=0, num_samples=num_samples, progress_bar=False)
-
-    @jax.jit
-    def bare(key, x, y):
-        state = kernel.init(key, 0, None, model_args=(x, y), model_kwargs={})
-
-        def step(state, _):
-            state = kernel.sample(state, (x, y), {})
-            return state, state.z
-
-        return lax.scan(step, state, None, num_samples)
-
-    def run(key):
-        mcmc.run(key, x, y)
-        return mcmc.last_state
-
-    runs = {"MCMC.run": run, "bare loop": lambda key: bare(key, x, y)}
-    times = {name: [] for name in runs}
-    for repeat in range(repeats + 1):
-        for name, timed in runs.items():
-            begin = time.perf_counter()
-            jax.block_until_ready(timed(jax.random.key(repeat)))
-            if repeat:
-                times[name].append(time.perf_counter() - begin)
-    (programs,) = mcmc._programs.values()
-    ratio = statistics.median(a / b for a, b in zip(times["MCMC.run"], times["bare loop"]))
-    return [
-        (f"HMC on {rows} x 784: MCMC.run, seconds", statistics.median(times["MCMC.run"])),
-        (f"HMC on {rows} x 784: bare loop, seconds", statistics.median(times["bare loop"])),
-        ("MCMC.run over bare loop, median over pairs", ratio),
-        ("versions of the sampling program after all runs", programs.advance._cache_size()),
-    ]
-
-
-PARTS = {"overhead": overhead, "throughput": throughput, "memory": memory}
+PARTS = {"throughput": throughput, "memory": memory}
 
 
 def main(argv=None):

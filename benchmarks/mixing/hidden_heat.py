@@ -3,9 +3,9 @@
 A linear regression on bikesharing, or on all images of MNIST (49 squares of pixels; even or odd), whose
 posterior is a Gaussian in closed form. Its noise is taken as the same for every row, which it is not, so that
 the noise of minibatches is another in every direction. All methods begin at the exact mean, tune their step
-size themselves, have the variances of warm-up as metric (but SMILE, see :mod:`benchmarks.mixing.smile`) and
-see as many rows. Stored are the temperature of momenta and the variances of weights and predictions, each
-divided by what is right, and the error of the mean of predictions in posterior standard deviations.
+size themselves, have the variances of warm-up as metric and see as many rows. Stored are the temperature of
+momenta and the variances of weights and predictions, each divided by what is right, and the error of the mean
+of predictions in posterior standard deviations.
 
     python -m benchmarks.mixing.hidden_heat [--rows N …] [--methods NAME …] [--quick]
 """
@@ -25,7 +25,6 @@ import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import mnist
 from benchmarks._shared.data_sets import table as stored_table
 from benchmarks._shared.study import Row, Study, parser
-from benchmarks.mixing.smile import NoiseMetric, smile
 from numpyro_bnn import gradients, preconditioners
 
 CHAINS = 4
@@ -81,16 +80,10 @@ METHODS: dict[str, Any] = {
     "SGLD, noise taken off": (bnn.SGLD, taken_off),
     "SGNHT": (bnn.SGNHT, plain),
     "MCLMC": (bnn.MCLMC, plain),
-    "MCLMC, noise as metric": (
-        bnn.MCLMC,
-        lambda size: plain(size) | {"preconditioner": NoiseMetric()},
-    ),
-    "SMILE": (bnn.SGMCMC, lambda size: plain(size) | smile(noise_metric=False)),
-    "SMILE, noise as metric": (bnn.SGMCMC, lambda size: plain(size) | smile(noise_metric=True)),
     "AMAGOLD": (bnn.AMAGOLD, plain),
 }
 # Momenta of constant size have no temperature to measure.
-CONSTANT = tuple(name for name in METHODS if "MCLMC" in name or "SMILE" in name)
+CONSTANT = ("MCLMC", "MCLMC, SVRG")
 KEYS = ("rows", "batch", "temperature", "method", "seed")
 
 

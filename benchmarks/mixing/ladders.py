@@ -2,21 +2,19 @@
 
 The 16-16 relu network with precisions on yacht of `hard_posteriors`, from optimised starts, on a ladder of
 24 rungs with four replicas and HMC of 64 steps; the output layer sampled with all else, or integrated out on
-every rung, alone, with moves that change functions, or in one of the ways of `ladder_variants`. After every
-doubling of the sweeps: the worst and the median R-hat of the functions at test rows and of the log
-precisions, log evidence, barrier, round trips made and those of moves that would draw a new state each time,
-1/(2 + 2Λ) a sweep. And by rung: the correlation of the log likelihood before and after the moves of a sweep.
+every rung, alone or with moves that change functions. After every doubling of the sweeps: the worst and the
+median R-hat of the functions at test rows and of the log precisions, log evidence, barrier, round trips made
+and those of moves that would draw a new state each time, 1/(2 + 2Λ) a sweep. And by rung: the correlation of
+the log likelihood before and after the moves of a sweep.
 
     python -m benchmarks.mixing.ladders [--ladders NAME …] [--sweeps 600] [--quick | --toy]
         [--data FOLDER] [--output FOLDER]
 
-Gradients are those of trajectories; an energy of a move counts as one. Those of warm-up are not counted;
-those before it, of a first run or of particles, are.
+Gradients are those of trajectories; an energy of a move counts as one. Those of warm-up are not counted.
 """
 
 import functools
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -26,7 +24,7 @@ from numpyro.infer import HMC
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import publish, select, starts
 from benchmarks._shared.study import Row, Study, from_text, parser
-from benchmarks.mixing import hard_posteriors, ladder_variants
+from benchmarks.mixing import hard_posteriors
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
     ladder_columns,
@@ -55,11 +53,11 @@ SIZES = {
     "quick": Size(12, 16, 60, 20, 60, 100),
     "toy": Size(4, 4, 8, 8, 16, 30),
 }
-LADDERS = ("plain", "integrated", "integrated, moves", *ladder_variants.NAMES)
+LADDERS = ("plain", "integrated", "integrated, moves")
 
 
 def kernel_of(name: str, model: Callable, size: Size) -> bnn.ParallelTempering:
-    """A ladder of the package over the model in non-centred coordinates."""
+    """A ladder over the model in non-centred coordinates."""
     hmc = HMC(model, num_steps=size.steps, trajectory_length=None)
     layer = "net/Dense_{}.{}".format
     units = [moves.UnitRefresh(layer(i, "kernel"), [layer(i, "bias")]) for i in (0, 1)]
@@ -68,7 +66,7 @@ def kernel_of(name: str, model: Callable, size: Size) -> bnn.ParallelTempering:
 
 
 def gradients_a_sweep(name: str, size: Size) -> int:
-    """Gradients of a sweep of one replica of a ladder of the package."""
+    """Gradients of a sweep of one replica."""
     # One for every unit and one more for each layer; one for each of four groups of weights and one more.
     energies = 2 * (16 + 1) + 4 + 1 if name.endswith("moves") else 0
     return (size.rungs - 1) * (size.steps + energies)
@@ -107,13 +105,7 @@ def run(name: str, folder: Any, size: Size) -> Iterator[Row]:
     given = posterior(folder, "yacht", size.rows)
     model = given.model if name == "plain" else bnn.integrate_output(given.model)
     begin: Any = starts(model, given.split, 0, CHAINS, 200)
-    clock, before = time.perf_counter(), 0
-    if name in ladder_variants.NAMES:
-        sizes = (size.rungs, size.steps, size.warmup)
-        kernel, before = ladder_variants.made(name, given, *sizes, begin)
-    else:
-        kernel = kernel_of(name, model, size)
-    clock = time.perf_counter() - clock
+    kernel = kernel_of(name, model, size)
     settings = hard_posteriors.Size((), 0.0, size.warmup, size.piece, size.steps, size.rows)
     parts, records = [], []
     pieces = hard_posteriors.pieces(kernel, given, settings, 1, begin)
@@ -123,14 +115,10 @@ def run(name: str, folder: Any, size: Size) -> Iterator[Row]:
         sweeps = number * size.piece
         if sweeps not in counts(size):
             continue
-        if isinstance(kernel, ladder_variants.Variant):
-            step_size = np.asarray(mcmc.last_state.adaptation.step_size)
-            gradients = before + sweeps * kernel.gradients_a_sweep(step_size)
-        else:
-            gradients = float(sweeps * gradients_a_sweep(name, size))
+        gradients = float(sweeps * gradients_a_sweep(name, size))
         found = hard_posteriors.joined(parts)
         score = hard_posteriors.disagreement(found)
-        row = {"sweeps": sweeps, "gradients": gradients, "run_seconds": clock + seconds}
+        row = {"sweeps": sweeps, "gradients": gradients, "run_seconds": seconds}
         row |= hard_posteriors.judged(found, gradients) | ladder_row(ladders_of(records), sweeps)
         yield row | {k: score[k] for k in ("log_score", "log_scores_of_chains")}
 

@@ -1,4 +1,4 @@
-"""The posterior of `mnist_gibbs` along axes that images share with an input that is always 1.
+"""The posterior of `mnist_gibbs_verdict` along axes that images share with an input that is always 1.
 
 A bias is the weight of such an input. Beside images, which have a mean, it says nearly what the weights along
 the mean image say. A metric that is diagonal in pixels, or in axes of the images alone, does not see that:
@@ -199,7 +199,7 @@ def run(
     thinning: int = 1,
     chain_method: str = "sequential",
 ) -> Draws:
-    """Chains from given weights, and what `mnist_gibbs` keeps of draws.
+    """Chains from given weights, and what `mnist_gibbs_verdict` keeps of draws.
 
     :param thinning: trajectories of a draw that is kept.
     :param chain_method: of the runs, see `bnn.MCMC`.
@@ -262,4 +262,4 @@ def run(
     extra = mcmc.get_extra_fields()
     facts = {k.replace("_", " "): float(np.mean(extra[k])) for k in FIELDS}
     facts |= {"gradient temperature": "", "time": task.leapfrogs * facts["step size"]}
-    return Draws(found, facts, {})
+    return Draws(found, facts)

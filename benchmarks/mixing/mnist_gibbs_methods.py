@@ -1,4 +1,4 @@
-"""The runs of `mnist_gibbs`: a network with four precisions, where its chains begin, and who samples it.
+"""Runs of `mnist_gibbs_verdict`: a network with four precisions, where its chains begin, and who samples it.
 
 A 784-100-10 softmax network (or 784-100-2) with a sigmoid hidden layer. Each of its four groups of weights
 (two kernels, two biases) is N(0, 1/λ) with λ ~ Gamma(α, β), α = β = 1.
@@ -16,31 +16,27 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
-from numpyro_bnn import gradients, moves, preconditioners, priors
+from numpyro_bnn import moves, priors
 
 CONCENTRATION = RATE = 1.0
 CHAINS = 2
 LAYERS = ("Dense_0.kernel", "Dense_0.bias", "Dense_1.kernel", "Dense_1.bias")
-SGHMC_BATCH, SVRG_BATCH = 500, 200
+SGHMC_BATCH = 500
 # What a learning rate of 0.1 for the mean loss, with a momentum coefficient of 0.9, amounts to.
 LEARNING_RATE, DAMPING = 0.1, 0.1
-# Of the metric in principal axes; ten and fifty times as much let warm-up run to networks of steps.
-AXES_STRENGTH = 0.02
-REFERENCE = "HMC, non-centred, moves, long"
 NON_CENTRED = "HMC, non-centred, moves"
 GIBBS_HMC = "Gibbs, HMC"
 COLLAPSED = "HMC, collapsed"
 GIBBS_SGHMC = "Gibbs, SGHMC"
-SVRG = "BAOAB, non-centred, SVRG, noise taken off"
-METHODS = (REFERENCE, NON_CENTRED, GIBBS_HMC, COLLAPSED, GIBBS_SGHMC, SVRG)
-TRAINED, OPTIMIZE = "trained under N(0, 1)", "optimize"
+METHODS = (NON_CENTRED, GIBBS_HMC, COLLAPSED, GIBBS_SGHMC)
+START_KINDS = TRAINED, OPTIMIZE = "trained under N(0, 1)", "optimize"
 
 
 class Task(NamedTuple):
     """Which digits, rows and test rows at most, hidden units, and how much is computed.
 
     - **gradients** - passes over the rows a chain, warm-up (a third) included
-    - **long** - those of the reference, or of the run that methods are compared with
+    - **long** - those of the run that methods are compared with
     - **leapfrogs** - of a trajectory
     - **training** - steps of Adam for a start
     """
@@ -70,12 +66,10 @@ class Draws(NamedTuple):
     - **found** - by name, (chain, draw, …): test probabilities, precisions, their conditional means
     - **facts** - acceptance, step size, time of a trajectory and temperatures of momenta; empty where
       a method has none
-    - **last** - last values of the weights, a chain each; in principal axes those of the axes
     """
 
     found: dict[str, np.ndarray]
     facts: dict[str, Any]
-    last: dict[str, np.ndarray]
 
 
 def network(task: Task) -> Any:
@@ -137,53 +131,33 @@ def trained(
     return {f"net/{layer}": values[f"net/{layer}"] for layer in LAYERS}
 
 
-def leapfrogs_of(method: str, task: Task) -> int:
-    """Leapfrogs of a trajectory: half as many again for the reference."""
-    return task.leapfrogs * 3 // 2 if method == REFERENCE else task.leapfrogs
-
-
-def kernel(method: str, task: Task, rows: int, temperature: float, metric: Any) -> Any:
-    """The kernel of a method.
-
-    :param temperature: of the weights under Gibbs draws.
-    :param metric: their inverse mass, or one for each unconstrained value.
-    """
+def kernel(method: str, task: Task, rows: int) -> Any:
+    """The kernel of a method."""
     model = model_of(task)
-    own = {"temperature": temperature, "preconditioner": preconditioners.diagonal(metric)}
-    hmc = {"step_size": "auto", "num_steps": leapfrogs_of(method, task), "window": 1, **own}
-    if method in (REFERENCE, NON_CENTRED):
+    hmc = {"step_size": "auto", "num_steps": task.leapfrogs, "window": 1}
+    if method == NON_CENTRED:
         inner = bnn.WindowedHMC(bnn.parameterize(model, "noncentered"), **hmc)
         return moves.Interleaved(inner, [moves.RidgeScaling(), moves.PrecisionRedraw()])
     if method == COLLAPSED:
         return bnn.WindowedHMC(bnn.parameterize(model, "collapsed"), **hmc)
     if method == GIBBS_HMC:
         return bnn.neal(model, **hmc)
-    if method == SVRG:
-        return bnn.BAOAB(
-            bnn.parameterize(model, "noncentered"),
-            step_size="auto",
-            gradient=gradients.svrg(min(SVRG_BATCH, rows), order="replacement"),
-            gradient_noise="auto",
-        )
     step = math.sqrt(LEARNING_RATE / rows)
     batch = min(SGHMC_BATCH, rows)
     friction = DAMPING / step
-    return bnn.neal(model, bnn.SGHMC, step_size=step, friction=friction, batch_size=batch, **own)
+    return bnn.neal(model, bnn.SGHMC, step_size=step, friction=friction, batch_size=batch)
 
 
 def pace(method: str, task: Task, rows: int) -> Pace:
     """How long a method runs: trajectories with what they cost beside leapfrogs, or steps of minibatches."""
-    budget = task.long if method == REFERENCE else task.gradients
     if method == GIBBS_SGHMC:
         # Two gradients a step; stored rows are of one, from before a step ended with its own half kick.
         each = 2 * min(SGHMC_BATCH, rows) / rows
-    elif method == SVRG:
-        each = 3 * min(SVRG_BATCH, rows) / rows
     else:
         # Precisions or moves change the gradient; five energies of moves cost about two gradients.
         beside = {COLLAPSED: 0, GIBBS_HMC: 1}.get(method, 3)
-        each = float(leapfrogs_of(method, task) + beside)
-    steps = int(budget / each)
+        each = float(task.leapfrogs + beside)
+    steps = int(task.gradients / each)
     warmup = steps // 3
     # As many draws as trajectories of a run on all rows.
     thinning = 1 if each >= 1 else max(1, round(task.leapfrogs / each))
@@ -191,7 +165,7 @@ def pace(method: str, task: Task, rows: int) -> Pace:
 
 
 def recorder(task: Task, x_test: np.ndarray) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """What is kept of a draw: test probabilities, precisions, their conditional means, and weights."""
+    """What is kept of a draw: test probabilities, precisions and their conditional means."""
     net = network(task)
 
     def record(sites: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,7 +177,6 @@ def recorder(task: Task, x_test: np.ndarray) -> Callable[[Mapping[str, Any]], di
             if f"net/{layer}.precision" in sites:
                 kept[f"λ {layer}"] = sites[f"net/{layer}.precision"]
             kept[f"mean {layer}"] = conditional_mean((site**2).sum(), site.size)
-            kept[f"w {layer}"] = site
         return kept
 
     return record
@@ -224,10 +197,11 @@ def facts_of(mcmc: bnn.MCMC, method: str, task: Task) -> dict[str, Any]:
     for name in FIELDS:
         if name in extra and np.isfinite(mean := float(np.mean(extra[name]))):
             found[name] = mean
-    has_trajectories = method not in (GIBBS_SGHMC, SVRG)
-    if not has_trajectories:
+    length: Any = ""
+    if method == GIBBS_SGHMC:
         found["accept_prob"] = ""
-    length = leapfrogs_of(method, task) * found["step_size"] if has_trajectories else ""
+    else:
+        length = task.leapfrogs * found["step_size"]
     return {name.replace("_", " "): value for name, value in found.items()} | {"time": length}
 
 
@@ -236,15 +210,13 @@ def run(
     method: str,
     data: data_sets.Split,
     weights: Mapping[str, Any],
-    temperature: float = 1.0,
-    mass: float = 1.0,
 ) -> Draws:
     """One method from given weights, a chain each."""
     rows = len(data.x)
     chosen = pace(method, task, rows)
     start = starts_at({name: jnp.asarray(value) for name, value in weights.items()})
     mcmc = bnn.MCMC(
-        kernel(method, task, rows, temperature, 1 / mass),
+        kernel(method, task, rows),
         num_warmup=chosen.warmup,
         num_samples=chosen.draws * chosen.thinning,
         num_chains=CHAINS,
@@ -257,8 +229,7 @@ def run(
     fields = ("block_states",) if gibbs else FIELDS
     mcmc.run(jax.random.key(1), data.x, data.y, init_params=start, extra_fields=fields)
     found = {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items()}
-    last = {f"net/{layer}": found.pop(f"w {layer}")[:, -1] for layer in LAYERS}
-    return Draws(found, facts_of(mcmc, method, task), last)
+    return Draws(found, facts_of(mcmc, method, task))
 
 
 def start_alone(
@@ -268,5 +239,4 @@ def start_alone(
     record = recorder(task, data.x_test)
     kept = jax.vmap(record)({name: jnp.asarray(value) for name, value in weights.items()})
     found = {k: np.asarray(v)[:, None] for k, v in kept.items()}
-    last = {f"net/{layer}": found.pop(f"w {layer}")[:, -1] for layer in LAYERS}
-    return Draws(found, dict(NO_FACTS), last), Pace(task.training, 1, 0, 1.0)
+    return Draws(found, dict(NO_FACTS)), Pace(task.training, 1, 0, 1.0)

@@ -1,16 +1,24 @@
-"""The exercise of `mnist_gibbs` on 2000 images, where passes are cheap: which posteriors does a GPU settle?
+"""MNIST with precisions drawn by Gibbs, as in a course assignment: which posteriors does a GPU settle?
+
+A 784-100-10 network with four precisions on 2000 images of ten digits, and 784-100-2 on as many of 3 and 5.
+In the exercise one sweep draws the four precisions from their conditionals, Gamma(α + n/2, β + |w|²/2),
+and then moves all weights given them, by a trajectory of HMC or by SGHMC on minibatches.
 
 HMC in non-centred coordinates with moves along axes that images share with biases (`mnist_gibbs_axes`), four
 chains from weights trained under N(0, 1) and four from what `optimize` makes of the precisions, all as one
-program; two digits and ten. A fifth of the passes is warm-up, and all draws after it count. The methods of
-`mnist_gibbs` run again from the former start, with its budget, and their averages are compared with that of
-all chains.
+program. A fifth of the passes is warm-up, and all draws after it count. With 3500 passes from the former
+start: the two methods of the exercise, HMC with the precisions integrated out, and HMC in non-centred
+coordinates, with a redraw of the precisions and a step along their ridges after each trajectory. Their
+averages, over the later half of the draws, are compared with that of all chains.
 
 R-hat and verdict are of the probabilities of the first 500 test images; scores are of all.
 
     JAX_DEFAULT_MATMUL_PRECISION=highest python -m benchmarks.mixing.mnist_gibbs_verdict [--quick | --toy]
 
 Some twenty hours on a core. On a GPU products of single precision are otherwise rounded to TF32.
+
+Source of the scheme: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), section 3.2; of the
+other sampler: Chen, Fox and Guestrin, *Stochastic gradient Hamiltonian Monte Carlo* (2014).
 """
 
 import shutil
@@ -23,21 +31,21 @@ import numpy as np
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
 from benchmarks._shared.chain_errors import jackknife_error, without_each
+from benchmarks._shared.mnist_posteriors import convergence, quality
 from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Row, Study, parser
-from benchmarks.mixing import mnist_gibbs, mnist_gibbs_axes
+from benchmarks.mixing import mnist_gibbs_axes
 from benchmarks.mixing import mnist_gibbs_methods as methods
-from benchmarks.mixing.mnist_gibbs import START_KINDS
-from benchmarks.mixing.mnist_gibbs_methods import LAYERS, TRAINED, Draws, Task
+from benchmarks.mixing.mnist_gibbs_methods import LAYERS, START_KINDS, TRAINED, Draws, Pace, Task
 from benchmarks.mixing.mnist_gibbs_words import KEYS, START, findings, summary
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
 
 BOTH = "both starts"
 SHARED = mnist_gibbs_axes.METHOD
-COMPARED = (methods.NON_CENTRED, methods.GIBBS_HMC, methods.COLLAPSED, methods.GIBBS_SGHMC)
+TEN, TWO = "ten digits", "two digits"
+ROWS = 6
 # Test images whose probabilities have an R-hat and a verdict.
 JUDGED = 500
-LONG = {"method": SHARED, "start": BOTH}
 
 
 class Run(NamedTuple):
@@ -51,16 +59,14 @@ class Run(NamedTuple):
 
 SIZES = {
     "full": {
-        mnist_gibbs.TWO: Run(
-            Task((3, 5), 2000, 2000, 100, 3500, 160_000, 100, 300), 4, 4, COMPARED
-        ),
-        mnist_gibbs.TEN: Run(
-            Task(mnist_gibbs.DIGITS, 2000, 2000, 100, 3500, 160_000, 100, 300), 4, 4, COMPARED
+        TWO: Run(Task((3, 5), 2000, 2000, 100, 3500, 160_000, 100, 300), 4, 4, methods.METHODS),
+        TEN: Run(
+            Task(tuple(range(10)), 2000, 2000, 100, 3500, 160_000, 100, 300), 4, 4, methods.METHODS
         ),
     },
-    "quick": {mnist_gibbs.TWO: Run(Task((3, 5), 500, 500, 20, 240, 2000, 20, 100), 2, 2, COMPARED)},
+    "quick": {TWO: Run(Task((3, 5), 500, 500, 20, 240, 2000, 20, 100), 2, 2, methods.METHODS)},
     "toy": {
-        mnist_gibbs.TWO: Run(Task((3, 5), 200, 50, 5, 60, 80, 5, 50), 2, 1, (methods.GIBBS_HMC,)),
+        TWO: Run(Task((3, 5), 200, 50, 5, 60, 80, 5, 50), 2, 1, (methods.GIBBS_HMC,)),
     },
 }
 
@@ -70,9 +76,9 @@ def cells_of(size: str) -> list[Row]:
     made: list[Row] = []
     for task, run in SIZES[size].items():
         # Rows of each start and of both.
-        made.append({"task": task, "method": SHARED, "temperature": 1.0, "mass": 1.0})
+        made.append({"task": task, "method": SHARED})
         others = [(method, TRAINED) for method in run.compared] + [(START, s) for s in START_KINDS]
-        made += [dict(zip(KEYS, (task, *other, 1.0, 1.0))) for other in others]
+        made += [dict(zip(KEYS, (task, *other))) for other in others]
     return made
 
 
@@ -105,15 +111,76 @@ def in_turn(*parts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
+def later(draw: int, left_out: float = 0.5) -> slice:
+    """The draws up to this one, without a share of them at the beginning."""
+    return slice(int((draw + 1) * left_out), draw + 1)
+
+
+# What is known of a run only while the average of its reference is.
+APART = ("total variation", "same class", "difference", "its error")
+
+
+def apart(probs: np.ndarray, other: np.ndarray, y: np.ndarray) -> Row:
+    """How far two sets of probabilities (image, class) are apart; log scores image by image."""
+    scores = [np.log(np.maximum(p[np.arange(len(y)), y], 1e-30)) for p in (probs, other)]
+    gap = bnn.scores.paired_difference(*scores)
+    variation = float(np.abs(probs - other).sum(1).mean() / 2)
+    same = float(np.mean(probs.argmax(1) == other.argmax(1)))
+    return dict(zip(APART, (variation, same, gap.difference, gap.standard_error)))
+
+
+def rows_of(
+    drawn: Draws,
+    y: np.ndarray,
+    pace: Pace,
+    reference: np.ndarray | None,
+    left_out: float = 0.5,
+    images: int | None = None,
+) -> Iterator[Row]:
+    """A row for each sixth of the draws, or for each draw of less than six.
+
+    :param reference: average probabilities (image, class) that averages are compared with.
+    :param left_out: share of the draws so far that averages and R-hat leave out.
+    :param images: of the test images, the first, whose probabilities have an R-hat; all by default.
+    """
+    probs = drawn.found["probs"]
+    number = probs.shape[1]
+    for draw in sorted({max(1, round(number * part / ROWS)) - 1 for part in range(1, ROWS + 1)}):
+        kept = later(draw, left_out)
+        average = probs[:, kept].mean((0, 1))
+        row: Row = {
+            "gradients": round((pace.warmup + (draw + 1) * pace.thinning) * pace.gradients),
+            "draws": draw + 1,
+        }
+        last = [quality(p[draw], y) for p in probs]
+        for name in ("error", "log score"):
+            row[f"{name}, last"] = float(np.mean([one[name] for one in last]))
+            row[f"{name}, average"] = quality(average, y)[name]
+        for layer in LAYERS:
+            sampled = drawn.found.get(f"λ {layer}")
+            row[f"λ {layer}"] = "" if sampled is None else float(sampled[0, draw])
+            row[f"mean {layer}"] = float(drawn.found[f"mean {layer}"][0, draw])
+            row[f"mean {layer}, second chain"] = float(drawn.found[f"mean {layer}"][1, draw])
+        logs = np.log(np.stack([drawn.found[f"mean {layer}"] for layer in LAYERS], -1))
+        row |= convergence(probs[:, kept, :images])
+        of_precisions = convergence(logs[:, kept])
+        row["worst R-hat, precisions"] = of_precisions["worst R-hat"]
+        row["median R-hat, precisions"] = of_precisions["median R-hat"]
+        chains = probs[:, kept].mean(1)
+        row["chains apart"] = float(np.abs(chains[0] - chains[1]).sum(1).mean() / 2)
+        row |= dict.fromkeys(APART, "") if reference is None else apart(average, reference, y)
+        yield row | drawn.facts
+
+
 def rows_with_verdict(
-    drawn: Draws, data: data_sets.Split, pace: methods.Pace, images: int | None = None
+    drawn: Draws, data: data_sets.Split, pace: Pace, images: int | None = None
 ) -> Iterator[Row]:
     """Rows of a run of which all draws count, the last with its verdict.
 
     :param images: of the test images, the first, that are judged; all by default.
     """
     y = data.y_test
-    rows = list(mnist_gibbs.rows_of(drawn, y, pace, None, left_out=0.0, images=images))
+    rows = list(rows_of(drawn, y, pace, None, left_out=0.0, images=images))
     yield from ({"rows": len(data.x)} | row | NOT_JUDGED for row in rows[:-1])
     yield {"rows": len(data.x)} | rows[-1] | judged(drawn.found, y, images)
 
@@ -128,18 +195,31 @@ def long_run(
     drawn = mnist_gibbs_axes.run(
         task, data, in_turn(*begin), number_of_key, run.thinning, "vectorized"
     )
-    asked = dict(zip(KEYS, (name, SHARED, BOTH, 1.0, 1.0)))
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez(
-        folder / f"{mnist_gibbs.kept_as(asked)}.npz", average=drawn.found["probs"].mean((0, 1))
-    )
+    np.save(folder / f"{name}.npy", drawn.found["probs"].mean((0, 1)))
     pace = mnist_gibbs_axes.pace_of(task, run.thinning)
     own = [slice(i, None, len(START_KINDS)) for i in range(len(START_KINDS))]
     for start, chains in zip((*START_KINDS, BOTH), (*own, slice(None))):
         found = {what: value[chains] for what, value in drawn.found.items()}
         facts = drawn.facts if start == BOTH else methods.NO_FACTS
-        for row in rows_with_verdict(Draws(found, facts, {}), data, pace, JUDGED):
+        for row in rows_with_verdict(Draws(found, facts), data, pace, JUDGED):
             yield {"start": start} | row
+
+
+def compared(task: Task, data_folder: Path | None, folder: Path, **asked: str) -> Iterator[Row]:
+    """The rows of a method, or of a start alone, beside the average of all long chains."""
+    data = methods.load(task, data_folder)
+    weights = methods.trained(task, data_folder, asked["start"])
+    if asked["method"] == START:
+        drawn, pace = methods.start_alone(task, data, weights)
+    else:
+        drawn = methods.run(task, asked["method"], data, weights)
+        pace = methods.pace(asked["method"], task, len(data.x))
+    long = folder / f"{asked['task']}.npy"
+    known = np.load(long) if long.is_file() else None
+    rows = list(rows_of(drawn, data.y_test, pace, known))
+    for row in rows if asked["method"] != START else rows[-1:]:
+        yield {"rows": len(data.x)} | row | NOT_JUDGED
 
 
 def figure(rows: Sequence[Row]) -> Any:
@@ -184,7 +264,6 @@ def figure(rows: Sequence[Row]) -> Any:
 def main(argv: Sequence[str] | None = None) -> None:
     given = parser(__doc__ or "").parse_args(argv)
     runs = SIZES[given.size]
-    tasks = {name: run.task for name, run in runs.items()}
     study = Study(__file__, KEYS, given)
     unfinished = study.folder / "mnist_gibbs_verdict_runs"
 
@@ -194,8 +273,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             number = list(runs).index(name)
             yield from long_run(name, runs[name], given.data, unfinished, number)
             return
-        for row in mnist_gibbs.cell(tasks, given.data, unfinished, LONG, **asked):
-            yield row | NOT_JUDGED
+        yield from compared(runs[name].task, given.data, unfinished, **asked)
 
     study.run(cells_of(given.size), compute)
     shutil.rmtree(unfinished, ignore_errors=True)

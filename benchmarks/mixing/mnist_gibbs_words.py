@@ -1,4 +1,4 @@
-"""What `mnist_gibbs` says of its rows: a table of the ends of all runs, sentences, and the figure."""
+"""What `mnist_gibbs_verdict` says of its rows: a table of the ends of all runs, and sentences."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 from benchmarks._shared.mnist_posteriors import said_of
 from benchmarks._shared.study import Row
 from benchmarks._shared.words import span
-from benchmarks.mixing.mnist_gibbs_methods import LAYERS, METHODS, REFERENCE, TRAINED
+from benchmarks.mixing.mnist_gibbs_methods import LAYERS, TRAINED
 
 START = "start"
-KEYS = ("task", "method", "start", "temperature", "mass")
+KEYS = ("task", "method", "start")
 
 
 def ends(rows: Sequence[Row]) -> list[Row]:
@@ -39,21 +39,17 @@ def verdict_of(row: Row) -> str:
 
 
 def name_of(row: Row) -> str:
-    """The method, and what of it is varied."""
+    """The method, and where it begins."""
     own = [row["method"]]
     if row["method"] == START or row["start"] != TRAINED:
         own.append(row["start"])
-    if row["temperature"] != 1:
-        own.append(f"T = {row['temperature']:g}")
-    if row["mass"] != 1:
-        own.append(f"mass {row['mass']:g}")
     return ", ".join(own)
 
 
 def predictions(rows: Sequence[Row]) -> Iterator[Row]:
     """What every run predicts, and how far that is from the reference."""
     for row in ends(rows):
-        alone = row["method"] == REFERENCE or row["difference"] == ""
+        alone = row["difference"] == ""
         difference = (
             "" if alone else f"{short(row['difference'], 3)} ± {short(row['its error'], 3)}"
         )
@@ -116,50 +112,3 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
         yield f"{task}, precision of the first kernel in two chains: {begin}; at the ends {told}."
         hats = [r["worst R-hat"] for r in runs if r["worst R-hat"] > 0]
         yield f"{task}, worst R-hat of test probabilities: {span(hats)}."
-
-
-def plain(rows: Sequence[Row], task: str, method: str) -> list[Row]:
-    """The rows of a method as it is: from trained weights, with nothing varied."""
-    wanted = (task, method, TRAINED, 1, 1)
-    return [row for row in rows if tuple(row[k] for k in KEYS) == wanted]
-
-
-def figure(rows: Sequence[Row]) -> Any:
-    """By passes: log score of the average, precision of the first kernel, and distance of the chains."""
-    import matplotlib.pyplot as plt
-
-    tasks = [t for t in dict.fromkeys(r["task"] for r in rows) if plain(rows, t, REFERENCE)]
-    size = (13, 3.6 * len(tasks) + 0.8)
-    fig, axes = plt.subplots(len(tasks), 3, figsize=size, layout="constrained", squeeze=False)
-    colors = plt.get_cmap("tab10").colors
-    for line, task in zip(axes, tasks):
-        start = [r for r in rows if (r["task"], r["method"], r["start"]) == (task, START, TRAINED)]
-        for method, color in zip(METHODS, colors):
-            curve = plain(rows, task, method)
-            passes = [r["gradients"] for r in curve]
-            line[0].plot(
-                passes,
-                [-r["log score, average"] for r in curve],
-                "o-",
-                color=color,
-                ms=3,
-                label=method,
-            )
-            for chain in ("", ", second chain"):
-                name = f"mean {LAYERS[0]}{chain}"
-                values = [r[name] for r in start] + [r[name] for r in curve]
-                line[1].plot([0] * len(start) + passes, values, "o-", color=color, ms=3)
-            # The reference ends at itself.
-            known = [r for r in curve if r["total variation"] not in (0, "")]
-            distances = [r["total variation"] for r in known]
-            line[2].plot([r["gradients"] for r in known], distances, "o-", color=color, ms=3)
-        line[0].set(yscale="log", ylabel="negative log score of the average, nats", title=task)
-        line[1].set(yscale="log", ylabel="precision of the first kernel, both chains")
-        line[2].set(yscale="log", ylabel="total variation from the reference's end")
-        for ax in line:
-            ax.set(xlabel="passes over the images", xlim=(0, None))
-            ax.spines[["top", "right"]].set_visible(False)
-    fig.legend(
-        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False
-    )
-    return fig

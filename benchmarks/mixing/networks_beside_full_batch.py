@@ -2,8 +2,7 @@
 
 One hidden layer of tanh units on 1000 rows of bikesharing, fan-in-scaled normal weights, known noise:
 networks whose functions full-batch MAMS samples. It is exact, and its last draws are where all others begin:
-BAOAB on all rows, which shows what the step alone does, and minibatch samplers at their own step sizes; SMILE
-is in :mod:`benchmarks.mixing.smile`.
+BAOAB on all rows, which shows what the step alone does, and minibatch samplers at their own step sizes.
 Stored are the variance of predictions at 100 other rows about the reference's mean, over its variance, and
 the temperature of momenta, on average over weights and along the gradient. Ratios have errors over four
 chains, which share the reference.
@@ -25,7 +24,6 @@ from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks._shared.words import span
 from benchmarks.mixing.hidden_heat import CONSTANT, of_predictions, standardised_rows
-from benchmarks.mixing.smile import NoiseMetric, smile
 from numpyro_bnn import gradients
 
 CHAINS, PREDICTED, KEPT, NOISE = 4, 100, 200, 0.4
@@ -69,12 +67,6 @@ def settings(method: str, batch: int) -> tuple[Any, dict[str, Any]]:
         "SGHMC": (bnn.SGHMC, {"batch_size": batch}),
         "MCLMC": (bnn.MCLMC, {"batch_size": batch}),
         "MCLMC, SVRG": (bnn.MCLMC, {"gradient": gradients.svrg(batch, order=order)}),
-        "MCLMC, noise as metric": (
-            bnn.MCLMC,
-            {"batch_size": batch, "preconditioner": NoiseMetric()},
-        ),
-        "SMILE": (bnn.SGMCMC, {"batch_size": batch} | smile(noise_metric=False)),
-        "SMILE, noise as metric": (bnn.SGMCMC, {"batch_size": batch} | smile(noise_metric=True)),
     }[method]
 
 
@@ -88,9 +80,6 @@ METHODS = (
     "SGHMC",
     "MCLMC",
     "MCLMC, SVRG",
-    "MCLMC, noise as metric",
-    "SMILE",
-    "SMILE, noise as metric",
 )
 KEYS = ("units", "batch", "method", "seed")
 

@@ -9,10 +9,14 @@ Images are rows of pixels in 0 .. 1, (images, pixels), and stay so; :func:`along
 that range, because it is meant to.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 from scipy import ndimage
+
+from benchmarks._shared import data_sets
+from benchmarks._shared.mnist_posteriors import principal
 
 SEVERITIES = range(6)
 Images = np.ndarray
@@ -117,3 +121,29 @@ def along(images: Images, directions: np.ndarray, severity: int, seed: int = 0) 
     count = len(directions)
     steps = np.random.default_rng(seed).standard_normal((len(images), count)) / count**0.5
     return images + (severity * steps @ directions).astype(images.dtype)
+
+
+# Below this share of the largest, the variance of a component is rounding.
+NULL = 1e-6
+
+
+def null_and_first(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Principal directions without variance in the rows of ``x``, and as many of the most."""
+    moments, directions = principal(x)
+    null = directions[moments < NULL * moments[0]]
+    return null, directions[: min(len(null), len(directions) - len(null))]
+
+
+def shifts(data: data_sets.Split) -> Iterator[tuple[str, list[np.ndarray]]]:
+    """Kind, and test images at each severity, of every shift; some are made from the training images."""
+    dead = data.x.max(0) == 0
+    null, first = null_and_first(data.x)
+    live = {"count": min(dead.sum(), (~dead).sum())}
+    made = {kind: partial(corrupted, kind=kind) for kind in CORRUPTIONS} | {
+        "dead pixels": partial(on_pixels, pixels=dead),
+        "as many live pixels": partial(on_pixels, pixels=~dead, **live),
+        "null components": partial(along, directions=null),
+        "first components": partial(along, directions=first),
+    }
+    for kind, change in made.items():
+        yield kind, [change(data.x_test, severity=s) for s in SEVERITIES[1:]]

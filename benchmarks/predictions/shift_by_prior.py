@@ -1,13 +1,12 @@
 """Under which prior does the posterior average fail under covariate shift, and is its reason the one given?
 
-`covariate_shift` has one prior scale, 1000 rows, an ensemble of three. Here: 3000 and 10,000 rows of MNIST,
-weights of the pixels N(0, α²) with α of 0.1, 0.3 and 1, and a prior along the principal components of the
-pixels (EmpCov) with *centred* moments and pixels, at the prior variance of the functions that α = 0.3 has.
-Full-batch HMC of ten chains with trajectories of a quarter turn of the prior (`common_step_hmc`), each from a
-network of an ensemble of ten; the ensemble; MAP, its first network. So that averages are of as many networks,
-the posterior is also judged by the last draw of each chain alone.
+3000 and 10,000 rows of MNIST, weights of the pixels N(0, α²) with α of 0.1, 0.3 and 1, and a prior along the
+principal components of the pixels (EmpCov) with *centred* moments and pixels, at the prior variance of the
+functions that α = 0.3 has. Full-batch HMC of ten chains with trajectories of a quarter turn of the prior
+(`common_step_hmc`), each from a network of an ensemble of ten; the ensemble; MAP, its first network. So that
+averages are of as many networks, the posterior is also judged by the last draw of each chain alone.
 
-Test images are those of `covariate_shift`: six corruptions, noise on dead pixels and on as many others, steps
+Test images: six corruptions (`corruptions`), noise on dead pixels and on as many others, steps
 along components without variance and along the first ones. Differences of errors and log scores are paired by
 image, a mean over severities. The reason given is that weights that see no data keep the spread of the prior
 in the posterior and are zero at MAP: stored are weights of dead pixels, of others and along null components,
@@ -36,7 +35,7 @@ from benchmarks._shared import data_sets
 from benchmarks._shared.mnist_posteriors import component_root, convergence
 from benchmarks._shared.study import Results, Row, Study, parser
 from benchmarks.predictions import shift_by_prior_words as words
-from benchmarks.predictions.covariate_shift import null_and_first, shifts
+from benchmarks.predictions.corruptions import null_and_first, shifts
 from benchmarks.predictions.shift_by_prior_words import (
     EMPCOV,
     ENSEMBLE,
@@ -160,10 +159,7 @@ def images_of(
         data_sets.mnist(folder, n, m, seed=s) for n, m, s in ((rows, 1, subset), (1, tests, 0))
     )
     data = data_sets.Split(train.x, train.y, test.x_test, test.y_test)
-    kinds = {"none": [data.x_test]}
-    for kind, _, changed in shifts(data):
-        kinds.setdefault(kind, []).append(changed)
-    return data, kinds
+    return data, {"none": [data.x_test]} | dict(shifts(data))
 
 
 def sizes_of(w: Any, inputs: Inputs, dead: np.ndarray, null: np.ndarray) -> Row:

@@ -9,9 +9,9 @@ from scipy import stats
 
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
-from benchmarks.mixing import mnist_gibbs, mnist_gibbs_verdict
 from benchmarks.mixing import mnist_gibbs_axes as own
 from benchmarks.mixing import mnist_gibbs_methods as methods
+from benchmarks.mixing import mnist_gibbs_verdict
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
 
 TASK = methods.Task((3, 5), 30, 7, 4, 10, 0, 2, 1)
@@ -152,7 +152,7 @@ def test_rows_of_each_start_are_of_the_chains_that_begin_there(monkeypatch, tmp_
     draws = 8
 
     def weights_from(task, folder, start, chains):
-        first = 1 if start == mnist_gibbs.START_KINDS[0] else 11
+        first = 1 if start == methods.START_KINDS[0] else 11
         return {"net/w": first + np.arange(float(chains))}
 
     def stay(task, data, given, key, thinning, chain_method):
@@ -161,7 +161,7 @@ def test_rows_of_each_start_are_of_the_chains_that_begin_there(monkeypatch, tmp_
         values = np.tile(np.asarray(of_chain)[:, None], (1, draws))
         probs = np.stack([values, 20 - values], -1)[:, :, None] / 20 + np.zeros((1, 1, 7, 1))
         found = {"probs": probs} | {f"mean {layer}": values for layer in methods.LAYERS}
-        return methods.Draws(found, dict.fromkeys(methods.NO_FACTS, 0.5), {})
+        return methods.Draws(found, dict.fromkeys(methods.NO_FACTS, 0.5))
 
     monkeypatch.setattr(methods, "load", lambda task, folder: DATA)
     monkeypatch.setattr(methods, "trained", weights_from)
@@ -184,6 +184,6 @@ def test_rows_of_each_start_are_of_the_chains_that_begin_there(monkeypatch, tmp_
     assert {row["verdict"] for row in rows if row["draws"] < draws} == {""}
     assert all(row["verdict"] for row in ends.values())
     (kept,) = tmp_path.iterdir()
-    with np.load(kept) as file:
-        assert file["average"].shape == (7, 2)
-        np.testing.assert_allclose(file["average"][:, 0], 7 / 20)
+    average = np.load(kept)
+    assert average.shape == (7, 2)
+    np.testing.assert_allclose(average[:, 0], 7 / 20)

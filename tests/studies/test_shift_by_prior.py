@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from benchmarks._shared import mnist_posteriors
-from benchmarks._shared.chain_errors import jackknife_error
 from benchmarks._shared.converged import rows_of
-from benchmarks.predictions import shift_by_prior, shift_by_prior_words, shift_by_width
+from benchmarks.predictions import shift_by_prior, shift_by_prior_words
 
 
 def test_a_prior_along_centred_components_has_the_variance_of_the_other():
@@ -80,33 +79,3 @@ def test_scores_of_averages_have_the_monte_carlo_error_of_their_chains():
     row = words.beyond(found, again, "ensemble")
     assert row["score beyond ensemble, chains"] == pytest.approx(2**0.5 * found.monte_carlo)
     assert words.beyond(found, found, "ensemble")["score beyond ensemble, chains"] == 0
-
-
-def test_what_chains_share_is_not_in_the_error_of_a_cost():
-    """Clean scores differ by chain, and noisy ones by 2, 0 and -2 more."""
-    words = shift_by_prior_words
-    own, change = np.array([-1.0, 0.0, 1.0]), np.array([2.0, 0.0, -2.0])
-    clean, noisy = (words.ByImage(np.zeros(4), np.zeros(4), v / 3) for v in (own, own + change))
-    assert shift_by_width.over_chains(clean, noisy) == pytest.approx(
-        jackknife_error(np.array([2.0, 0.0, -2.0]) / 3)
-    )
-    single = words.ByImage(np.zeros(4), np.zeros(4), np.empty(0))
-    assert shift_by_width.over_chains(single, single) == 0.0
-
-
-def test_the_spread_of_weights_is_within_chains_and_apart_from_their_size():
-    """Weights of ±1 around a mean of 3, which differs in sign between chains."""
-    signs = np.array([-1.0, 1.0])
-    kernels = (3 * signs[:, None] + signs)[..., None, None] * np.ones((3, 2), np.float32)
-    assert shift_by_width.spread_of(kernels) == pytest.approx(2**0.5)
-
-
-def test_pixels_are_grouped_by_how_many_images_have_them():
-    x = np.zeros((6, 3), np.float32)
-    x[0, 1] = x[:2, 2] = 0.5
-    groups = shift_by_width.groups_of(x)
-    assert {name: mask.tolist() for name, mask in groups.items()} == {
-        "dead": [True, False, False],
-        "live": [False, True, True],
-        "bright": [False, False, True],
-    }

@@ -116,7 +116,7 @@ def test_the_page_of_a_theme_tells_each_of_its_studies(theme):
 def test_a_stored_result_is_named_by_its_study_and_told_by_its_page(path):
     theme = FOLDER / path.parts[0]
     # CIFAR-10 is one program, whose commands store what they found.
-    commands = {"cifar10": ["speed", "cost"]}
+    commands = {"cifar10": ["speed"]}
     owners = commands.get(theme.name) or [p.stem for p in STUDIES if p.parent == theme]
     assert any(path.stem == name or path.stem.startswith(f"{name}_") for name in owners), path
     assert any(f"results/{path.name}" in page.read_text() for page in pages(theme)), path
@@ -218,15 +218,12 @@ def test_the_command_of_a_study_is_that_of_its_module():
 
 # -- every study with a toy size runs ---------------------------------------------------------------
 
-# Tables have a test of their own beside those of their arithmetic. Hard posteriors, ladders and many chains
-# compile ladders for two pieces of a run, and `fit_integrated` fits three times: only the weekly `--quick`
-# runs have them.
+# Tables have a test of their own beside those of their arithmetic. Hard posteriors and ladders compile
+# ladders for two pieces of a run: only the weekly `--quick` runs have them.
 ELSEWHERE = {
     "predictions.tabular",
     "mixing.hard_posteriors",
     "mixing.ladders",
-    "mixing.many_chains",
-    "mixing.fit_integrated",
 }
 TOYS = [
     name
@@ -237,18 +234,13 @@ TOYS = [
 
 # Chains of a few draws may not move at all: their R-hat is infinite, and is said to be.
 MAY_STAY = {
-    "predictions.covariate_shift",
     "predictions.shift_by_prior",
-    "predictions.shift_by_width",
     "predictions.out_of_distribution",
-    "mixing.mnist_gibbs",
     "mixing.mnist_gibbs_verdict",
-    "mixing.mnist_all_images",
     "neal.tail",
 }
 # Averages over runs of one verdict, temperatures of methods without momenta: "nan" where there are none.
 OF_SOME_RUNS = {
-    "mixing.bias_by_dimension": {"kinetic"},
     "mixing.hidden_heat": {"kinetic"},
     "mixing.networks_beside_full_batch": {"kinetic"},
     "diagnostics.verdict_calibration": {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks._shared import mnist_posteriors
-from benchmarks.predictions import corruptions, covariate_shift
+from benchmarks.predictions import corruptions
 
 
 @pytest.fixture(scope="module")
@@ -94,27 +94,17 @@ def test_a_root_of_empcov_squares_to_its_covariance(images):
 def test_null_components_are_those_that_no_row_has():
     x = np.zeros((20, 12))
     x[:, :4] = np.random.default_rng(0).normal(size=(20, 4))
-    null, first = covariate_shift.null_and_first(x)
+    null, first = corruptions.null_and_first(x)
     assert (null.shape, first.shape) == ((8, 12), (4, 12))
     np.testing.assert_allclose(null @ x.T, 0, atol=1e-12)
 
 
-def test_quality_and_excess_by_hand():
+def test_quality_by_hand():
     found = mnist_posteriors.quality(
         np.array([[0.5, 0.5], [0.1, 0.9], [1, 0]]), np.array([0, 1, 1])
     )
     assert found["error"] == pytest.approx(1 / 3)
     assert found["log score"] == pytest.approx(np.log([0.5, 0.9, 1e-30]).mean())
-    one = {"kind": "blur", "prior": "normal", "tests": 50, "seed": 0}
-    rows = [
-        {**one, "method": method, "seed": k, "severity": s, "error": error + 0.1 * s}
-        for method, error in (("MAP", 0.1), ("posterior", 0.2))
-        for k in (0, 1)
-        for s in (1, 2)
-    ]
-    gap, spread = covariate_shift.excess(rows, "blur", "posterior", "normal", ("MAP", "normal"))
-    assert gap == pytest.approx(0.1)
-    assert spread == pytest.approx(np.sqrt((0.35 * 0.65 + 0.25 * 0.75) / 100))
 
 
 def test_runs_of_too_few_draws_are_not_called_converged():

@@ -10,16 +10,14 @@ from scipy.special import kve
 
 import numpyro_bnn as bnn
 from benchmarks._shared import ensembles
-from benchmarks._shared.converged import rows_of
 from benchmarks.mixing import (
     acceptance,
-    bias_by_dimension,
     flat_directions,
     function_space,
     hard_posteriors,
     hierarchical_posteriors,
-    mnist_gibbs,
     mnist_gibbs_methods,
+    mnist_gibbs_verdict,
     modes_by_width,
 )
 from numpyro_bnn.priors.precision_conditionals import levels_of
@@ -78,29 +76,6 @@ def test_the_noise_of_one_member_is_that_of_its_residuals():
     found = ensembles.fitted_noise(np.zeros((1, 400)), 0.2 * y)
     # The values that are tried lie 6 % apart.
     assert abs(np.log(found / (0.2 * np.sqrt(np.mean(y**2))))) < 0.06
-
-
-@pytest.fixture(scope="module")
-def features(shared):
-    """More features than rows."""
-    return bias_by_dimension.Posterior(shared / "data", 30, 50)
-
-
-def test_the_posterior_over_functions_is_that_of_the_weights(features):
-    x, noise = features.x, features.noise
-    covariance = np.linalg.inv(np.eye(50) + x.T @ x / noise**2)
-    np.testing.assert_allclose(features.mean, x @ covariance @ x.T @ features.y / noise**2)
-    np.testing.assert_allclose(features.variance, np.diag(x @ covariance @ x.T))
-
-
-def test_exact_draws_of_many_weights_have_their_posterior(features):
-    draws = features.draws(4000, seed=0).reshape(4, 1000, 50)
-    found = bias_by_dimension.against_exact(features, draws)
-    # The mean square of N draws has a relative error of √(2 / N); predictions share what moves them.
-    assert abs(found["variance of predictions"] - 1) < 4 * (2 / 4000) ** 0.5
-    assert found["bias of predictions"] < 4 / 4000**0.5
-    wide = bias_by_dimension.against_exact(features, draws * 1.1)
-    assert wide["variance of predictions"] > 1.1
 
 
 def test_chains_are_averaged_as_densities():
@@ -194,14 +169,12 @@ def test_chains_begin_at_the_given_weights_with_precisions_at_their_conditional_
 
 @pytest.mark.parametrize("size", ["full", "quick"])
 def test_methods_that_are_compared_have_as_many_passes(size):
-    """Up to one trajectory; a third of them is warm-up; the reference has more, and longer ones."""
-    for task in mnist_gibbs.SIZES[size].values():
+    """Up to one trajectory; a third of them is warm-up."""
+    for task, *_ in mnist_gibbs_verdict.SIZES[size].values():
         for method in mnist_gibbs_methods.METHODS:
             given = mnist_gibbs_methods.pace(method, task, task.rows)
             passes = (given.warmup + given.draws * given.thinning) * given.gradients
-            budget = task.long if method == mnist_gibbs_methods.REFERENCE else task.gradients
-            most = mnist_gibbs_methods.leapfrogs_of(method, task) + 3
-            assert budget - most <= passes <= budget
+            assert task.gradients - task.leapfrogs - 3 <= passes <= task.gradients
             assert given.draws > 3
 
 
@@ -239,21 +212,3 @@ def test_weights_over_their_scales_have_the_curvature_one_where_the_data_say_not
     curvatures = np.linalg.eigvalsh(jax.jit(jax.hessian(given.energy))(weights))
     assert np.sum(np.abs(curvatures - 1) < 1e-3) >= 6
     assert given.predictions(weights).shape == (4,)
-
-
-def test_stored_biases_are_of_the_methods_that_run_on_so_many_rows_and_weights():
-    """Those with the most weights are few, as they take long; all rows at once are for the smaller ones."""
-    of = bias_by_dimension.methods_of
-    assert of(2000, 100_000) == ["BAOAB", "BAOAB, control variate", "SGHMC"]
-    assert of(2000, 1000) == list(bias_by_dimension.METHODS)
-    assert bias_by_dimension.ALL_ROWS not in of(2000, 4000)
-    wanted = [
-        (rows, dimension, method, seed)
-        for rows, dimension, seeds in bias_by_dimension.SIZES["full"]["settings"]
-        for method in of(rows, dimension)
-        for seed in range(seeds)
-    ]
-    stored = [
-        tuple(row[k] for k in bias_by_dimension.KEYS) for row in rows_of("mixing/bias_by_dimension")
-    ]
-    assert sorted(stored) == sorted(wanted)

@@ -82,9 +82,9 @@ def test_runs_of_two_temperatures_are_not_compared():
         bnn.diagnose(cold, X, second=warm)
     with pytest.raises(ValueError, match=r"the run is at temperature 1, and the second one, by BA"):
         bnn.second_opinion(warm, kernel=cold.sampler)
-    same = bnn.BAOAB(model, step_size=0.04, temperature=0.25)
-    report = bnn.second_opinion(cold, X, kernel=same, num_warmup=50, progress_bar=False)
-    assert report.second is not None
+    again = run(cold.sampler, num_samples=120, num_chains=2)
+    module._refuse_another_temperature(cold, again.sampler)
+    assert bnn.diagnose(cold, X[:10], second=again).second is not None
 
 
 def test_the_temperature_of_a_kernel_is_that_of_its_blocks():

@@ -18,9 +18,9 @@ chain is from a mode.
 
 Noise that many weights share, as those of a wide layer do, is not taken off: its covariance has a few large
 eigenvalues, along the directions in which predictions move, and V is only its diagonal. Means over weights,
-such as the kinetic temperature, do not show that heat (``benchmarks/mixing/bias_by_dimension.py``); the
-kinetic temperature along gradients does. Estimators with little noise, such as :func:`svrg`, leave little
-to take off.
+such as the kinetic temperature, do not show that heat; the kinetic temperature along gradients does
+(``benchmarks/mixing/networks_beside_full_batch.py``). Estimators with little noise, such as :func:`svrg`,
+leave little to take off.
 """
 
 import dataclasses

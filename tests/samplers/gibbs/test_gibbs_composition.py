@@ -12,17 +12,10 @@ from numpyro.infer import HMC
 from numpyro.infer.gibbs import CustomGibbs, Gibbs
 from quiet import quiet
 
-import numpyro_bnn as bnn
-
 
 def model(x, y):
     tau = numpyro.sample("tau", dist.Gamma(CONCENTRATION, RATE))
-    net = bnn.random_module("net", nets.Linear(), lambda path, shape: _given(tau), x[:1])
-    bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
-
-
-def _given(tau):
-    return dist.Normal(0.0, 1 / jnp.sqrt(tau))
+    nets.linear_regression(x, y, scale=1 / jnp.sqrt(tau), noise=NOISE)
 
 
 def conditional(rng_key, gibbs_sites, hmc_sites):
@@ -42,7 +35,7 @@ def composition(update):
 
 
 def test_the_precision_of_a_network_follows_its_marginal_posterior():
-    mcmc = quiet(composition(conditional), 200, 3000, 2)
+    mcmc = quiet(composition(conditional), 200, 2000, 2)
     z = nets.weights(model, *DATA)
     starts = {site: jnp.stack([value, -value]) for site, value in z.items()}
     mcmc.run(jax.random.key(0), *DATA, init_params=starts)

@@ -5,6 +5,7 @@ sum of 10⁶ years (numbers like 2025) is wrong in its first digits. So data are
 they reach the device, and a column whose values would become equal is refused by name.
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
+from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import Array, PyTree
 
@@ -34,6 +36,9 @@ class Prepared:
     rows: Array  # standardised inputs, or the target with its mean taken off
     # Standard deviation of the training targets, 1 for classes; a tuple of several: an array would be rows
     y_scale: ArrayLike = 1.0
+    known: Array | None = (
+        None  # which targets are known, of the shape of `rows`; None where all are
+    )
 
 
 def taken(data: PyTree, rows: slice | Array, size: int | None = None) -> PyTree:
@@ -101,6 +106,45 @@ def moments(
     some = np.asarray(values[rows], np.float64)
     _check_told_apart(owner, column, some, (some - mean) / scale)
     return mean, scale
+
+
+def known_targets(y: np.ndarray) -> np.ndarray | None:
+    """Which targets are not NaN, of the shape of y; None where all are known."""
+    missing = jnp.issubdtype(y.dtype, jnp.floating) and np.isnan(y)
+    return ~np.asarray(missing) if np.any(missing) else None
+
+
+def rows_with_targets(owner: str, known: np.ndarray) -> np.ndarray:
+    """Which rows have any target, (row,); warns of others, and refuses targets that all rows lack."""
+    by_target = known.reshape(len(known), -1)
+    if not by_target.any(0).all():
+        where = f"{owner}: y has no value but NaN or another missing value"
+        column = f" in column {np.argmin(by_target.any(0))}" if known.ndim > 1 else ""
+        raise ValueError(f"{where}{column}. Leave that target out, or give it where it is known.")
+    rows = by_target.any(1)
+    if not rows.all():
+        warnings.warn(
+            f"{owner}: {np.sum(~rows)} of {len(rows)} rows have no target and are left out.",
+            stacklevel=find_stack_level(),
+        )
+    return rows
+
+
+def moments_of_known(
+    owner: str, y: np.ndarray, weights: np.ndarray | None, known: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each target over the rows in which it is known."""
+    if known is None:
+        return moments(owner, Column("y"), y, weights)
+    columns = y.reshape(len(y), -1).T, known.reshape(len(y), -1).T
+    found = [
+        moments(
+            owner, Column(f"column {k} of y"), own[at], None if weights is None else weights[at]
+        )
+        for k, (own, at) in enumerate(zip(*columns))
+    ]
+    mean, scale = np.reshape(found, (-1, 2)).T
+    return mean.reshape(y.shape[1:]), scale.reshape(y.shape[1:])
 
 
 def _spread(

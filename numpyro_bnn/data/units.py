@@ -36,9 +36,7 @@ class Prepared:
     rows: Array  # standardised inputs, or the target with its mean taken off
     # Standard deviation of the training targets, 1 for classes; a tuple of several: an array would be rows
     y_scale: ArrayLike = 1.0
-    known: Array | None = (
-        None  # which targets are known, of the shape of `rows`; None where all are
-    )
+    known: Array | None = None  # which entries of `rows` are known targets; None where all are
 
 
 def taken(data: PyTree, rows: slice | Array, size: int | None = None) -> PyTree:
@@ -117,10 +115,11 @@ def known_targets(y: np.ndarray) -> np.ndarray | None:
 def rows_with_targets(owner: str, known: np.ndarray) -> np.ndarray:
     """Which rows have any target, (row,); warns of others, and refuses targets that all rows lack."""
     by_target = known.reshape(len(known), -1)
-    if not by_target.any(0).all():
-        where = f"{owner}: y has no value but NaN or another missing value"
-        column = f" in column {np.argmin(by_target.any(0))}" if known.ndim > 1 else ""
-        raise ValueError(f"{where}{column}. Leave that target out, or give it where it is known.")
+    if not (found := by_target.any(0)).all():
+        raise ValueError(
+            f"{owner}: y has no value but NaN or another missing value in column {np.argmin(found)}. Leave "
+            "that target out, or give it where it is known."
+        )
     rows = by_target.any(1)
     if not rows.all():
         warnings.warn(
@@ -136,15 +135,11 @@ def moments_of_known(
     """Mean and standard deviation of each target over the rows in which it is known."""
     if known is None:
         return moments(owner, Column("y"), y, weights)
-    columns = y.reshape(len(y), -1).T, known.reshape(len(y), -1).T
-    found = [
-        moments(
-            owner, Column(f"column {k} of y"), own[at], None if weights is None else weights[at]
-        )
-        for k, (own, at) in enumerate(zip(*columns))
-    ]
-    mean, scale = np.reshape(found, (-1, 2)).T
-    return mean.reshape(y.shape[1:]), scale.reshape(y.shape[1:])
+    if y.ndim == 1:
+        return moments(owner, Column("y"), y[known], None if weights is None else weights[known])
+    columns = [moments_of_known(owner, y[:, k], weights, known[:, k]) for k in range(y.shape[1])]
+    mean, scale = np.transpose(columns)
+    return mean, scale
 
 
 def _spread(

@@ -279,6 +279,7 @@ def _held_out(
     targets = observed_targets("check_fit", run, draws.model, x, rows[1], site)
     predictions = predict_with(draws, x, {}, batch_size=batch_size, site=site)
     found = np.asarray(scores.lppd(predictions, targets, pointwise=True))
+    found = found[~np.isnan(found)]
     return HeldOut(float(np.mean(found)), scores.standard_error(found), len(found))
 
 

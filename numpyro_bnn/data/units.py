@@ -84,9 +84,15 @@ def blocks(values: np.ndarray) -> Iterator[slice]:
 
 
 def moments(
-    owner: str, column: Column, values: np.ndarray, weights: np.ndarray | None = None
+    owner: str, column: Column, values: np.ndarray, weights: Any = None, known: Any = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation over rows in float64, weighted if asked; a constant column has scale 1."""
+    if known is not None and known.ndim > 1:
+        of_columns = zip(values.T, [weights] * len(known.T), known.T)
+        mean, scale = np.transpose([moments(owner, column, *each) for each in of_columns])
+        return mean, scale
+    if known is not None:
+        values, weights = values[known], None if weights is None else weights[known]
     if weights is not None:
         # Rows of weight 0 may hold any values.
         values, weights = values[weights > 0], weights[weights > 0]
@@ -127,19 +133,6 @@ def rows_with_targets(owner: str, known: np.ndarray) -> np.ndarray:
             stacklevel=find_stack_level(),
         )
     return rows
-
-
-def moments_of_known(
-    owner: str, y: np.ndarray, weights: np.ndarray | None, known: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each target over the rows in which it is known."""
-    if known is None:
-        return moments(owner, Column("y"), y, weights)
-    if y.ndim == 1:
-        return moments(owner, Column("y"), y[known], None if weights is None else weights[known])
-    columns = [moments_of_known(owner, y[:, k], weights, known[:, k]) for k in range(y.shape[1])]
-    mean, scale = np.transpose(columns)
-    return mean, scale
 
 
 def _spread(

@@ -195,13 +195,11 @@ def observe(
     check_weights(owner, weights, *size)
     with numpyro.plate(plate, *size), _Weighted(weights):
         given = y, x, None if y is None else obs_mask
-        rows, own, known = jax.tree.map(
-            lambda a: numpyro.subsample(a, event_dim=jnp.ndim(a) - 1), given
-        )
+        taken = jax.tree.map(lambda a: numpyro.subsample(a, event_dim=jnp.ndim(a) - 1), given)
+        rows, own, known = taken
         predictions = numpyro.subsample(f, event_dim=event_dim) if x is None else f(own)
         distribution = likelihood(predictions, rows)
-        if known is not None:
-            distribution = of_known(distribution, known)
+        distribution = distribution if known is None else of_known(distribution, known)
         return numpyro.sample(name, distribution, obs=rows)
 
 

@@ -32,7 +32,6 @@ from numpyro_bnn.data.units import (
     check_resolution,
     known_targets,
     moments,
-    moments_of_known,
     rows_with_targets,
     standardized,
 )
@@ -208,13 +207,12 @@ class ReadyModel:
                     f"and these are others. Make a new one with `{self.kind}(module, prior, …)`."
                 )
             return False
-        rows = slice(None) if known is None else rows_with_targets(self.kind, known)
+        rows = None if known is None else rows_with_targets(self.kind, known)
         y_mean, y_scale = np.zeros(()), np.ones(())
         if self.kind == "regression":
             check_target(y)
-            y_mean, y_scale = moments_of_known(self.kind, y, weights, known)
-        of_rows = None if weights is None else weights[rows]
-        x_mean, x_scale = moments(self.kind, column, x[rows], of_rows)
+            y_mean, y_scale = moments(self.kind, Column("y"), y, weights, known)
+        x_mean, x_scale = moments(self.kind, column, x, weights, rows)
         self.standardization = Standardization(
             x_mean, x_scale, y_mean, y_scale, checksum, np.array(names, np.str_)
         )

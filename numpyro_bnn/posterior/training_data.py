@@ -188,9 +188,7 @@ def _shaped(model: Callable) -> Callable[[jax.Array], Callable]:
     return shaped
 
 
-def _targets(
-    model: Callable, sources: SiteSources, sites: list[str]
-) -> dict[str, frozenset[Place]]:
+def _targets(model: Any, sources: SiteSources, sites: list[str]) -> dict[str, frozenset[Place]]:
     """The arguments that are the target of each site."""
     # Of a ready model, distributions also depend on which targets are missing.
     ready = hasattr(innermost(model), "standardization")

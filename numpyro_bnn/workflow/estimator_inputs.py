@@ -49,20 +49,16 @@ def validated(
     return validate_data(estimator, X, dtype=np.float64, reset=False)
 
 
-def with_targets(
-    estimator: BaseEstimator, X: Any, y: Any, weights: ArrayLike | None = None
-) -> tuple[Any, Any, Any]:
+def with_targets(estimator: BaseEstimator, X: Any, y: Any, weights: Any = None) -> tuple:
     """Inputs, targets and weights of the rows that have any target; NaN where others are missing."""
+    import pandas as pd
+
     name = type(estimator).__name__
     y = _wider(plain(name, "y", y))
     targets = np.asarray(y, object)
-    if not targets.ndim:
-        return X, y, weights
-    import pandas as pd
-
     # None, NaN, and NA of pandas, which cannot be compared or sorted.
     missing = pd.isna(targets)
-    if not missing.any():
+    if not (targets.ndim and missing.any()):
         return X, y, weights
     check_consistent_length(X, y, weights)
     rows = np.flatnonzero(rows_with_targets(name, ~missing))

@@ -146,7 +146,7 @@ SENTENCES: dict[str, str] = {
     "loo sampler unknown": "These draws do not say which sampler made them. Of an approximation the number is only as good as that is.",
     "loo chains": "The chains disagree (p = {p:.2g}). Their shares in the average are an accident; see `bnn.diagnose`.",
     "loo untested": "The chains are too short, or move too slowly, to tell whether they agree. Run longer.",
-    "hidden rows": "{rows} hidden by a mask (`handlers.mask`). The model was not fitted to them, and they are left out here.",
+    "hidden rows": "{rows} without a target, or hidden by a mask (`handlers.mask`). The model was not fitted to them, and they are left out here.",
     "loo step bias": "{kernel} accepts every step: the bias of its step size is in all of these numbers. Measure it by `bnn.second_opinion`.",
     "no calibration": "The test of calibration is made for one target a row, and here are several.",
     "uniform": "Targets are where the others expect them: LOO-PIT is as uniform as for a right model (p = {p:.2g}; rare is below {limit}).",

@@ -5,6 +5,7 @@ sum of 10⁶ years (numbers like 2025) is wrong in its first digits. So data are
 they reach the device, and a column whose values would become equal is refused by name.
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
+from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import Array, PyTree
 
@@ -34,6 +36,7 @@ class Prepared:
     rows: Array  # standardised inputs, or the target with its mean taken off
     # Standard deviation of the training targets, 1 for classes; a tuple of several: an array would be rows
     y_scale: ArrayLike = 1.0
+    known: Array | None = None  # which entries of `rows` are known targets; None where all are
 
 
 def taken(data: PyTree, rows: slice | Array, size: int | None = None) -> PyTree:
@@ -81,9 +84,15 @@ def blocks(values: np.ndarray) -> Iterator[slice]:
 
 
 def moments(
-    owner: str, column: Column, values: np.ndarray, weights: np.ndarray | None = None
+    owner: str, column: Column, values: np.ndarray, weights: Any = None, known: Any = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation over rows in float64, weighted if asked; a constant column has scale 1."""
+    if known is not None and known.ndim > 1:
+        of_columns = zip(values.T, [weights] * len(known.T), known.T)
+        mean, scale = np.transpose([moments(owner, column, *each) for each in of_columns])
+        return mean, scale
+    if known is not None:
+        values, weights = values[known], None if weights is None else weights[known]
     if weights is not None:
         # Rows of weight 0 may hold any values.
         values, weights = values[weights > 0], weights[weights > 0]
@@ -101,6 +110,29 @@ def moments(
     some = np.asarray(values[rows], np.float64)
     _check_told_apart(owner, column, some, (some - mean) / scale)
     return mean, scale
+
+
+def known_targets(y: np.ndarray) -> np.ndarray | None:
+    """Which targets are not NaN, of the shape of y; None where all are known."""
+    missing = jnp.issubdtype(y.dtype, jnp.floating) and np.isnan(y)
+    return ~np.asarray(missing) if np.any(missing) else None
+
+
+def rows_with_targets(owner: str, known: np.ndarray) -> np.ndarray:
+    """Which rows have any target, (row,); warns of others, and refuses targets that all rows lack."""
+    by_target = known.reshape(len(known), -1)
+    if not (found := by_target.any(0)).all():
+        raise ValueError(
+            f"{owner}: y has no value but NaN or another missing value in column {np.argmin(found)}. Leave "
+            "that target out, or give it where it is known."
+        )
+    rows = by_target.any(1)
+    if not rows.all():
+        warnings.warn(
+            f"{owner}: {np.sum(~rows)} of {len(rows)} rows have no target and are left out.",
+            stacklevel=find_stack_level(),
+        )
+    return rows
 
 
 def _spread(

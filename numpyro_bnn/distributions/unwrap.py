@@ -1,6 +1,9 @@
 """Removes the wrappers that NumPyro puts around a distribution."""
 
+import jax.numpy as jnp
 import numpyro.distributions as dist
+
+from numpyro_bnn._types import Array
 
 _SHAPES = (dist.Independent, dist.ExpandedDistribution)
 GAUSSIAN = (dist.Normal, dist.MultivariateNormal, dist.LowRankMultivariateNormal)
@@ -23,6 +26,23 @@ def unmasked(distribution: dist.Distribution) -> dist.Distribution:
     if isinstance(distribution, dist.Independent):
         return base.to_event(distribution.reinterpreted_batch_ndims)
     return base.expand(distribution.batch_shape)
+
+
+def of_known(distribution: dist.Distribution, known: Array) -> dist.Distribution:
+    """The marginal distribution of the known entries of each row; others have the density 1 at 0."""
+    base = unwrapped(distribution)
+    if isinstance(base, GAUSSIAN[1:]):
+        both = known[..., :, None] & known[..., None, :]
+        alone = jnp.eye(known.shape[-1]) / (2 * jnp.pi)
+        covariance = jnp.where(both, base.covariance_matrix, alone)
+        return dist.MultivariateNormal(jnp.where(known, base.loc, 0.0), covariance)
+    if isinstance(base, dist.Normal):
+        loc, scale = jnp.where(known, base.loc, 0.0), (2 * jnp.pi) ** -0.5
+        return dist.Normal(loc, jnp.where(known, base.scale, scale)).to_event(
+            distribution.event_dim
+        )
+    # Entries of one event that are not independent stay as they are.
+    return distribution if base.event_dim else base.mask(known).to_event(distribution.event_dim)
 
 
 def family_of(distribution: dist.Distribution) -> dist.Distribution:

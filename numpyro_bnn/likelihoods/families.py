@@ -34,6 +34,7 @@ from numpyro_bnn.likelihoods.observe import (
     check_labels,
     check_shape,
     check_vector,
+    filled,
     observe,
 )
 from numpyro_bnn.priors.precision_conditionals import Array
@@ -54,6 +55,7 @@ def gaussian(
     plate: str = "data",
     units: Units = STANDARD,
     weights: Values | None = None,
+    obs_mask: Values | None = None,
     correlation: float | None = None,
 ) -> jax.Array:
     """y ~ Normal(f, σ²), one σ for all rows, or one for each output, whose noise may be correlated.
@@ -69,6 +71,8 @@ def gaussian(
     :param units: shift and scale from the units of `f` and `noise` to those of `y`; one of each, or one of
         each for every output.
     :param weights: (N,), how often each row counts; None for once.
+    :param obs_mask: which entries of y are known, booleans of its shape; None where all are. A row counts
+        with the density of these, the marginal one where noise is correlated. Others may hold anything.
     :param correlation: concentration η of an LKJ prior on the correlations of the noise of a row between its
         outputs, p(R) ∝ det(R)^(η - 1): 1 is uniform over correlation matrices, more is nearer to
         independence. Site ``"{name}.correlation"``, the Cholesky factor of R. None for independent noise.
@@ -81,8 +85,8 @@ def gaussian(
     factor = None
     if correlation is not None:
         factor = noise_correlation(noise, name, correlation, num_outputs(f, y, x))
-    # Correlated residuals do not govern their precisions in the way that Gibbs draws need.
-    residuals = Array(name, df=case) if factor is None else None
+    # Residuals that are correlated or missing do not govern their precisions as Gibbs draws need it.
+    residuals = Array(name, df=case) if factor is None and obs_mask is None else None
     scale = noise_scale("gaussian", noise, name, residuals, noise_outputs(noise, f, y, x))
     shift, unit = units
 
@@ -97,7 +101,7 @@ def gaussian(
 
     shaped = f if y is None else y
     event_dim = 0 if callable(shaped) else max(0, jnp.ndim(shaped) - 1)
-    return observe("gaussian", f, y, x, name, plate, likelihood, event_dim, weights)
+    return observe("gaussian", f, y, x, name, plate, likelihood, event_dim, weights, obs_mask)
 
 
 def heteroscedastic(
@@ -110,6 +114,7 @@ def heteroscedastic(
     plate: str = "data",
     units: Units = STANDARD,
     weights: Values | None = None,
+    obs_mask: Values | None = None,
 ) -> jax.Array:
     """y ~ Normal(f₀, link(f₁)²): the network gives the mean and the scale of each row.
 
@@ -121,6 +126,7 @@ def heteroscedastic(
     :param plate: name of the data plate.
     :param units: shift and scale from the units of `f` and `noise` to those of `y`.
     :param weights: (N,), how often each row counts; None for once.
+    :param obs_mask: (N,), which targets are known; others may hold anything. None where all are.
     :return: the target.
     :raises ValueError: for another link, or shapes that do not agree.
     """
@@ -133,7 +139,7 @@ def heteroscedastic(
         check_shape("heteroscedastic", f, y, (2,))
         return dist.Normal(shift + unit * f[..., 0], unit * _LINKS[link](f[..., 1]))
 
-    return observe("heteroscedastic", f, y, x, name, plate, likelihood, 1, weights)
+    return observe("heteroscedastic", f, y, x, name, plate, likelihood, 1, weights, obs_mask)
 
 
 def student_t(
@@ -147,6 +153,7 @@ def student_t(
     plate: str = "data",
     units: Units = STANDARD,
     weights: Values | None = None,
+    obs_mask: Values | None = None,
 ) -> jax.Array:
     """y = f + σ t with `df` degrees of freedom: regression that is robust against outliers.
 
@@ -159,6 +166,7 @@ def student_t(
     :param plate: name of the data plate.
     :param units: shift and scale from the units of `f` and `noise` to those of `y`.
     :param weights: (N,), how often each row counts; None for once.
+    :param obs_mask: (N,), which targets are known; others may hold anything. None where all are.
     :return: the target.
     :raises ValueError: for shapes that do not agree or numbers that are not positive.
     """
@@ -179,7 +187,7 @@ def student_t(
         check_shape("student_t", f, y)
         return StudentT(df, shift + unit * f, unit * scale)
 
-    return observe("student_t", f, y, x, name, plate, likelihood, 0, weights)
+    return observe("student_t", f, y, x, name, plate, likelihood, 0, weights, obs_mask)
 
 
 def categorical(
@@ -190,6 +198,7 @@ def categorical(
     name: str = "y",
     plate: str = "data",
     weights: Values | None = None,
+    obs_mask: Values | None = None,
 ) -> jax.Array:
     """y ~ Categorical(softmax(f)).
 
@@ -199,6 +208,7 @@ def categorical(
     :param name: site name of the target.
     :param plate: name of the data plate.
     :param weights: (N,), how often each row counts; None for once.
+    :param obs_mask: (N,), which targets are known; others may hold anything. None where all are.
     :return: the target.
     :raises TypeError: for a target that is not integer.
     :raises ValueError: for one-hot labels, labels out of range, or shapes that do not agree.
@@ -214,8 +224,8 @@ def categorical(
 
     if getattr(y, "dtype", None) == np.bool_:
         y = y.astype(np.int32)  # type: ignore[union-attr]
-    target = y
-    return observe("categorical", f, y, x, name, plate, likelihood, 1, weights)
+    target = y = filled("categorical", y, obs_mask)
+    return observe("categorical", f, y, x, name, plate, likelihood, 1, weights, obs_mask)
 
 
 def bernoulli(
@@ -226,6 +236,7 @@ def bernoulli(
     name: str = "y",
     plate: str = "data",
     weights: Values | None = None,
+    obs_mask: Values | None = None,
 ) -> jax.Array:
     """y ~ Bernoulli(sigmoid(f)).
 
@@ -235,6 +246,7 @@ def bernoulli(
     :param name: site name of the target.
     :param plate: name of the data plate.
     :param weights: (N,), how often each row counts; None for once.
+    :param obs_mask: (N,), which targets are known; others may hold anything. None where all are.
     :return: the target.
     :raises TypeError: for a target that is not integer or boolean.
     :raises ValueError: for labels other than 0 and 1 or shapes that do not agree.
@@ -246,8 +258,8 @@ def bernoulli(
         check_shape("bernoulli", f, y)
         return dist.Bernoulli(logits=f)
 
-    target = y
-    return observe("bernoulli", f, y, x, name, plate, likelihood, 0, weights)
+    target = y = filled("bernoulli", y, obs_mask)
+    return observe("bernoulli", f, y, x, name, plate, likelihood, 0, weights, obs_mask)
 
 
 def _check_outputs(owner: str, f: Any, expected: int | None) -> None:

@@ -13,7 +13,7 @@ from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._types import Array, PyTree, Values
 from numpyro_bnn.data.units import check_range
-from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.distributions.unwrap import of_known, unwrapped
 
 
 def check_array(owner: str, label: str, values: Any) -> None:
@@ -168,8 +168,10 @@ def observe(
     likelihood: Callable[[jax.Array, jax.Array | None], dist.Distribution],
     event_dim: int,
     weights: Values | None = None,
+    obs_mask: Values | None = None,
 ) -> jax.Array:
     """Sample a target inside its plate, from predictions or from a network and its inputs."""
+    y = filled(owner, y, obs_mask)
     inputs, label = (f, "f") if x is None else (x, "x")
     if inputs is None:
         raise TypeError(f"{owner}: f is None, expected predictions, or the network with `x=`.")
@@ -192,9 +194,28 @@ def observe(
             )
     check_weights(owner, weights, *size)
     with numpyro.plate(plate, *size), _Weighted(weights):
-        rows, own = jax.tree.map(lambda a: numpyro.subsample(a, event_dim=jnp.ndim(a) - 1), (y, x))
+        given = y, x, None if y is None else obs_mask
+        taken = jax.tree.map(lambda a: numpyro.subsample(a, event_dim=jnp.ndim(a) - 1), given)
+        rows, own, known = taken
         predictions = numpyro.subsample(f, event_dim=event_dim) if x is None else f(own)
-        return numpyro.sample(name, likelihood(predictions, rows), obs=rows)
+        distribution = likelihood(predictions, rows)
+        distribution = distribution if known is None else of_known(distribution, known)
+        return numpyro.sample(name, distribution, obs=rows)
+
+
+def filled(owner: str, y: Any, obs_mask: Any) -> Any:
+    """Targets with 0 where a mask says that they are missing."""
+    if y is None or obs_mask is None:
+        return y
+    kind = getattr(obs_mask, "dtype", None)
+    if kind is None or kind.kind != "b" or jnp.shape(obs_mask) != jnp.shape(y):
+        raise ValueError(
+            f"{owner}: obs_mask has shape {jnp.shape(obs_mask)} and dtype {kind}, expected booleans of the "
+            f"shape of y, {jnp.shape(y)}. Say of each target whether it is known, `~np.isnan(y)`."
+        )
+    # In NumPy where values are known: they are checked afterwards.
+    where: Any = np.where if not_jax_tracer(y) and not_jax_tracer(obs_mask) else jnp.where
+    return where(obs_mask, y, np.zeros((), y.dtype))
 
 
 def check_weights(owner: str, weights: Values | None, size: int) -> None:

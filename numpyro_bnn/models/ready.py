@@ -30,7 +30,9 @@ from numpyro_bnn.data.units import (
     Prepared,
     check_range,
     check_resolution,
+    known_targets,
     moments,
+    rows_with_targets,
     standardized,
 )
 from numpyro_bnn.likelihoods.families import (
@@ -67,10 +69,10 @@ def is_given(values: Any) -> bool:
     return values is not None and not isinstance(values, Prepared) and bool(not_jax_tracer(values))
 
 
-def prepared_rows(rows: np.ndarray, units: Standardization) -> Prepared:
-    """Standardised rows, with the scale of the target."""
+def prepared_rows(rows: np.ndarray, units: Standardization, known: Any = None) -> Prepared:
+    """Standardised rows, with the scale of the target, and which are known."""
     scale = np.asarray(units.y_scale, rows.dtype)
-    return Prepared(rows, tuple(scale) if scale.ndim else scale)
+    return Prepared(rows, tuple(scale) if scale.ndim else scale, known)
 
 
 def number_or_array(values: Any) -> Any:
@@ -118,6 +120,9 @@ class ReadyModel:
 
     A row of weight w counts as w equal rows: its log density is multiplied by w, and so is its share in means
     and scales. Predictions have no weights.
+
+    Targets that are NaN are missing: a row counts with the density of its other targets, and means and scales
+    are those of known targets. A row without any target counts nothing; a warning says how many there are.
 
     - **standardization** - None until the model has seen its training data
     """
@@ -180,7 +185,7 @@ class ReadyModel:
         self._fits += 1
         self._shapes = {}
         column, names = Column("x", x), column_names(x)
-        x, y = self._checked("x", x), self._checked("y", y)
+        x, (y, known) = self._checked("x", x), self._known_targets(y)
         if x.ndim < 2:
             raise ValueError(
                 f"{self.kind}: x has shape {x.shape}, expected (N, columns). For one input column "
@@ -194,7 +199,7 @@ class ReadyModel:
         if weights is not None:
             weights = self._checked("weights", weights).astype(np.float64)
             check_weights(self.kind, weights, len(x))
-        checksum = checksum_of([y, x] if weights is None else [y, x, weights])
+        checksum = checksum_of([part for part in (y, x, weights, known) if part is not None])
         if self.standardization is not None:
             if not is_same_checksum(checksum, self.standardization.checksum):
                 raise ValueError(
@@ -202,11 +207,12 @@ class ReadyModel:
                     f"and these are others. Make a new one with `{self.kind}(module, prior, …)`."
                 )
             return False
+        rows = None if known is None else rows_with_targets(self.kind, known)
         y_mean, y_scale = np.zeros(()), np.ones(())
         if self.kind == "regression":
             check_target(y)
-            y_mean, y_scale = moments(self.kind, Column("y"), y, weights)
-        x_mean, x_scale = moments(self.kind, column, x, weights)
+            y_mean, y_scale = moments(self.kind, Column("y"), y, weights, known)
+        x_mean, x_scale = moments(self.kind, column, x, weights, rows)
         self.standardization = Standardization(
             x_mean, x_scale, y_mean, y_scale, checksum, np.array(names, np.str_)
         )
@@ -216,6 +222,16 @@ class ReadyModel:
         array = np.asarray(as_array(self.kind, label, values))
         check_finite(self.kind, label, array)
         return array
+
+    def _known_targets(self, y: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """Targets with 0 in place of missing ones, and which are known; None where all are."""
+        y = np.asarray(as_array(self.kind, "y", y))
+        known = known_targets(y)
+        if known is None:
+            return self._checked("y", y), None
+        y = self._checked("y", np.where(known, y, np.zeros((), y.dtype)))
+        is_label = self.kind != "regression" and (y == np.round(y)).all()
+        return y.astype(np.int32) if is_label else y, known
 
     def forget(self) -> None:
         """Forget means and scales; called when a fit was refused."""
@@ -257,15 +273,14 @@ class ReadyModel:
         return prepared_rows(standardized(self.kind, column, x, units.x_mean, units.x_scale), units)
 
     def _target(self, y: Any, units: Standardization) -> Any:
-        y = self._checked("y", y)
+        y, known = self._known_targets(y)
         if self.kind != "regression":
             check_range(self.kind, "y", y)
-            return y
+            return y if known is None else Prepared(y, known=known)
         check_target(y)
         check_resolution(self.kind, Column("y"), y.dtype, units.y_mean, units.y_scale)
-        return prepared_rows(
-            standardized(self.kind, Column("y"), y, units.y_mean, np.ones(())), units
-        )
+        rows = standardized(self.kind, Column("y"), y, units.y_mean, np.ones(()))
+        return prepared_rows(rows, units, known)
 
     def _row_weights(self, weights: Any, units: Standardization) -> np.ndarray:
         weights = self._checked("weights", weights)
@@ -292,13 +307,15 @@ class ReadyModel:
         shift = 0.0 if is_prepared else self._shift_on_device(units)
         # A trace over data that were standardised before depends on no value of `units`, see `Prepared`.
         y_scale = number_or_array(x.y_scale if isinstance(x, Prepared) else units.y_scale)
+        known = None
         if isinstance(y, Prepared):
-            y = y.rows
+            y, known = y.rows, y.known
         elif is_given(y):
-            y = self._checked("y", y)
-        return self._sites(self._rows(x, units), y, (shift, y_scale), weights)
+            y, known = self._known_targets(y)
+        by_row = {"weights": weights, "obs_mask": known}
+        return self._sites(self._rows(x, units), y, (shift, y_scale), by_row)
 
-    def _sampled(self, rows: Any, y: Any, units: tuple[float, Any], weights: Any) -> Any:
+    def _sampled(self, rows: Any, y: Any, units: tuple[float, Any], by_row: dict[str, Any]) -> Any:
         """Sample the sites of the model, in standardised units."""
         columns = jnp.shape(rows)[1:]
         example = np.zeros((1, *columns), jax.dtypes.canonicalize_dtype(float))
@@ -308,7 +325,7 @@ class ReadyModel:
             lambda: network_of(self.module, None, None, (example,), {}).over_rows(),
         )
         net = sampled("net", network, self.prior, (example,), {})
-        return self._observe(net, rows, y, units, weights)
+        return self._observe(net, rows, y, units, by_row)
 
     def output_shape(self, net: Callable, columns: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of what the network gives for two rows."""
@@ -371,7 +388,8 @@ def regression(
     :param prior: prior over its weights, for standardised inputs and target.
     :param x: training inputs (N, D), if they are to be fixed now; otherwise those of the first
         fit are.
-    :param y: training targets (N,), or (N, K) for K targets, each of which is standardised by itself.
+    :param y: training targets (N,), or (N, K) for K targets, each of which is standardised by itself. NaN
+        where a target is missing: the others of its row count.
     :param likelihood: form of the noise.
     :param noise: noise scale in units of the target's standard deviation: a number, a prior
         (default HalfNormal(1)) or :class:`numpyro_bnn.likelihoods.families.Precision`. Of several targets
@@ -395,7 +413,7 @@ def regression(
         )
     noise = dist.HalfNormal(1.0) if noise is None else noise
 
-    def observe(net: Callable, x: Any, y: Any, units: tuple[Any, Any], weights: Any) -> Any:
+    def observe(net: Callable, x: Any, y: Any, units: tuple[Any, Any], by_row: dict) -> Any:
         if y is not None:
             check_target(y)
         several = jnp.size(units[1]) if jnp.ndim(units[1]) else None
@@ -412,8 +430,8 @@ def regression(
             return f if wanted > 1 else f.squeeze(-1)
 
         if likelihood == "heteroscedastic":
-            return heteroscedastic(outputs, y, x=x, link=link, units=units, weights=weights)
-        shared: dict[str, Any] = {"x": x, "noise": noise, "units": units, "weights": weights}
+            return heteroscedastic(outputs, y, x=x, link=link, units=units, **by_row)
+        shared: dict[str, Any] = {"x": x, "noise": noise, "units": units, **by_row}
         if likelihood == "student_t":
             return student_t(outputs, y, df=df, **shared)
         if several:
@@ -443,11 +461,11 @@ def classification(
     :param prior: prior over its weights, for standardised inputs.
     :param x: training inputs (N, D), if they are to be fixed now; otherwise those of the first
         fit are.
-    :param y: training classes (N,), integers from 0.
+    :param y: training classes (N,), integers from 0; NaN where the class of a row is missing.
     :return: a model of the class of each row.
     """
 
-    def observe(net: Callable, x: Any, y: Any, _: tuple[float, Any], weights: Any) -> Any:
+    def observe(net: Callable, x: Any, y: Any, _: tuple[float, Any], by_row: dict) -> Any:
         shape = model.output_shape(net, jnp.shape(x)[1:])
         if len(shape) != 2:
             raise ValueError(
@@ -455,8 +473,8 @@ def classification(
             )
         width = shape[-1]
         if width == 1:
-            return bernoulli(lambda rows: net(rows).squeeze(-1), y, x=x, weights=weights)
-        return categorical(net, y, x=x, weights=weights)
+            return bernoulli(lambda rows: net(rows).squeeze(-1), y, x=x, **by_row)
+        return categorical(net, y, x=x, **by_row)
 
     model = ReadyModel(module, prior, "classification", observe)
     model.learn(x, y)

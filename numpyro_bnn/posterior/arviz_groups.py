@@ -153,6 +153,9 @@ class ArvizGroups:
         # small that they need little memory.
         total = self.draws.num_chains * self.draws.num_draws
         for target, y in training.observed.items():
+            is_counted = training.counted_rows(target)
+            # Rows that are left out below may be without a target.
+            y = np.where(is_counted.reshape(-1, *(1,) * (y.ndim - 1)), y, np.zeros((), y.dtype))
             if target in made:
                 value = made[target].log_likelihood(y)
             else:
@@ -168,7 +171,6 @@ class ArvizGroups:
                     pieces.append(part.log_likelihood(y[block]))
                 value = np.concatenate(pieces, axis=2)
             axes = _row_axes("", value.ndim, 2)
-            is_counted = training.counted_rows(target)
             if not is_counted.all():
                 # ArviZ treats a log likelihood of 0 in all draws as an error.
                 value = value[:, :, is_counted]

@@ -19,9 +19,10 @@ from numpyro_bnn.distributions.distribution_functions import (
     distribution_function,
     in_double_precision,
 )
-from numpyro_bnn.distributions.unwrap import family_of, unmasked
+from numpyro_bnn.distributions.unwrap import family_of, of_known, unmasked
 from numpyro_bnn.posterior.draws import group_by_chain, one_draw
 from numpyro_bnn.posterior.prediction_sites import ModelCall
+from numpyro_bnn.posterior.predictive_draws import OF_KNOWN
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.rows_in_parts import same_in_parts
@@ -71,10 +72,14 @@ def _over_draws(
         if what == "parameters":
             return parameters_of(site["fn"])
         fn = in_double_precision(site["fn"])
-        if what == "log_prob":
-            return {"log_prob": unmasked(fn).log_prob(extra)}
-        if what == "log_likelihood":
-            return {"log_likelihood": fn.log_prob(extra)}
+        if what in ("log_prob", "log_likelihood", *OF_KNOWN):
+            part, y = unmasked(fn) if what.startswith("log_prob") else fn, extra
+            if what in OF_KNOWN:
+                known = ~jnp.isnan(y)
+                # The distribution may allow for rows without any target.
+                known |= ~known.any(-1, keepdims=True)
+                part, y = of_known(part, known), jnp.where(known, y, 0)
+            return {what: part.log_prob(y)}
         if what == "cdf":
             return {"cdf": distribution_function(fn, extra)}
         if what == "sample":

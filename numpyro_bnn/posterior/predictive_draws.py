@@ -17,8 +17,9 @@ from numpyro_bnn.likelihoods.observe import check_array, check_labels
 from numpyro_bnn.potential.sites import Site
 from numpyro_bnn.samplers.suspects import warn_of_use
 
-# A function of one target a row.
-OF_TARGETS = ("log_prob", "log_likelihood", "cdf")
+# Functions of the targets of a row; the last are densities of those that are known, where others are NaN.
+OF_KNOWN = ("log_prob of known", "log_likelihood of known")
+OF_TARGETS = ("log_prob", "log_likelihood", "cdf", *OF_KNOWN)
 # Halvings of an interval of many standard deviations: to about 10⁻⁵ of one. Where one draw is far wider than
 # the others, or a distribution has heavy tails, more are needed, up to the second number.
 _HALVINGS, _MOST_HALVINGS = 25, 300
@@ -110,11 +111,11 @@ class Predictions:
         """Log density or probability of targets under each draw.
 
         It is that of new targets: rows that ``handlers.mask`` hides from the fit have one too. Of several
-        outputs a row it is the sum.
+        outputs a row it is the sum, or that of their joint distribution; where some are NaN, of the others.
 
         :param y: targets, one a row.
         :return: shape (chain, draw, row), nats.
-        :raises ValueError: for targets that are NaN or infinite, unless their distribution allows for them.
+        :raises ValueError: for infinite targets and rows of NaN, unless their distribution allows for them.
         """
         return self._of_rows("log_prob", y)
 
@@ -212,8 +213,9 @@ class Predictions:
     def _at_targets(self, what: str, y: ArrayLike) -> np.ndarray:
         """A function of the target's distribution under each draw, at one value a row."""
         y = self._in_units(what, y)
-        found = self._evaluate(what, y)[what]
-        finite = np.isfinite(y)
+        finite, missing = np.isfinite(y), np.isnan(y).reshape(len(y), -1)
+        partly = (missing.any(1) & ~missing.all(1)).any()
+        (found,) = self._evaluate(f"{what} of known" if partly else what, y).values()
         # A missing target is not impossible: where this is finite, the distribution or a mask allows for it.
         if not finite.all():
             unknown = ~np.isfinite(found).reshape(-1, *y.shape[:1], found[0, 0, 0].size).all((0, 2))

@@ -155,7 +155,7 @@ def target_places(model: Callable, given: dict[Place, PyTree]) -> frozenset[Plac
     """The arguments that observed values are computed from, and no distribution is."""
     args, kwargs = prepared(model, *call_with(given))
     targets = structure_of(model, args, kwargs).targets
-    found = _targets(sources_of(_shaped(model), args, kwargs, []), targets)
+    found = _targets(model, sources_of(_shaped(model), args, kwargs, []), targets)
     return frozenset[Place]().union(*found.values())
 
 
@@ -188,9 +188,12 @@ def _shaped(model: Callable) -> Callable[[jax.Array], Callable]:
     return shaped
 
 
-def _targets(sources: SiteSources, sites: list[str]) -> dict[str, frozenset[Place]]:
+def _targets(model: Any, sources: SiteSources, sites: list[str]) -> dict[str, frozenset[Place]]:
     """The arguments that are the target of each site."""
-    others = frozenset[Place]({0}).union(*(one.places for one in sources.distributions.values()))
+    # Of a ready model, distributions also depend on which targets are missing.
+    ready = hasattr(innermost(model), "standardization")
+    distributions = () if ready else sources.distributions.values()
+    others = frozenset[Place]({0}).union(*(one.places for one in distributions))
     return {name: sources.values[name].places - others for name in sites}
 
 
@@ -214,14 +217,16 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     program = Program(observed)
     values = program(0.0, arguments.arrays) if sites else {}
     sources = sources_of(shaped, args, kwargs, [])
-    targets = _targets(sources, list(sources.values))
+    targets = _targets(model, sources, list(sources.values))
     # A ready model takes the mean off its target; what was given is in the user's units.
     is_ready = getattr(innermost(model), "shift", None) is not None
     found = {name: np.asarray(values[name][0]) for name in sites}
+    entries = {name: np.asarray(values[name][2]) for name in sites}
     for name, value in found.items() if is_ready else ():
         (place,) = targets[name]
         own = np.asarray(as_array("training_data", "y", given[place]), np.float64)
         found[name] = own.reshape(value.shape)
+        entries[name] = entries[name] & ~np.isnan(found[name])
     taken_out = frozenset[Place]().union(*targets.values())
     # NumPyro splits a target with missing values (`obs_mask=`) into two sites of one name.
     bare = {n: n.removesuffix("_observed") for n in sites}
@@ -232,7 +237,7 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
         {named[n]: value for n, value in found.items()},
         {named[n]: targets[n] for n in sites},
         {place: value for place, value in given.items() if place != 0 and place not in taken_out},
-        {named[n]: np.asarray(entries) for n, (_, _, entries) in values.items()},
+        {named[n]: value for n, value in entries.items()},
         frozenset(named[n] for n, s in weights.items() if (np.asarray(s) != 1).any()),
         frozenset(named[n] for n in sites if sources.values[n].latent),
     )

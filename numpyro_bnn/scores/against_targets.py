@@ -25,8 +25,8 @@ def lppd(
     densities far below the smallest float keep their digits.
 
     :param log_prob: `(..., n)` log densities in nats over all leading axes of draws, or
-        predictions; the density of a row with several outputs is that of all of them.
-    :param y: the target; needed with predictions, and only then.
+        predictions; the density of a row with several outputs is that of all of them that are known.
+    :param y: the target, NaN where it is missing; needed with predictions, and only then.
     :param pointwise: give `(n,)` values in place of their mean.
     :return: nats a row; minus infinity where every draw gives a row probability zero.
     :raises ValueError: for NaN or plus infinity.
@@ -39,7 +39,8 @@ def lppd(
     rows = np.empty(draws.shape[1])
     for block in inputs.row_blocks(draws.shape[1], draws.shape[0]):
         rows[block] = logsumexp(draws[:, block].astype(np.float64), axis=0)
-    return _mean_or_rows(rows - np.log(draws.shape[0]), pointwise)
+    rows -= np.log(draws.shape[0])
+    return rows if pointwise else float(inputs.mean_of_known(rows, ~np.isnan(draws[0])))
 
 
 def rmse(mean: Scored, y: ArrayLike, *, pointwise: bool = False) -> float | np.ndarray:
@@ -50,8 +51,9 @@ def rmse(mean: Scored, y: ArrayLike, *, pointwise: bool = False) -> float | np.n
     `standard_error(rows, root=True)`.
 
     :param mean: `(..., *y.shape)` means in the units of `y`, or predictions.
-    :param y: target `(n,)` or `(n, outputs)`; several outputs are averaged within a row.
-    :param pointwise: give `(n,)` squared errors.
+    :param y: target `(n,)` or `(n, outputs)`; several outputs are averaged within a row, without missing ones
+        (NaN), and rows without any are left out.
+    :param pointwise: give `(n,)` squared errors; NaN for rows without any target, as other scores do.
     :return: the error in the units of `y`.
     :raises ValueError: for shapes that differ, NaN or infinities.
 
@@ -60,8 +62,10 @@ def rmse(mean: Scored, y: ArrayLike, *, pointwise: bool = False) -> float | np.n
     """
     y = inputs.target("rmse", y)
     draws = inputs.draws_like("rmse", "mean", inputs.values_of("rmse", mean, "mean"), y)
-    rows = inputs.by_row(np.square(draws.mean(axis=0, dtype=np.float64) - y))
-    return rows if pointwise else float(np.sqrt(rows.mean()))
+    found = inputs.mean_of_targets(
+        np.square(draws.mean(axis=0, dtype=np.float64) - y), y, pointwise
+    )
+    return found if pointwise else float(np.sqrt(found))
 
 
 def _gaussian_absolute(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -109,7 +113,8 @@ def crps(
     every call: a row's score errs by about a sixtieth of the standard deviation of its distribution.
 
     :param predictions: means or samples `(..., *y.shape)`, or predictions with both.
-    :param y: target `(n,)` or `(n, outputs)`; several outputs are averaged within a row.
+    :param y: target `(n,)` or `(n, outputs)`; several outputs are averaged within a row, without missing ones
+        (NaN), and rows without any are left out.
     :param scale: standard deviations: one number, or an array with the axes of the means.
     :param pointwise: give `(n,)` values in place of their mean.
     :return: the score in the units of `y`; for a point forecast the absolute error.
@@ -136,7 +141,8 @@ def crps(
             weight = 2.0 * np.arange(1, num_draws + 1) - num_draws - 1
             spread = 2.0 * np.sort(x, axis=1) @ weight / num_draws**2
             out[block] = np.abs(gap).mean(axis=1) - 0.5 * spread
-    return _mean_or_rows(inputs.by_row(out.reshape(y.shape)), pointwise)
+    found = inputs.mean_of_targets(out.reshape(y.shape), y, pointwise)
+    return found if pointwise else float(found)
 
 
 def accuracy(probs: Scored, y: ArrayLike, *, pointwise: bool = False) -> float | np.ndarray:
@@ -197,7 +203,7 @@ def standard_error(pointwise: ArrayLike, *, root: bool = False) -> float:
     `sd / sqrt(n)` with `n - 1` in the variance. `root=True`: of the root of the mean, by the
     delta method, `se / (2 sqrt(mean))` (for :func:`rmse`, whose rows are squared errors).
 
-    :param pointwise: `(n,)` scores from `pointwise=True`.
+    :param pointwise: `(n,)` scores from `pointwise=True`; NaN for rows without any target.
     :param root: the score is the square root of the mean of its rows.
     :return: one standard error, in the units of the score.
     :raises ValueError: for another shape, or fewer than two rows.
@@ -206,6 +212,7 @@ def standard_error(pointwise: ArrayLike, *, root: bool = False) -> float:
     True
     """
     rows = _rows("standard_error", "pointwise", pointwise)
+    rows = rows[~np.isnan(rows)]
     if not np.isfinite(rows).all():
         # If one row has an infinite score, so has the mean, and no error describes that.
         return float("inf")
@@ -245,7 +252,7 @@ def paired_difference(a: ArrayLike, b: ArrayLike) -> PairedDifference:
     """
     a = _rows("paired_difference", "a", a)
     b = _rows("paired_difference", "b", b)
-    rows = a - b
+    rows = (a - b)[~(np.isnan(a) & np.isnan(b))]
     return PairedDifference(float(rows.mean()), standard_error(rows), rows.size)
 
 
@@ -314,7 +321,7 @@ def _own_distribution(
     if getattr(predictions, "discrete", False):
         below = predictions.cdf(y - 1).astype(np.float64).mean((0, 1))
     # Draws with NaN are refused by the caller.
-    return (below, at) if np.isfinite(at).all() else None
+    return (below, at) if np.isfinite(at[~np.isnan(y)]).all() else None
 
 
 def coverage(
@@ -353,11 +360,8 @@ def coverage(
     # Of whole numbers the quantile is the first whose distribution function is not below the level.
     ends = below < 0.5 + half if getattr(predictions, "discrete", False) else at <= 0.5 + half
     inside = (at >= 0.5 - half) & ends
-    rows = inside.reshape(*levels.shape, y.shape[0], -1).mean(axis=-1)
-    if pointwise:
-        return rows
-    share = rows.mean(axis=-1)
-    return float(share) if levels.ndim == 0 else share
+    found = inputs.mean_of_targets(inside, y, pointwise)
+    return found if pointwise or levels.ndim else float(found)
 
 
 class Reliability(NamedTuple):

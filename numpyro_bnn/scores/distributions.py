@@ -145,7 +145,7 @@ def wasserstein(
             for u in directions:
                 found[block] += _wasserstein_rows(first[:, block] @ u, second[:, block] @ u)
         found /= num_projections
-    rows = inputs.by_row(found.reshape(entries))
+    rows = found.reshape(entries[0], -1).mean(axis=1)
     return rows if pointwise else float(rows.mean())
 
 

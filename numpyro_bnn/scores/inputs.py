@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from numpyro_bnn.data.arguments import as_array
+from numpyro_bnn.data.units import known_targets, rows_with_targets
 
 # Rounding to bfloat16 moves a sum of probabilities by up to 2^-9; logits are off by far more.
 SUM_TOLERANCE = 4e-3
@@ -155,10 +156,26 @@ def labels(name: str, y: ArrayLike, num_rows: int, num_classes: int) -> np.ndarr
 
 
 def target(name: str, y: ArrayLike) -> np.ndarray:
-    """A regression target as a finite double precision array `(n, ...)`."""
+    """A regression target as a double precision array `(n, ...)`, NaN where it is missing; else finite."""
     array = np.asarray(as_array(f"scores.{name}", "y", y), np.float64)
-    _no_nan(name, "the target y", array)
+    known = known_targets(array)
+    if known is not None:
+        rows_with_targets(f"scores.{name}", known)
+    _no_nan(name, "the target y", array if known is None else array[known])
     return array
+
+
+def mean_of_known(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Mean over the last axis of the values whose target is known; NaN where none is."""
+    with np.errstate(invalid="ignore"):
+        return np.where(known, values, 0.0).sum(-1) / known.sum(-1)
+
+
+def mean_of_targets(values: np.ndarray, y: np.ndarray, pointwise: bool) -> np.ndarray:
+    """Scores `(..., *y.shape)` averaged over the known targets of each row, and over the rows with any."""
+    known = ~np.isnan(y).reshape(len(y), -1)
+    rows = mean_of_known(values.reshape(*values.shape[: -y.ndim], *known.shape), known)
+    return rows if pointwise else mean_of_known(rows, known.any(1))
 
 
 def draws_like(name: str, what: str, draws: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -232,16 +249,15 @@ def row_blocks(num_rows: int, size_of_row: int) -> Iterator[slice]:
         yield slice(start, min(start + step, num_rows))
 
 
-def by_row(values: np.ndarray) -> np.ndarray:
-    """Average an array `(n, ...)` over all axes but the first: one number a row."""
-    return values.reshape(values.shape[0], -1).mean(axis=1)
-
-
 def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
-    """Checked log densities with all draw axes made one."""
+    """Checked log densities with all draw axes made one; NaN for rows without any target."""
+    rows = None
     if is_predictions(log_prob):
-        y = as_array(f"scores.{name}", "y", y)
+        y = np.asarray(as_array(f"scores.{name}", "y", y))
         _warn_of_suspects(log_prob)
+        if (known := known_targets(y)) is not None and hasattr(log_prob, "at_rows"):
+            rows = rows_with_targets(f"scores.{name}", known)
+            log_prob, y = log_prob.at_rows(rows), y[rows]
         log_prob = np.asarray(log_prob.log_prob(y))
         if log_prob.ndim != 3 or log_prob.shape[-1:] != np.shape(y)[:1]:
             raise ValueError(
@@ -251,4 +267,9 @@ def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
             )
     array = values_of(name, log_prob, "log_prob")
     _no_nan(name, "log densities", array, allow=-np.inf)
-    return array.reshape(-1, array.shape[-1])
+    array = array.reshape(-1, array.shape[-1])
+    if rows is None:
+        return array
+    found = np.full((len(array), len(rows)), np.nan, array.dtype)
+    found[:, rows] = array
+    return found

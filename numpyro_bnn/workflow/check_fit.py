@@ -82,7 +82,7 @@ def check_fit(
     - whether the model makes data like these: standard deviation, extremes and skewness of residuals, or
       shares of classes, share of the most probable class and calibration error.
 
-    Rows that a mask hides from the model are left out.
+    Rows that a mask hides from the model, or without any target, are left out.
 
     Cost: predictions of all draws at the training rows, and about a millisecond a row. Memory: some ten
     arrays of draws × rows.
@@ -115,11 +115,13 @@ def check_fit(
     if why := why_not_the_posterior(draws):
         raise ValueError(f"check_fit: {why}")
     data, target, labels = _training_rows(run, draws, x, y, site)
-    y, counted, rows = data.observed[target], data.counted[target], data.counted_rows(target)
+    rows = data.counted_rows(target)
+    some = slice(None) if rows.all() else rows
+    targets, counted = data.observed[target][some], data.counted[target][some]
     names = labels if names is None else names
-    if len(names) != len(y):
+    if len(names) != len(rows):
         raise ValueError(
-            f"check_fit: got {len(names)} names for {len(y)} rows. Give a name for each row."
+            f"check_fit: got {len(names)} names for {len(rows)} rows. Give a name for each row."
         )
     if why := why_densities_are_of_priors(draws, data, target, batch_size):
         raise ValueError(f"check_fit: {why}")
@@ -127,21 +129,24 @@ def check_fit(
         _refuse_dependent_rows(run, draws, data, site)
     with named_elsewhere():
         predictions = predict_with(draws, data.x, data.others, batch_size=batch_size, site=site)
-    loo = leave_one_out(predictions.log_likelihood(y)[..., rows].astype(np.float64))
+    predictions = predictions.at_rows(some)
+    loo = leave_one_out(predictions.log_likelihood(targets).astype(np.float64))
     made = predictions.sample(key)
     row_names = tuple(str(name) for name, is_counted in zip(names, rows) if is_counted)
     options = getattr(innermost(draws.model), "options", {})
-    has_tails = y.ndim == 1 and options.get("likelihood") in ("gaussian", "heteroscedastic")
+    has_tails = targets.ndim == 1 and options.get("likelihood") in ("gaussian", "heteroscedastic")
     by_rows, advice = on_weights(loo, row_names, has_tails)
-    doubts = (*([by_rows] if by_rows else []), *_doubts(draws, predictions, y))
-    calibration = _calibration(predictions, loo, y, made, rows)
+    doubts = (*([by_rows] if by_rows else []), *_doubts(draws, predictions, targets))
+    calibration = _calibration(predictions, loo, targets, made)
     if "probs" in predictions.values:
-        quantities = of_labels(predictions.probs[:, :, counted], y[counted], made[:, :, counted])
+        quantities = of_labels(
+            predictions.probs[:, :, counted], targets[counted], made[:, :, counted]
+        )
     else:
         scale = predictions.scale if np.isfinite(predictions.scale).all() else None
         scale = None if scale is None else scale[:, :, counted]
         mean = predictions.mean[:, :, counted]
-        quantities = of_residuals(mean, scale, y[counted], made[:, :, counted])
+        quantities = of_residuals(mean, scale, targets[counted], made[:, :, counted])
     return FitCheck(
         loo,
         calibration,
@@ -150,7 +155,7 @@ def check_fit(
         advice,
         tuple(_notes(draws, int(np.sum(~rows)))),
         row_names,
-        y[rows],
+        targets,
         draws.num_chains,
         draws.num_draws,
         None if held_out is None else _held_out(run, draws, held_out, batch_size, site),
@@ -274,6 +279,7 @@ def _held_out(
     targets = observed_targets("check_fit", run, draws.model, x, rows[1], site)
     predictions = predict_with(draws, x, {}, batch_size=batch_size, site=site)
     found = np.asarray(scores.lppd(predictions, targets, pointwise=True))
+    found = found[~np.isnan(found)]
     return HeldOut(float(np.mean(found)), scores.standard_error(found), len(found))
 
 
@@ -287,22 +293,22 @@ def _some_rows(predictions: Predictions, y: np.ndarray) -> dict[str, np.ndarray]
 
 
 def _calibration(
-    predictions: Predictions, loo: LeaveOneOut, y: np.ndarray, made: np.ndarray, rows: np.ndarray
+    predictions: Predictions, loo: LeaveOneOut, y: np.ndarray, made: np.ndarray
 ) -> Calibration | None:
-    """The test of calibration on some rows; None of several targets a row."""
+    """The test of calibration; None of several targets a row."""
     if y.ndim != 1:
         return None
     if "probs" in predictions.values:
-        return of_classes(loo, predictions.probs[:, :, rows], y[rows])
+        return of_classes(loo, predictions.probs, y)
     try:
-        cdf = predictions.cdf(y)[..., rows]
+        cdf = predictions.cdf(y)
     except NotImplementedError:
         # Without a distribution function, shares of simulated targets serve, with more error.
-        return of_distribution(loo, (made <= y)[..., rows], (made == y)[..., rows])
+        return of_distribution(loo, made <= y, made == y)
     if not predictions.discrete:
         return of_distribution(loo, cdf, None)
-    # The distribution function of a count jumps by its probability. Hidden rows may have no target.
-    jumps = np.exp(predictions.log_likelihood(y)[..., rows].astype(np.float64))
+    # The distribution function of a count jumps by its probability.
+    jumps = np.exp(predictions.log_likelihood(y).astype(np.float64))
     return of_distribution(loo, cdf, jumps)
 
 

@@ -6,12 +6,12 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from numpyro_bnn._checks import check_share, check_whole
 from numpyro_bnn.data.arguments import plain, refuse_text_columns
-from numpyro_bnn.data.units import Column, moments
+from numpyro_bnn.data.units import Column, known_targets, moments, rows_with_targets
 from numpyro_bnn.workflow.calibration import rows_needed
 
 # The first coverage for which held-out rows are calibrated; others use the same rows.
@@ -27,18 +27,9 @@ def validated(
     name = type(estimator).__name__
     X, y = (_wider(plain(name, label, values)) for label, values in (("X", X), ("y", y)))
     refuse_text_columns(name, "X", X, convertible=True)
-    targets = np.asarray(y, object)
-    if targets.ndim:
-        import pandas as pd
-
-        # None, NaN, and NA of pandas, which cannot be compared or sorted.
-        missing = np.flatnonzero(pd.isna(targets).reshape(len(targets), -1).any(1))
-        if missing.size:
-            raise ValueError(
-                f"{name}: Input y contains NaN or another missing value in {missing.size} of {len(targets)} "
-                f"rows, the first in row {missing[0]}. Leave these rows out, in X and in y."
-            )
     if reset:
+        known = known_targets(np.asarray(y)) if is_regressor(estimator) else None
+        y = y if known is None else np.where(known, y, 0.0)
         arrays = validate_data(
             estimator,
             X,
@@ -48,12 +39,32 @@ def validated(
             multi_output=is_regressor(estimator),
             ensure_min_samples=2,
         )
+        if known is not None:
+            arrays = arrays[0], np.where(known, arrays[1], np.nan)
         # Rounding may have emptied a column of short floats already; the model sees float64.
         kinds = np.atleast_1d(getattr(X, "dtypes", getattr(X, "dtype", None)))
         if any(str(kind) in ("float16", "float32") for kind in kinds):
             moments(name, Column("X", X), np.asarray(arrays[0] if hasattr(X, "dtypes") else X))
         return arrays
     return validate_data(estimator, X, dtype=np.float64, reset=False)
+
+
+def with_targets(estimator: BaseEstimator, X: Any, y: Any, weights: Any = None) -> tuple:
+    """Inputs, targets and weights of the rows that have any target; NaN where others are missing."""
+    import pandas as pd
+
+    name = type(estimator).__name__
+    y = _wider(plain(name, "y", y))
+    targets = np.asarray(y, object)
+    # None, NaN, and NA of pandas, which cannot be compared or sorted.
+    missing = pd.isna(targets)
+    if not (targets.ndim and missing.any()):
+        return X, y, weights
+    check_consistent_length(X, y, weights)
+    rows = np.flatnonzero(rows_with_targets(name, ~missing))
+    y = np.array(np.where(missing, np.nan, targets)[rows].tolist())
+    X, weights = (None if v is None else _safe_indexing(v, rows) for v in (X, weights))
+    return X, y, weights
 
 
 def _wider(values: Any) -> Any:

@@ -48,6 +48,7 @@ from numpyro_bnn.workflow.estimator_inputs import (
     table_like,
     validated,
     weights_of,
+    with_targets,
 )
 from numpyro_bnn.workflow.fit import fit as fit_model
 from numpyro_bnn.workflow.mcmc import MCMC
@@ -160,6 +161,7 @@ class BNNEstimator(BaseEstimator):
         """
         check_is_fitted(self)
         if X is not None:
+            X, y, _ = (X, y, None) if y is None else with_targets(self, X, y)
             X = table_like(self, validated(self, X, reset=False))
         if y is not None and isinstance(self, ClassifierMixin):
             y = targets_of(self, y, "check")
@@ -266,12 +268,14 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         """Sample the posterior; a ``ConvergenceWarning`` says if it is not known within tolerance.
 
         :param X: inputs (N, columns), an array or a table of numbers.
-        :param y: targets (N,), or (N, targets).
+        :param y: targets (N,), or (N, targets); NaN where one is missing: the others of its row count. Rows
+            without any are left out.
         :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
         :return: this estimator.
         :raises TypeError: for columns of texts, categories or dates.
-        :raises ValueError: for missing values, a setting out of range, or a `calibration` of several targets.
+        :raises ValueError: for missing inputs, a setting out of range, or a `calibration` of several targets.
         """
+        X, y, sample_weight = with_targets(self, X, y, sample_weight)
         X, y = validated(self, X, y, reset=True, y_numeric=True)
         several = y.ndim == 2 and y.shape[1] > 1
         y = (y if several else column_or_1d(y, warn=True)).astype(np.float64)
@@ -305,6 +309,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         """
         if not hasattr(self, "draws_"):
             return self.fit(X, y, sample_weight)
+        X, y, sample_weight = with_targets(self, X, y, sample_weight)
         X, y = added(self, X, y)
         y = y.astype(np.float64)
         return self._update(*weights_of(X, y, sample_weight))
@@ -433,12 +438,13 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         """Sample the posterior; a ``ConvergenceWarning`` says if it is not known within tolerance.
 
         :param X: inputs (N, columns), an array or a table of numbers.
-        :param y: labels (N,): numbers, booleans or text.
+        :param y: labels (N,): numbers, booleans or text. Rows without a label (NaN, None) are left out.
         :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
         :return: this estimator.
         :raises TypeError: for columns of texts, categories or dates.
-        :raises ValueError: for missing values, a setting out of range, or if all labels are of one class.
+        :raises ValueError: for missing inputs, a setting out of range, or if all labels are of one class.
         """
+        X, y, sample_weight = with_targets(self, X, y, sample_weight)
         X, y = validated(self, X, y, reset=True)
         check_classification_targets(y)
         self.classes_ = np.unique(y)
@@ -489,6 +495,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
                 f"BNNClassifier: class_weight={self.class_weight!r} depends on all rows, and partial_fit "
                 "knows those of a batch. Give their weights as `sample_weight`."
             )
+        X, y, sample_weight = with_targets(self, X, y, sample_weight)
         if _check_partial_fit_first_call(self, classes):
             X, y = validated(self, X, y, reset=True)
             return self._fit_labels(X, y, sample_weight)

@@ -23,7 +23,8 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.optimize import ensemble_of, optimize
-from numpyro_bnn.data.arguments import as_arrays, with_tables
+from numpyro_bnn.data.arguments import as_arrays, innermost, with_tables
+from numpyro_bnn.data.units import known_targets, rows_with_targets
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
@@ -217,7 +218,7 @@ def fit(
 
     :param model: a NumPyro model, called as ``model(x, y)``.
     :param x: inputs, an array or a pytree of arrays with rows first.
-    :param y: targets, one a row.
+    :param y: targets, one a row; NaN where a ready model has none, see :func:`numpyro_bnn.regression`.
     :param key: random key; default ``jax.random.key(0)``.
     :param weights: (N,), how often each row counts, for models that take them as ``model(x, y, weights=…)``,
         as ready models do; None for once.
@@ -260,9 +261,12 @@ def fit(
     check_key("fit", key)
     _check_until(until, max_minutes, x_test, y_test)
     (arrays, y), _ = as_arrays(model, (x, y), {})
-    num_rows = _num_rows(arrays, y)
     # Tables of pandas keep the names of their columns, which messages and predictions refer to.
     x = with_tables(x, arrays)
+    num_rows = _num_rows(arrays, y)
+    if hasattr(innermost(model), "standardization"):
+        x, y, weights = _with_targets(innermost(model).kind, x, y, weights)
+        num_rows = len(y)
     key_split, key_starts, key_run, key_stack = jax.random.split(key, 4)
     train, held = _split(combine, validation, num_rows, key_split)
     x_train, y_train = _rows(x, train), _rows(y, train)
@@ -357,6 +361,16 @@ def _num_rows(x: Any, y: Any) -> int:
             f"fit: x and y must hold arrays with the same positive number of rows, got {sorted(sizes)}."
         )
     return sizes.pop()
+
+
+def _with_targets(kind: str, x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
+    """Inputs, targets and weights of the rows of a ready model that have any target."""
+    if (known := known_targets(np.asarray(y))) is None:
+        return x, y, weights
+    rows = np.flatnonzero(rows_with_targets("fit", known))
+    x, y = _rows((x, np.asarray(y)), rows)
+    y = y.astype(np.int32) if kind != "regression" and (y == np.round(y)).all() else y
+    return x, y, None if weights is None else np.asarray(weights)[rows]
 
 
 def _rows(values: Any, rows: Any) -> Any:

@@ -294,7 +294,7 @@ BAD_INPUTS = [
     (lambda: scores.rmse(np.ones((3, 4, 1)), np.ones(4)), ValueError, "Drop the last axis"),
     (lambda: scores.rmse(np.ones((3, 4)), np.ones(5)), ValueError, r"\(5,\), got shape \(3, 4\)"),
     (lambda: scores.rmse([[np.inf]], [1.0]), ValueError, "mean must be finite, got 1 of 1"),
-    (lambda: scores.rmse([[1.0]], [np.nan]), ValueError, "target y must be finite"),
+    (lambda: scores.rmse([[1.0]], [np.nan]), ValueError, "no value but NaN"),
     (lambda: scores.crps([[1.0]], [1.0], scale=0.0), ValueError, "scale must be positive, got 0"),
     (
         lambda: scores.crps(np.ones((3, 3)), np.ones(3), np.ones(3)),

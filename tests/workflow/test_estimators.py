@@ -443,10 +443,58 @@ def test_weights_of_classes_are_those_of_repeated_rows(class_weight, monkeypatch
         np.testing.assert_allclose(repeated, counts.sum() / 2)
 
 
+def kept_of(estimator, monkeypatch, *data):
+    """What an estimator hands on to be fitted, and the classes that it knows."""
+    seen = {}
+
+    def stop(self, model, *data):
+        seen["data"], seen["classes"] = data, getattr(self, "classes_", None)
+        raise Stopped
+
+    monkeypatch.setattr(estimator, "_fit", stop)
+    with pytest.raises(Stopped):
+        estimator(hidden=(2,)).fit(*data)
+    return *seen["data"], seen["classes"]
+
+
 @pytest.mark.parametrize("kind", ["string", "object", "category", "Int64", "boolean", "float"])
-@pytest.mark.parametrize("estimator", [bnn.BNNClassifier, bnn.BNNRegressor])
-def test_targets_that_are_missing_are_named_by_row(estimator, kind):
-    values = {"Int64": [0, 1], "boolean": [True, False], "float": [0.0, 1.0]}.get(kind, ["a", "b"])
-    y = pd.Series([*values * 9, None, values[0]], dtype=kind)
-    with pytest.raises(ValueError, match=r"y contains NaN .* in 1 of 20 rows, the first in row 18"):
-        estimator().fit(np.zeros((20, 2)), y)
+def test_rows_without_a_label_are_left_out_with_their_count(kind, monkeypatch):
+    values = {"Int64": [0, 1], "boolean": [False, True], "float": [0.0, 1.0]}.get(kind, ["a", "b"])
+    y = pd.Series([None, *values * 9, values[1]], dtype=kind)
+    inputs, counts = np.arange(40.0).reshape(20, 2), np.arange(1.0, 21.0)
+    with pytest.warns(UserWarning, match=r"BNNClassifier: 1 of 20 rows have no target"):
+        found = kept_of(bnn.BNNClassifier, monkeypatch, inputs, y, counts)
+    np.testing.assert_array_equal(found[0], inputs[1:])
+    np.testing.assert_array_equal(found[1], [*[0, 1] * 9, 1])
+    np.testing.assert_array_equal(found[2], counts[1:])
+    assert found[3].tolist() == values
+
+
+@pytest.mark.parametrize(
+    "form", [np.asarray, pd.DataFrame, lambda y: pd.DataFrame(y).astype("Float64")]
+)
+def test_each_row_keeps_the_targets_that_it_has(form, monkeypatch):
+    y = np.random.default_rng(0).normal(size=(20, 2))
+    y[2, 0] = y[3, 1] = np.nan
+    whole = kept_of(bnn.BNNRegressor, monkeypatch, np.zeros((20, 2)), form(y))
+    np.testing.assert_array_equal(whole[1], y)
+    y[5] = np.nan
+    with pytest.warns(UserWarning, match=r"BNNRegressor: 1 of 20 rows have no target"):
+        found = kept_of(bnn.BNNRegressor, monkeypatch, np.zeros((20, 2)), form(y))
+    np.testing.assert_array_equal(found[1], np.delete(y, 5, 0))
+
+
+BAD_TARGETS = {
+    "a target without any value": (lambda y: np.c_[y, np.full(20, np.nan)], "NaN .* in column 1"),
+    "no value at all": (lambda y: np.full(20, np.nan), "no value but NaN"),
+    "infinity": (lambda y: np.c_[y, np.r_[np.nan, np.inf, y[2:]]], "infinity"),
+    "text": (lambda y: np.array(["a", None] * 10, object), "could not convert string"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_TARGETS)
+@pytest.mark.filterwarnings("ignore:BNNRegressor. 10 of 20 rows have no target")
+def test_targets_that_are_not_merely_missing_are_refused(bad):
+    change, said = BAD_TARGETS[bad]
+    with pytest.raises(ValueError, match=said):
+        bnn.BNNRegressor().fit(np.zeros((20, 2)), change(np.arange(20.0)))

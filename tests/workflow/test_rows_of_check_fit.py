@@ -86,7 +86,7 @@ def test_rows_that_a_mask_hides_are_left_out():
         np.testing.assert_allclose(one.observed, other.observed, rtol=1e-4)
         np.testing.assert_allclose(one.p, other.p, atol=0.05)
     assert check.names == tuple(f"row {i}" for i in range(40) if SEEN[i])
-    assert "6 more rows are hidden by a mask" in str(check)
+    assert "6 more rows are without a target, or hidden by a mask" in str(check)
 
 
 def test_a_mask_of_entries_is_one_of_residuals():

@@ -206,19 +206,21 @@ def long_run(
             yield {"start": start} | row
 
 
-def compared(task: Task, data_folder: Path | None, folder: Path, **asked: str) -> Iterator[Row]:
+def compared(
+    given: Task, data_folder: Path | None, folder: Path, *, task: str, method: str, start: str
+) -> Iterator[Row]:
     """The rows of a method, or of a start alone, beside the average of all long chains."""
-    data = methods.load(task, data_folder)
-    weights = methods.trained(task, data_folder, asked["start"])
-    if asked["method"] == START:
-        drawn, pace = methods.start_alone(task, data, weights)
+    data = methods.load(given, data_folder)
+    weights = methods.trained(given, data_folder, start)
+    if method == START:
+        drawn, pace = methods.start_alone(given, data, weights)
     else:
-        drawn = methods.run(task, asked["method"], data, weights)
-        pace = methods.pace(asked["method"], task, len(data.x))
-    long = folder / f"{asked['task']}.npy"
+        drawn = methods.run(given, method, data, weights)
+        pace = methods.pace(method, given, len(data.x))
+    long = folder / f"{task}.npy"
     known = np.load(long) if long.is_file() else None
     rows = list(rows_of(drawn, data.y_test, pace, known))
-    for row in rows if asked["method"] != START else rows[-1:]:
+    for row in rows if method != START else rows[-1:]:
         yield {"rows": len(data.x)} | row | NOT_JUDGED
 
 

@@ -269,9 +269,13 @@ def numbers_of(name, row):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:sklearn")
-# A toy form has a handful of draws: that its chains hardly move, or are too few, is said, and is no fault of
-# the study.
-@pytest.mark.filterwarnings("ignore:.*suspect:UserWarning", "ignore:.*not known within tolerance")
+# A toy form has a handful of draws: that its chains hardly move, are too few, or that minibatches heat them,
+# is said, and is no fault of the study.
+@pytest.mark.filterwarnings(
+    "ignore:.*suspect:UserWarning",
+    "ignore:.*not known within tolerance",
+    "ignore:Momenta of this run",
+)
 @pytest.mark.parametrize("name", TOYS)
 def test_a_study_runs_is_finite_and_computes_nothing_twice(name, tmp_path, capsys, shared):
     pytest.importorskip("matplotlib").use("Agg")

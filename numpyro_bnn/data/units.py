@@ -122,16 +122,12 @@ def rows_with_targets(owner: str, known: np.ndarray) -> np.ndarray:
     """Which rows have any target, (row,); warns of others, and refuses targets that all rows lack."""
     by_target = known.reshape(len(known), -1)
     if not (found := by_target.any(0)).all():
-        raise ValueError(
-            f"{owner}: y has no value but NaN or another missing value in column {np.argmin(found)}. Leave "
-            "that target out, or give it where it is known."
-        )
+        where = f"{owner}: y has no value but NaN or another missing value in column {np.argmin(found)}."
+        raise ValueError(f"{where} Leave that target out, or give it where it is known.")
     rows = by_target.any(1)
     if not rows.all():
-        warnings.warn(
-            f"{owner}: {np.sum(~rows)} of {len(rows)} rows have no target and are left out.",
-            stacklevel=find_stack_level(),
-        )
+        said = f"{owner}: {np.sum(~rows)} of {len(rows)} rows have no target and are left out."
+        warnings.warn(said, stacklevel=find_stack_level())
     return rows
 
 

@@ -33,8 +33,9 @@ def of_known(distribution: dist.Distribution, known: Array) -> dist.Distribution
     base = unwrapped(distribution)
     if isinstance(base, GAUSSIAN[1:]):
         both = known[..., :, None] & known[..., None, :]
-        alone = jnp.eye(known.shape[-1]) / (2 * jnp.pi)
-        covariance = jnp.where(both, base.covariance_matrix, alone)
+        covariance = jnp.where(
+            both, base.covariance_matrix, jnp.eye(known.shape[-1]) / (2 * jnp.pi)
+        )
         return dist.MultivariateNormal(jnp.where(known, base.loc, 0.0), covariance)
     if isinstance(base, dist.Normal):
         loc, scale = jnp.where(known, base.loc, 0.0), (2 * jnp.pi) ** -0.5

@@ -121,8 +121,8 @@ class ReadyModel:
     A row of weight w counts as w equal rows: its log density is multiplied by w, and so is its share in means
     and scales. Predictions have no weights.
 
-    Targets that are NaN are missing: a row counts with the density of its other targets, and means and scales
-    are those of known targets. A row without any target counts nothing; a warning says how many there are.
+    Targets that are NaN are missing: a row counts with the density of its other targets, and not at all where
+    it has none (a warning says how many there are); means and scales are those of known targets.
 
     - **standardization** - None until the model has seen its training data
     """
@@ -388,8 +388,7 @@ def regression(
     :param prior: prior over its weights, for standardised inputs and target.
     :param x: training inputs (N, D), if they are to be fixed now; otherwise those of the first
         fit are.
-    :param y: training targets (N,), or (N, K) for K targets, each of which is standardised by itself. NaN
-        where a target is missing: the others of its row count.
+    :param y: training targets (N,), or (N, K) for K targets, each standardised by itself; NaN where missing.
     :param likelihood: form of the noise.
     :param noise: noise scale in units of the target's standard deviation: a number, a prior
         (default HalfNormal(1)) or :class:`numpyro_bnn.likelihoods.families.Precision`. Of several targets

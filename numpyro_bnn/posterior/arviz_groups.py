@@ -154,7 +154,6 @@ class ArvizGroups:
         total = self.draws.num_chains * self.draws.num_draws
         for target, y in training.observed.items():
             is_counted = training.counted_rows(target)
-            # Rows that are left out below may be without a target.
             y = np.where(is_counted.reshape(-1, *(1,) * (y.ndim - 1)), y, np.zeros((), y.dtype))
             if target in made:
                 value = made[target].log_likelihood(y)

@@ -72,14 +72,13 @@ def _over_draws(
         if what == "parameters":
             return parameters_of(site["fn"])
         fn = in_double_precision(site["fn"])
-        if what in ("log_prob", "log_likelihood", *OF_KNOWN):
-            part, y = unmasked(fn) if what.startswith("log_prob") else fn, extra
-            if what in OF_KNOWN:
-                known = ~jnp.isnan(y)
-                # The distribution may allow for rows without any target.
-                known |= ~known.any(-1, keepdims=True)
-                part, y = of_known(part, known), jnp.where(known, y, 0)
-            return {what: part.log_prob(y)}
+        if what.startswith("log_"):
+            part = unmasked(fn) if what.startswith("log_prob") else fn
+            if what not in OF_KNOWN:
+                return {what: part.log_prob(extra)}
+            # The distribution may allow for rows without any target.
+            known = ~jnp.isnan(extra) | jnp.isnan(extra).all(-1, keepdims=True)
+            return {what: of_known(part, known).log_prob(jnp.where(known, extra, 0))}
         if what == "cdf":
             return {"cdf": distribution_function(fn, extra)}
         if what == "sample":

@@ -191,9 +191,8 @@ def _shaped(model: Callable) -> Callable[[jax.Array], Callable]:
 def _targets(model: Any, sources: SiteSources, sites: list[str]) -> dict[str, frozenset[Place]]:
     """The arguments that are the target of each site."""
     # Of a ready model, distributions also depend on which targets are missing.
-    ready = hasattr(innermost(model), "standardization")
-    distributions = () if ready else sources.distributions.values()
-    others = frozenset[Place]({0}).union(*(one.places for one in distributions))
+    own = {} if hasattr(innermost(model), "standardization") else sources.distributions
+    others = frozenset[Place]({0}).union(*(one.places for one in own.values()))
     return {name: sources.values[name].places - others for name in sites}
 
 

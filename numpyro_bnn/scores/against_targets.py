@@ -51,8 +51,7 @@ def rmse(mean: Scored, y: ArrayLike, *, pointwise: bool = False) -> float | np.n
     `standard_error(rows, root=True)`.
 
     :param mean: `(..., *y.shape)` means in the units of `y`, or predictions.
-    :param y: target `(n,)` or `(n, outputs)`; several outputs are averaged within a row, without missing ones
-        (NaN), and rows without any are left out.
+    :param y: target `(n,)` or `(n, outputs)`; those of a row that are not missing (NaN) are averaged.
     :param pointwise: give `(n,)` squared errors; NaN for rows without any target, as other scores do.
     :return: the error in the units of `y`.
     :raises ValueError: for shapes that differ, NaN or infinities.
@@ -113,8 +112,7 @@ def crps(
     every call: a row's score errs by about a sixtieth of the standard deviation of its distribution.
 
     :param predictions: means or samples `(..., *y.shape)`, or predictions with both.
-    :param y: target `(n,)` or `(n, outputs)`; several outputs are averaged within a row, without missing ones
-        (NaN), and rows without any are left out.
+    :param y: target `(n,)` or `(n, outputs)`; those of a row that are not missing (NaN) are averaged.
     :param scale: standard deviations: one number, or an array with the axes of the means.
     :param pointwise: give `(n,)` values in place of their mean.
     :return: the score in the units of `y`; for a point forecast the absolute error.
@@ -141,8 +139,7 @@ def crps(
             weight = 2.0 * np.arange(1, num_draws + 1) - num_draws - 1
             spread = 2.0 * np.sort(x, axis=1) @ weight / num_draws**2
             out[block] = np.abs(gap).mean(axis=1) - 0.5 * spread
-    found = inputs.mean_of_targets(out.reshape(y.shape), y, pointwise)
-    return found if pointwise else float(found)
+    return inputs.mean_of_targets(out.reshape(y.shape), y, pointwise)
 
 
 def accuracy(probs: Scored, y: ArrayLike, *, pointwise: bool = False) -> float | np.ndarray:
@@ -360,8 +357,7 @@ def coverage(
     # Of whole numbers the quantile is the first whose distribution function is not below the level.
     ends = below < 0.5 + half if getattr(predictions, "discrete", False) else at <= 0.5 + half
     inside = (at >= 0.5 - half) & ends
-    found = inputs.mean_of_targets(inside, y, pointwise)
-    return found if pointwise or levels.ndim else float(found)
+    return inputs.mean_of_targets(inside, y, pointwise)
 
 
 class Reliability(NamedTuple):

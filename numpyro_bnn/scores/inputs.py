@@ -12,7 +12,7 @@ still have an argmax, labels passed as floats still compare equal.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol, TypeAlias, TypeGuard
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -158,8 +158,7 @@ def labels(name: str, y: ArrayLike, num_rows: int, num_classes: int) -> np.ndarr
 def target(name: str, y: ArrayLike) -> np.ndarray:
     """A regression target as a double precision array `(n, ...)`, NaN where it is missing; else finite."""
     array = np.asarray(as_array(f"scores.{name}", "y", y), np.float64)
-    known = known_targets(array)
-    if known is not None:
+    if (known := known_targets(array)) is not None:
         rows_with_targets(f"scores.{name}", known)
     _no_nan(name, "the target y", array if known is None else array[known])
     return array
@@ -171,11 +170,12 @@ def mean_of_known(values: np.ndarray, known: np.ndarray) -> np.ndarray:
         return np.where(known, values, 0.0).sum(-1) / known.sum(-1)
 
 
-def mean_of_targets(values: np.ndarray, y: np.ndarray, pointwise: bool) -> np.ndarray:
+def mean_of_targets(values: np.ndarray, y: np.ndarray, pointwise: bool) -> Any:
     """Scores `(..., *y.shape)` averaged over the known targets of each row, and over the rows with any."""
     known = ~np.isnan(y).reshape(len(y), -1)
     rows = mean_of_known(values.reshape(*values.shape[: -y.ndim], *known.shape), known)
-    return rows if pointwise else mean_of_known(rows, known.any(1))
+    mean = rows if pointwise else mean_of_known(rows, known.any(1))
+    return mean if np.ndim(mean) else float(mean)
 
 
 def draws_like(name: str, what: str, draws: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -251,13 +251,14 @@ def row_blocks(num_rows: int, size_of_row: int) -> Iterator[slice]:
 
 def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
     """Checked log densities with all draw axes made one; NaN for rows without any target."""
-    rows = None
+    gaps = np.arange(0)
     if is_predictions(log_prob):
         y = np.asarray(as_array(f"scores.{name}", "y", y))
         _warn_of_suspects(log_prob)
         if (known := known_targets(y)) is not None and hasattr(log_prob, "at_rows"):
             rows = rows_with_targets(f"scores.{name}", known)
             log_prob, y = log_prob.at_rows(rows), y[rows]
+            gaps = np.flatnonzero(~rows) - np.arange(np.sum(~rows))
         log_prob = np.asarray(log_prob.log_prob(y))
         if log_prob.ndim != 3 or log_prob.shape[-1:] != np.shape(y)[:1]:
             raise ValueError(
@@ -268,8 +269,4 @@ def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
     array = values_of(name, log_prob, "log_prob")
     _no_nan(name, "log densities", array, allow=-np.inf)
     array = array.reshape(-1, array.shape[-1])
-    if rows is None:
-        return array
-    found = np.full((len(array), len(rows)), np.nan, array.dtype)
-    found[:, rows] = array
-    return found
+    return np.insert(array, gaps, np.nan, axis=1) if len(gaps) else array

@@ -117,7 +117,7 @@ def check_fit(
     data, target, labels = _training_rows(run, draws, x, y, site)
     rows = data.counted_rows(target)
     some = slice(None) if rows.all() else rows
-    targets, counted = data.observed[target][some], data.counted[target][some]
+    own, counted = data.observed[target][some], data.counted[target][some]
     names = labels if names is None else names
     if len(names) != len(rows):
         raise ValueError(
@@ -130,23 +130,21 @@ def check_fit(
     with named_elsewhere():
         predictions = predict_with(draws, data.x, data.others, batch_size=batch_size, site=site)
     predictions = predictions.at_rows(some)
-    loo = leave_one_out(predictions.log_likelihood(targets).astype(np.float64))
+    loo = leave_one_out(predictions.log_likelihood(own).astype(np.float64))
     made = predictions.sample(key)
     row_names = tuple(str(name) for name, is_counted in zip(names, rows) if is_counted)
     options = getattr(innermost(draws.model), "options", {})
-    has_tails = targets.ndim == 1 and options.get("likelihood") in ("gaussian", "heteroscedastic")
+    has_tails = own.ndim == 1 and options.get("likelihood") in ("gaussian", "heteroscedastic")
     by_rows, advice = on_weights(loo, row_names, has_tails)
-    doubts = (*([by_rows] if by_rows else []), *_doubts(draws, predictions, targets))
-    calibration = _calibration(predictions, loo, targets, made)
+    doubts = (*([by_rows] if by_rows else []), *_doubts(draws, predictions, own))
+    calibration = _calibration(predictions, loo, own, made)
     if "probs" in predictions.values:
-        quantities = of_labels(
-            predictions.probs[:, :, counted], targets[counted], made[:, :, counted]
-        )
+        quantities = of_labels(predictions.probs[:, :, counted], own[counted], made[:, :, counted])
     else:
         scale = predictions.scale if np.isfinite(predictions.scale).all() else None
         scale = None if scale is None else scale[:, :, counted]
         mean = predictions.mean[:, :, counted]
-        quantities = of_residuals(mean, scale, targets[counted], made[:, :, counted])
+        quantities = of_residuals(mean, scale, own[counted], made[:, :, counted])
     return FitCheck(
         loo,
         calibration,
@@ -155,7 +153,7 @@ def check_fit(
         advice,
         tuple(_notes(draws, int(np.sum(~rows)))),
         row_names,
-        targets,
+        own,
         draws.num_chains,
         draws.num_draws,
         None if held_out is None else _held_out(run, draws, held_out, batch_size, site),

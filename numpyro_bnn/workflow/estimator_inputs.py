@@ -39,8 +39,7 @@ def validated(
             multi_output=is_regressor(estimator),
             ensure_min_samples=2,
         )
-        if known is not None:
-            arrays = arrays[0], np.where(known, arrays[1], np.nan)
+        arrays = arrays if known is None else (arrays[0], np.where(known, arrays[1], np.nan))
         # Rounding may have emptied a column of short floats already; the model sees float64.
         kinds = np.atleast_1d(getattr(X, "dtypes", getattr(X, "dtype", None)))
         if any(str(kind) in ("float16", "float32") for kind in kinds):

@@ -268,8 +268,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         """Sample the posterior; a ``ConvergenceWarning`` says if it is not known within tolerance.
 
         :param X: inputs (N, columns), an array or a table of numbers.
-        :param y: targets (N,), or (N, targets); NaN where one is missing: the others of its row count. Rows
-            without any are left out.
+        :param y: targets (N,), or (N, targets); NaN where missing. Rows without any are left out.
         :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
         :return: this estimator.
         :raises TypeError: for columns of texts, categories or dates.

@@ -291,12 +291,12 @@ def test_the_units_are_those_of_the_first_fit_and_of_a_fit_that_succeeds(rng):
     x, y = rng.normal(size=(SIZE, 3)), rng.normal(size=SIZE)
     ready = bnn.regression(nets.MLP(outputs=1), priors.Normal(0.5))
     bad = y.copy()
-    bad[2] = np.nan
+    bad[2] = np.inf
 
     def start(x, y):
         return bnn.optimize(ready, jax.random.key(0), x, y, num_steps=0, progress_bar=False)
 
-    with pytest.raises(ValueError, match="y has 1 NaN"):
+    with pytest.raises(ValueError, match="y has 1 NaN or infinite"):
         start(x, bad)
     with pytest.raises(ValueError, match=r"y has shape \(6, 1\), expected \(N,\)"):
         start(x, y[:, None])

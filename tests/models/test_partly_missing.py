@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from nets import double
 from numpyro.handlers import condition
 from numpyro.infer.util import log_density
 from scipy import stats
@@ -39,7 +40,7 @@ def test_the_posterior_under_correlated_noise_is_the_closed_form():
             condition(model, {"y.correlation": ROOT}), (), {}, {"w": w.reshape(2, 2)}
         )[0]
 
-    with jax.enable_x64(True):
+    with double():
         slope, curvature = jax.grad(of_weights)(jnp.zeros(4)), jax.hessian(of_weights)(jnp.zeros(4))
     covariance = (SD[:, None] * ROOT) @ (SD[:, None] * ROOT).T
     precision, pull = np.eye(4), np.zeros(4)

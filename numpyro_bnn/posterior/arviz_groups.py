@@ -295,12 +295,7 @@ def class_layer(
     draw: Mapping[str, Array],
     others: tuple[tuple, dict[str, PyTree]] = ((), {}),
 ) -> str | None:
-    """The layer whose outputs are the logits of the classes, found by differentiating the model.
-
-    The bias b of that layer, and of no other, moves the log probabilities as in a softmax:
-    ∂ log p_c / ∂ b_k = δ_ck - p_k. Names and sizes alone could point to a hidden layer with as many units
-    as there are classes.
-    """
+    """The layer that gives the logits: of its bias b alone, as in softmax, ∂ log p_c / ∂ b_k = δ_ck - p_k."""
     more, named = others
     args, kwargs = taken(((x, *more), named), slice(1), len(jax.tree.leaves(x)[0]))
     arguments = Arguments.split(args, kwargs)

@@ -97,8 +97,7 @@ class Programs:
         state = self.kernel.init(key, num_warmup, init_params, model_args=args, model_kwargs=kwargs)
         if isinstance(given, dict):
             inner._inverse_mass_matrix = given
-        # Kernels begin with Python numbers, which have weak types in JAX. The second call of `advance`,
-        # with other types, would compile another program.
+        # Kernels begin with Python numbers, of weak types, with which `advance` would be compiled twice.
         return jax.tree.map(_strong, state)
 
     def _prepare(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> None:

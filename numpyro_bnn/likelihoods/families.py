@@ -19,7 +19,7 @@ import numpyro.distributions as dist
 from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._types import Outputs, PyTree, Values
-from numpyro_bnn.distributions.stable_densities import NegativeBinomial, StudentT
+from numpyro_bnn.distributions.stable_densities import NegativeBinomial, Poisson, StudentT
 from numpyro_bnn.likelihoods.noise import (
     Noise,
     Precision,
@@ -346,7 +346,7 @@ def poisson(
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
         check_vector("poisson", f)
         check_shape("poisson", f, y)
-        return dist.Poisson(jnp.exp(f))
+        return Poisson(jnp.exp(f))
 
     return observe("poisson", f, y, x, name, plate, likelihood, 0, weights)
 

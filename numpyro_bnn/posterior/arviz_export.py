@@ -238,7 +238,7 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
             )
         values[site] = _as_stored(variable).values
     stats: dict[str, np.ndarray] = {}
-    if "sample_stats" in _names(idata):
+    if "sample_stats" in idata:
         for name, variable in _by_chain(idata["sample_stats"], numbers).data_vars.items():
             value = variable.transpose("chain", "draw", ...).values
             if name not in _DERIVED:
@@ -311,12 +311,6 @@ def _as_stored(variable: xr.DataArray) -> xr.DataArray:
         if places is not None and set(places.values.tolist()) == set(range(places.size)):
             variable = variable.sortby(axis)
     return variable.transpose("chain", "draw", *others)
-
-
-def _names(idata: Any) -> list[str]:
-    if hasattr(idata, "children"):
-        return list(idata.children)
-    return list(idata) if isinstance(idata, Mapping) else list(idata.groups())
 
 
 def _chain_labels(draws: Draws) -> np.ndarray:

@@ -57,7 +57,7 @@ class ArvizGroups:
     ) -> None:
         self.draws = draws
         self.dims = dims
-        self.coords = coords
+        self.coords = {variable_name(name): labels for name, labels in coords.items()}
         self.sampled = {"chain": chains, "draw": np.arange(draws.num_draws)}
         self.variables: dict[str, dict[str, xr.Variable]] = {}
         # Numbers of the rows along an axis of a group, where these are not all.
@@ -67,7 +67,8 @@ class ArvizGroups:
     def add(
         self, group: str, name: str, axes: Sequence[str], value: Any, attrs: dict | None = None
     ) -> None:
-        """Add a variable to a group that has none of that name."""
+        """Add a variable to a group that has none of that name; name and axes as files can have them."""
+        name, axes = variable_name(name), [variable_name(axis) for axis in axes]
         variables = self.variables.setdefault(group, {})
         if name in variables:
             raise ValueError(
@@ -103,11 +104,10 @@ class ArvizGroups:
         shapes = {name: tuple(np.shape(value)[2:]) for name, value in kept.items()}
         axes = dims_of(shapes, classes) | {site: list(names) for site, names in self.dims.items()}
         for site, value in kept.items():
-            layer = layer_of(site)
-            attrs = {"site": site, "axes": json.dumps(axes[site])}
-            if layer is not None:
+            attrs = {"site": site, "axes": json.dumps([variable_name(n) for n in axes[site]])}
+            if (layer := layer_of(site)) is not None:
                 attrs["layer"] = variable_name(layer)
-            self.add("posterior", variable_name(site), ["chain", "draw", *axes[site]], value, attrs)
+            self.add("posterior", site, ["chain", "draw", *axes[site]], value, attrs)
         run = {name: value for name, value in draws.info.items() if value is not None}
         numbers = self.sampled["chain"].tolist()
         labels = np.asarray(self.coords.get("chain", numbers)).tolist()
@@ -132,7 +132,7 @@ class ArvizGroups:
         for name, value in self.draws.stats.items():
             for suffix, leaf in _leaves(value).items():
                 own = f"{name}.{suffix}" if suffix else name
-                own = variable_name(names.get(own, own))
+                own = names.get(own, own)
                 leaf = -np.asarray(leaf) if own == "lp" else np.asarray(leaf)
                 axes = [f"{own}.axis_{i}" for i in range(leaf.ndim - 2)]
                 self.add("sample_stats", own, ["chain", "draw", *axes], leaf)
@@ -175,13 +175,13 @@ class ArvizGroups:
                 value = value[:, :, is_counted]
                 axes[2] = axes[2] if len(training.observed) == 1 else f"{variable_name(target)}.row"
                 self.numbers["log_likelihood", axes[2]] = np.flatnonzero(is_counted)
-            self.add("log_likelihood", variable_name(target), axes, value)
+            self.add("log_likelihood", target, axes, value)
 
     def add_log_prior(self, training: TrainingData) -> None:
         """Add the log density of every latent site under its prior, in nats."""
         found = log_prior(self.draws, training.x, list(training.observed), training.others)
         for site, value in found.items():
-            self.add("log_prior", variable_name(site), ["chain", "draw"], value, {"site": site})
+            self.add("log_prior", site, ["chain", "draw"], value, {"site": site})
 
     def add_predictions(
         self,
@@ -197,7 +197,7 @@ class ArvizGroups:
         found = {}
         for index, target in enumerate(targets):
             found[target] = predict_draws(self.draws, x, others, batch_size=batch_size, site=target)
-            name = variable_name(target or "y")
+            name = target or "y"
             drawn = found[target].sample(jax.random.fold_in(key, index))
             self.add(group, prefix + name, _row_axes(prefix, drawn.ndim, 2), drawn)
             for kind, value in found[target].values.items():
@@ -219,7 +219,7 @@ class ArvizGroups:
         """Add the observed targets; those that are others in every draw are no data."""
         for name in training.observed.keys() - training.moving:
             value = training.observed[name]
-            self.add("observed_data", variable_name(name), _row_axes("", value.ndim, 0), value)
+            self.add("observed_data", name, _row_axes("", value.ndim, 0), value)
 
     def add_report(self, numbers: Any) -> None:
         """Add the numbers of a report on the run."""
@@ -296,12 +296,7 @@ def class_layer(
     draw: Mapping[str, Array],
     others: tuple[tuple, dict[str, PyTree]] = ((), {}),
 ) -> str | None:
-    """The layer whose outputs are the logits of the classes, found by differentiating the model.
-
-    The bias b of that layer, and of no other, moves the log probabilities as in a softmax:
-    ∂ log p_c / ∂ b_k = δ_ck - p_k. Names and sizes alone could point to a hidden layer with as many units
-    as there are classes.
-    """
+    """The layer that gives the logits: of its bias b alone, as in softmax, ∂ log p_c / ∂ b_k = δ_ck - p_k."""
     more, named = others
     args, kwargs = taken(((x, *more), named), slice(1), len(jax.tree.leaves(x)[0]))
     arguments = Arguments.split(args, kwargs)

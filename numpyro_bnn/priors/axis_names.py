@@ -6,6 +6,7 @@ of xarray has one size for each name.
 
 from collections.abc import Mapping
 from typing import NamedTuple
+from unicodedata import normalize
 
 from numpyro_bnn.priors.paths import Shape, is_auxiliary
 
@@ -18,8 +19,8 @@ class _Place(NamedTuple):
 
 
 def variable_name(site: str) -> str:
-    """Name of a site in a file: dots in place of slashes, which netCDF and ``DataTree`` read as paths."""
-    return site.replace("/", ".")
+    """Name in files: dots for slashes, which ``DataTree`` reads as paths; letters as netCDF composes them."""
+    return normalize("NFC", site.replace("/", "."))
 
 
 def layer_of(site: str) -> str | None:

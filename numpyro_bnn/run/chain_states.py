@@ -234,9 +234,10 @@ class ChainStates:
 
     @property
     def buffer_size(self) -> int:
-        """Number of draws that the buffer holds."""
+        """Number of draws that the buffer holds, the least where nothing is kept of a draw."""
         lead = 0 if self.one_by_one or self.num_chains == 1 else 1
-        return int(jax.tree.leaves(self._draws[0])[0].shape[lead])
+        buffers = jax.tree.leaves(self._draws[0])
+        return int(buffers[0].shape[lead]) if buffers else self.programs.least
 
     @property
     def bytes_of_a_draw(self) -> int:

@@ -87,9 +87,17 @@ class Programs:
     def _init(self, key: jax.Array, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
         args, kwargs = self._arguments(arrays)
         num_warmup = arrays[-1] if self.num_warmup is None else self.num_warmup
+        inner: Any = self.kernel
+        while isinstance(getattr(inner, "kernel", None), MCMCKernel):
+            inner = inner.kernel
+        given = getattr(inner, "_inverse_mass_matrix", None)
+        if isinstance(given, dict):
+            # HMC writes arrays of this trace into the dictionary that it finds.
+            inner._inverse_mass_matrix = dict(given)
         state = self.kernel.init(key, num_warmup, init_params, model_args=args, model_kwargs=kwargs)
-        # Kernels begin with Python numbers, which have weak types in JAX. The second call of `advance`,
-        # with other types, would compile another program.
+        if isinstance(given, dict):
+            inner._inverse_mass_matrix = given
+        # Kernels begin with Python numbers, of weak types, with which `advance` would be compiled twice.
         return jax.tree.map(_strong, state)
 
     def _prepare(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> None:

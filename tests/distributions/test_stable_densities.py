@@ -10,7 +10,7 @@ from scipy import stats
 from scipy.special import digamma
 
 import numpyro_bnn as bnn
-from numpyro_bnn.distributions.stable_densities import NegativeBinomial, StudentT
+from numpyro_bnn.distributions.stable_densities import NegativeBinomial, Poisson, StudentT
 
 CONCENTRATIONS = [1e-6, 1e-3, 0.3, 1.0, 9.9, 10.1, 1e2, 1e4, 1e6, 1e8]
 MEANS = np.array([1e-3, 0.1, 3.0, 50.0, 1000.0])
@@ -85,3 +85,25 @@ def test_student_t_has_its_derivative(df):
     terms = digamma((df + 1) / 2) - digamma(df / 2) - 1 / df - np.log1p(y**2 / df)
     expected = 0.5 * (terms + (df + 1) / df * y**2 / (df + y**2))
     assert float(found) == pytest.approx(expected, rel=1e-3, abs=2e-7)
+
+
+LARGE = [1e-6, 1.0, 10.0, 1e3, 1e5, 1e6, 1e8]
+
+
+@pytest.mark.parametrize("level", [1e-3, 0.5, 0.999])
+@pytest.mark.parametrize("a", [0.5, 10.0, 1e3, 1e6])
+def test_large_counts_have_their_digits(a, level):
+    """NumPyro 0.22 gives 128 where the density of a Poisson of 1e8 is -14.9."""
+    means = np.float32(LARGE)
+    for made, right in (
+        (Poisson(means), stats.poisson(means.astype(float))),
+        (NegativeBinomial(means, np.float32(a)), stats.nbinom(a, a / (a + means.astype(float)))),
+    ):
+        k = right.ppf(level).astype(np.float32)
+        np.testing.assert_allclose(made.log_prob(k), right.logpmf(k), rtol=2e-4, atol=1e-5)
+
+
+def test_large_counts_have_their_derivative():
+    mean, k = jnp.float32([1e-6, 20.0, 1e6, 1e-6]), jnp.float32([0, 30, 1e6 + 64, 1000])
+    found = jax.vmap(jax.grad(lambda m, k: Poisson(m).log_prob(k)))(mean, k)
+    np.testing.assert_allclose(found, k / mean - 1, rtol=1e-4, atol=1e-8)

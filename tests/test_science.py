@@ -46,6 +46,15 @@ def ode(made):
     )
 
 
+def space(made):
+    """As good as the exact process allows, which is known in closed form."""
+    mine, other, best = made["scores"]
+    assert other < mine < best + 0.1
+    unknown = np.sqrt(made["best_sd"] ** 2 - 0.4**2)
+    assert (abs(made["predicted"].mean - made["best"]) < WIDTHS * unknown).all()
+    assert "needs a plate around the observed sites" in made["refusal"]
+
+
 def rates(made):
     right = np.exp(np.sin(2 * made["ages"]))
     rate = made["rate"]
@@ -75,7 +84,7 @@ def assert_minibatches_are_unbiased(made):
     np.testing.assert_allclose(np.mean(parts), potential(z), rtol=1e-4)
 
 
-ANSWERS = {answer.__name__: answer for answer in (groups, rates, ode, survival, formula)}
+ANSWERS = {answer.__name__: answer for answer in (groups, rates, ode, survival, space, formula)}
 
 
 def test_every_page_has_an_answer_and_is_short():

@@ -1,6 +1,6 @@
 """Targets of which some are missing: likelihoods and ready models count those that are known."""
 
-import jax
+import nets
 import numpy as np
 import pytest
 from numpyro.handlers import seed, substitute, trace
@@ -35,7 +35,7 @@ def marginals(covariance):
 @pytest.mark.parametrize("filling", [np.nan, np.inf, 1e30])
 def test_a_row_of_correlated_targets_counts_with_the_marginal_of_the_known_ones(filling):
     y = np.where(KNOWN, Y, filling)
-    with jax.enable_x64(True):
+    with nets.double():
         found = log_density(
             lambda: likelihoods.gaussian(F, y, noise=SD, correlation=1.0, obs_mask=KNOWN),
             **{"y.correlation": ROOT},

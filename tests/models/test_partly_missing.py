@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import nets
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -39,7 +40,7 @@ def test_the_posterior_under_correlated_noise_is_the_closed_form():
             condition(model, {"y.correlation": ROOT}), (), {}, {"w": w.reshape(2, 2)}
         )[0]
 
-    with jax.enable_x64(True):
+    with nets.double():
         slope, curvature = jax.grad(of_weights)(jnp.zeros(4)), jax.hessian(of_weights)(jnp.zeros(4))
     covariance = (SD[:, None] * ROOT) @ (SD[:, None] * ROOT).T
     precision, pull = np.eye(4), np.zeros(4)

@@ -71,7 +71,6 @@ def test_boolean_classes_are_zero_and_one(model, kind):
 NEEDS = {
     "log_prob": lambda draws, y: bnn.predict(None, draws, X).log_prob(y),
     "log_likelihood": lambda draws, y: bnn.predict(None, draws, X).log_likelihood(y),
-    "lppd": lambda draws, y: bnn.scores.lppd(bnn.predict(None, draws, X), y),
     "diagnose": lambda draws, y: bnn.diagnose(draws, X, y),
 }
 
@@ -86,18 +85,32 @@ def test_missing_targets_are_refused_and_not_called_impossible(needs, value):
         NEEDS[needs](draws_of(linear), y)
 
 
-def test_a_missing_target_of_several_a_row_is_refused():
+def test_a_score_leaves_out_rows_without_a_target_and_refuses_infinite_ones():
+    draws, known = draws_of(linear), ~np.isnan(MISSING)
+    predictions = bnn.predict(None, draws, X)
+    with pytest.warns(UserWarning, match="1 of 6 rows have no target and are left out"):
+        found = bnn.scores.lppd(predictions, MISSING)
+    of_known = bnn.predict(None, draws, X[known])
+    assert found == pytest.approx(bnn.scores.lppd(of_known, MISSING[known]), rel=1e-6)
+    with pytest.raises(
+        ValueError, match="1 of 6 rows are NaN or infinite, the first in row 3: inf"
+    ):
+        bnn.scores.lppd(predictions, np.where(known, MISSING, np.inf))
+
+
+def test_a_row_of_several_targets_counts_with_those_that_are_known():
     def several(x, y=None):
         b = numpyro.sample("b", dist.Normal(0, 1).expand([2]).to_event(1))
         with numpyro.plate("rows", len(x)):
             numpyro.sample("y", dist.Normal(x * b, 1.0).to_event(1), obs=y)
 
-    predictions = bnn.predict(None, draws_of(several), X)
-    y = X.copy()
-    assert predictions.log_prob(y).shape == (2, 60, 6)
+    draws, y = draws_of(several), X.copy()
+    predictions = bnn.predict(None, draws, X)
+    whole = predictions.log_prob(y)
     y[4, 1] = np.nan
-    with pytest.raises(ValueError, match="1 of 6 rows are NaN or infinite, the first in row 4"):
-        predictions.log_prob(y)
+    missing = dist.Normal(X[4, 1] * np.asarray(draws["b"])[..., 1], 1.0).log_prob(X[4, 1])
+    expected = whole - np.where(np.arange(6) == 4, np.asarray(missing)[..., None], 0.0)
+    np.testing.assert_allclose(predictions.log_prob(y), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_calibration_refuses_missing_targets():
@@ -124,4 +137,4 @@ def test_counts_of_hidden_rows_may_be_missing():
 
     y = np.where(np.isfinite(MISSING), np.arange(6.0), np.nan).astype(np.float32)
     check = bnn.check_fit(draws_of(counts), X, y)
-    assert "1 more row is hidden" in str(check)
+    assert "1 more row is without a target, or hidden" in str(check)

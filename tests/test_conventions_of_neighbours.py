@@ -16,27 +16,17 @@ RNG = np.random.default_rng(0)
 CHAINS = 20_000
 
 
-def energy(z):
-    return 0.5 * jnp.sum(z**2)
-
-
-def one_step(kernel):
-    mcmc = bnn.MCMC(
-        kernel, num_warmup=0, num_samples=1, num_chains=CHAINS, chain_method="vectorized",
-        progress_bar=False,
-    )  # fmt: skip
-    mcmc.run(jax.random.key(0), init_params=jnp.ones((CHAINS, 1)))
-    return np.asarray(mcmc.get_samples()).ravel()
-
-
 def test_a_step_of_blackjax_sgld_is_twice_as_long():
     """BlackJAX 1.7.1 moves by ε∇ + √(2ε)ξ, ours by h/2 ∇ + √h ξ."""
     blackjax = pytest.importorskip("blackjax")
     step, kernel = 0.1, blackjax.sgld.build_kernel()
     keys = jax.random.split(jax.random.key(1), CHAINS)
     theirs = jax.vmap(lambda key: kernel(key, jnp.ones(1), lambda z, _: -z, None, step))(keys)
-    ours = one_step(bnn.SGLD(potential_fn=energy, step_size=2 * step))
-    for found in (np.asarray(theirs).ravel(), ours):
+    ours = bnn.SGLD(potential_fn=lambda z: 0.5 * jnp.sum(z**2), step_size=2 * step)
+    run = {"num_chains": CHAINS, "chain_method": "vectorized", "progress_bar": False}
+    mcmc = bnn.MCMC(ours, num_warmup=0, num_samples=1, **run)
+    mcmc.run(jax.random.key(0), init_params=jnp.ones((CHAINS, 1)))
+    for found in (np.asarray(theirs).ravel(), np.asarray(mcmc.get_samples()).ravel()):
         sd = np.sqrt(2 * step)
         assert abs(found.mean() - (1 - step)) < 5 * sd / np.sqrt(CHAINS)
         assert abs(found.std() / sd - 1) < 5 / np.sqrt(2 * CHAINS)

@@ -25,7 +25,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.run.devices import DeviceRows, Placement
-from numpyro_bnn.run.kernel_protocol import keeps_all_in_state
+from numpyro_bnn.run.kernel_protocol import keeps_all_in_state, with_inner_kernels
 from numpyro_bnn.samplers.fields import uncorrected_block
 
 # Bytes that a draw buffer should take, and the least and most draws that it holds.
@@ -87,16 +87,19 @@ class Programs:
     def _init(self, key: jax.Array, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
         args, kwargs = self._arguments(arrays)
         num_warmup = arrays[-1] if self.num_warmup is None else self.num_warmup
-        inner: Any = self.kernel
-        while isinstance(getattr(inner, "kernel", None), MCMCKernel):
-            inner = inner.kernel
-        given = getattr(inner, "_inverse_mass_matrix", None)
-        if isinstance(given, dict):
-            # HMC writes arrays of this trace into the dictionary that it finds.
-            inner._inverse_mass_matrix = dict(given)
-        state = self.kernel.init(key, num_warmup, init_params, model_args=args, model_kwargs=kwargs)
-        if isinstance(given, dict):
-            inner._inverse_mass_matrix = given
+        # HMC writes arrays of this trace into the blocks of a matrix that it finds.
+        name = "_inverse_mass_matrix"
+        found = [(k, getattr(k, name, None)) for k in with_inner_kernels(self.kernel)]
+        given = [(k, blocks) for k, blocks in found if isinstance(blocks, dict)]
+        for kernel, blocks in given:
+            setattr(kernel, name, dict(blocks))
+        try:
+            state = self.kernel.init(
+                key, num_warmup, init_params, model_args=args, model_kwargs=kwargs
+            )
+        finally:
+            for kernel, blocks in given:
+                setattr(kernel, name, blocks)
         # Kernels begin with Python numbers, of weak types, with which `advance` would be compiled twice.
         return jax.tree.map(_strong, state)
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer import HMC, BarkerMH
+from numpyro.infer import HMC, BarkerMH, HMCGibbs
 
 import numpyro_bnn as bnn
 
@@ -31,6 +31,18 @@ def test_blocks_of_an_inverse_mass_matrix_are_those_that_were_given(dense_mass):
         right = jnp.diag(blocks["x",]) if dense_mass else blocks["x",]
         np.testing.assert_array_equal(found["x",], right)
         np.testing.assert_array_equal(found["z",], jnp.ones(2))
+    assert set(blocks) == {("x",)}
+
+
+def test_so_are_those_of_a_kernel_inside_of_gibbs():
+    blocks = {("x",): jnp.arange(1.0, 4.0)}
+    more = lambda: (model(), numpyro.sample("w", dist.Normal()))  # noqa: E731
+    inner = HMC(more, inverse_mass_matrix=blocks, num_steps=2, trajectory_length=None)
+    redraw = lambda rng_key, gibbs_sites, hmc_sites: {"w": jax.random.normal(rng_key)}  # noqa: E731
+    gibbs = HMCGibbs(inner, redraw, gibbs_sites=["w"])
+    mcmc = bnn.MCMC(gibbs, num_warmup=1, num_samples=2, progress_bar=False)
+    mcmc.run(jax.random.key(0))
+    assert set(mcmc.last_state.hmc_state.adapt_state.inverse_mass_matrix) == {("x",), ("z",)}
     assert set(blocks) == {("x",)}
 
 

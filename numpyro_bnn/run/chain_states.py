@@ -179,11 +179,6 @@ class ChainStates:
         return "\n".join(texts)
 
     @property
-    def are_compiled(self) -> bool:
-        """Whether the steps were compiled before."""
-        return self.programs.advance.is_compiled(*self._arguments(0, Segment(0, 1, 1, False, True)))
-
-    @property
     def stacked(self) -> PyTree:
         """Complete states of all chains, stacked, gathered on this process."""
         if not self.one_by_one:

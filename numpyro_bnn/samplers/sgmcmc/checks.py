@@ -1,7 +1,8 @@
 """Checks of a kernel's arguments before anything is traced: values in range, ingredients that fit."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from numbers import Real
+from typing import Literal
 
 import jax
 from numpyro.infer.mcmc import MCMCKernel
@@ -94,7 +95,7 @@ def check_gradient_noise(
             raise ValueError(
                 f'{owner}: gradient_noise must be a variance or "auto", got {gradient_noise!r}.'
             )
-    elif _is_number(gradient_noise):
+    elif isinstance(gradient_noise, Real):
         if gradient_noise == 0:
             return
         if not gradient_noise > 0:
@@ -175,7 +176,8 @@ def check_fit(
     if some_rows and (not method.uses_gradient or of_all_rows):
         raise ValueError(
             f"{owner}: it uses all rows, but gradient={gradient} takes {gradient.batch_size} of them. "
-            'For minibatches with an exact correction use `SGLD(…, accept="full")` or `AMAGOLD`.'
+            'For minibatches with an exact correction use `SGLD(…, accept="full")` or `AMAGOLD`; '
+            "`gradients.full(chunk_size=…)` bounds the memory."
         )
     if rule is None or not rule.exact:
         return
@@ -189,25 +191,6 @@ def check_fit(
             f"{owner}: gradient={gradient} is not as likely in the opposite order, which an exact "
             "correction needs. Use order='replacement'."
         )
-
-
-def check_all_rows(owner: str, batch_size: int | None, gradient: Estimator | None) -> None:
-    """Refuse minibatches for a method that needs gradients on all rows."""
-    if batch_size is None and getattr(gradient, "batch_size", None) is None:
-        return
-    shown = f"batch_size={batch_size}" if gradient is None else f"gradient={gradient}"
-    raise ValueError(
-        f"{owner}: {shown}, but it uses all rows. For minibatches with an exact correction use "
-        "`AMAGOLD` or `GGMC`; `gradients.full(chunk_size=…)` bounds the memory."
-    )
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return not isinstance(value, (str, bool))
 
 
 def refuse_integrals(kernel: MCMCKernel, rows: Rows) -> None:

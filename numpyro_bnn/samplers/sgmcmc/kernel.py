@@ -52,10 +52,11 @@ from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, steps_p
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, freeze, initial_state, record
 from numpyro_bnn.samplers.sgmcmc.step_size import ChainStart
 from numpyro_bnn.samplers.sgmcmc.transitions import (
+    adjusted_step,
     conditioned,
     reconditioned,
     refresh_momentum,
-    take_step,
+    unadjusted_step,
 )
 from numpyro_bnn.samplers.sgmcmc.tuning import (
     AcceptanceTuning,
@@ -80,12 +81,22 @@ class Options(TypedDict, total=False):
     plate: str | None
 
 
+class MetricOptions(Options, total=False):
+    """Those of samplers whose metric is the identity by default."""
+
+    preconditioner: Preconditioner | None
+
+
 class MomentumOptions(Options, total=False):
     """Those of samplers with momenta that may take minibatches."""
 
     batch_size: int | None
     gradient: Estimator | None
     resample_momentum: int | MomentumRefresh | None
+
+
+class MomentumMetricOptions(MomentumOptions, MetricOptions, total=False):
+    """Both."""
 
 
 class SGMCMC(MCMCKernel):
@@ -378,8 +389,10 @@ class SGMCMC(MCMCKernel):
         rows = self._rows(model_args, model_kwargs)
         parts = self._ingredients(state.num_warmup)
 
+        move = unadjusted_step if self.metropolis is None else adjusted_step
+
         def step(before: SGMCMCState) -> SGMCMCState:
-            return freeze(before, take_step(parts, rows, before))
+            return freeze(before, move(parts, rows, before))
 
         start = refresh_momentum(parts, state)
         steps = steps_per_draw(self.step_size, self.temperature)

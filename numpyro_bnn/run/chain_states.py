@@ -132,7 +132,7 @@ class ChainStates:
 
     def _split(self, tree: Any) -> list[Any]:
         if not self.one_by_one:
-            return [self.programs.spread(tree)]
+            return [self.placement.chains(tree, self.num_chains)]
         return [_on_host(lambda leaf, i=i: leaf[i], tree) for i in range(self.num_chains)]
 
     def start(self) -> None:

@@ -21,7 +21,7 @@ from numpyro.infer.util import constrain_fn
 from numpyro.util import identity, is_prng_key
 
 from numpyro_bnn._calls import show_options, with_descriptions
-from numpyro_bnn._checks import check_whole
+from numpyro_bnn._checks import check_share, check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.flat_position import flattened
@@ -39,8 +39,6 @@ from numpyro_bnn.samplers.sgmcmc.checks import (
     check_friction,
     check_gradient_noise,
     check_noise_in_warmup,
-    check_numbers,
-    check_step_size,
     check_target,
     refuse_integrals,
 )
@@ -171,9 +169,8 @@ class SGMCMC(MCMCKernel):
         gradient = gradients.full() if gradient is None else gradient
         preconditioner = preconditioners.identity() if preconditioner is None else preconditioner
         check_target(name, model, potential_fn, batch_size, gradient)
-        check_step_size(name, step_size)
         check_friction(name, friction, dynamics)
-        check_numbers(name, resample_momentum, target_accept_prob, dynamics)
+        check_share(name, "target_accept_prob", target_accept_prob)
         check_gradient_noise(name, gradient_noise, dynamics, metropolis, gradient)
         check_fit(name, dynamics, gradient, preconditioner, metropolis)
         self._model = model
@@ -181,9 +178,9 @@ class SGMCMC(MCMCKernel):
         self.dynamics = dynamics
         self.gradient = self._all_rows = gradient
         self.preconditioner = preconditioner
-        self._auto = isinstance(step_size, str)
+        self._auto = isinstance(step_size, str) and step_size == "auto"
         # With "auto" the step size comes from the curvature, and this schedule is not used.
-        value = 1.0 if isinstance(step_size, str) else step_size
+        value: Any = 1.0 if self._auto else step_size
         self.step_size = as_schedule(value, "step_size", name)
         self.temperature = as_schedule(temperature, "temperature", name)
         self.friction = friction

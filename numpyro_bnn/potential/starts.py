@@ -54,8 +54,20 @@ def check_names(given: Iterable[str], known: Iterable[str], needed: Iterable[str
         )
 
 
+def check_kinds(owner: str, init_params: object) -> None:
+    """Refuse starts that are not made of numbers."""
+    for leaf in jax.tree.leaves(init_params, is_leaf=lambda value: value is None):
+        kind = getattr(leaf, "dtype", None)
+        numeric = kind is not None and any(jnp.issubdtype(kind, k) for k in (jnp.number, jnp.bool_))
+        if not numeric and not isinstance(leaf, (bool, int, float, complex)):
+            raise TypeError(
+                f"{owner}: init_params must hold arrays of numbers, got {leaf!r}. {_HOW_TO_START}"
+            )
+
+
 def check_mapping(owner: str, init_params: object) -> None:
     """Refuse starts of a model that are not arrays by site."""
+    check_kinds(owner, init_params)
     if not isinstance(init_params, Mapping):
         raise TypeError(
             f"{owner}: init_params of a model must be a mapping from sites to arrays, got "
@@ -178,6 +190,7 @@ def starts_for(
     """Initial positions of every chain, in the form that the kernel expects."""
     if init_params is None:
         return None
+    check_kinds("MCMC.run", init_params)
     init_params = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), init_params)
     chains = (num_chains,) if num_chains > 1 else ()
     if fit is not None and not isinstance(init_params, ParamInfo):

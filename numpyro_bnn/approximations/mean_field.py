@@ -231,7 +231,7 @@ class _Programs:
         potential = Potential(self.model, *Arguments.join(arrays, self.static))
 
         def one(key: jax.Array) -> Values:
-            found = sampled(self.guide, key, params, None, arrays)
+            found = self.guide.sample_posterior(key, dict(params), None, arrays)
             values = {name: found[name] for name in potential.structure.latent}
             return potential.constrain(potential.unconstrain(values), deterministic=True)
 
@@ -308,10 +308,3 @@ def guide_for(
     if is_told or own is None or guide.init_loc_fn is own.default:
         guide.init_loc_fn = begin
     return guide
-
-
-def sampled(
-    guide: AutoGuide, key: jax.Array, params: Mapping[str, Any], *args: Any
-) -> dict[str, jax.Array]:
-    """Constrained values of the latent sites, drawn from a fitted guide."""
-    return guide.sample_posterior(key, dict(params), *args)

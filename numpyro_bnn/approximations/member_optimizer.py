@@ -176,10 +176,6 @@ class MemberOptimizer:
             self.count(count * jax.tree.leaves(members.z)[0].shape[0])
             return program(members, count, noise, arrays, list(given))
 
-        def compiling(members: Members, noise: PyTree) -> bool:
-            return not program.is_compiled(members, 1, noise, self.arrays, list(given))
-
-        self.compiling = compiling
         return counted
 
     def _holding_out(
@@ -271,8 +267,7 @@ class MemberOptimizer:
         with tqdm(
             total=training.num_steps, desc="optimise", disable=not training.progress_bar
         ) as bar:
-            if self.compiling(members, noise):
-                bar.set_postfix_str("compiling")
+            bar.set_postfix_str("starting")
             while self.steps < training.num_steps:
                 count = min(BLOCK, training.num_steps - self.steps)
                 members, energy, variance = advance(members, count, noise, self.arrays)

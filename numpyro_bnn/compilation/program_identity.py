@@ -67,8 +67,6 @@ class Program:
         self._options = (runs_once, *sorted(options.items()))
         self._executables: dict[Hashable, Callable] = {}
         self.calls_host = False  # Whether it was found to call functions on the host
-        # Lowered by `is_compiled`, for the call that follows it.
-        self._lowered: dict[Hashable, Any] = {}
 
     def __call__(self, *args: Any) -> Any:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
@@ -86,14 +84,11 @@ class Program:
         return partial(self._executables[signature], *args)
 
     def _executable(self, signature: Hashable, args: tuple) -> Callable:
-        lowered, key = self._lowered.pop(signature, None) or self._lower(signature, args)
+        lowered = self._jitted.lower(*args)
+        key = self._key(lowered, signature)
         if key is None:
             return lowered.compile(self._compiler_options)
         return _programs.made(key, partial(lowered.compile, self._compiler_options))
-
-    def _lower(self, signature: Hashable, args: tuple) -> tuple[jax.stages.Lowered, Hashable]:
-        lowered = self._jitted.lower(*args)
-        return lowered, self._key(lowered, signature)
 
     def _key(self, lowered: jax.stages.Lowered, signature: Hashable) -> Hashable:
         """What is equal for programs that share an executable; None for a program that shares none."""
@@ -108,14 +103,6 @@ class Program:
         except TypeError:  # a pytree with a part that has no hash
             return None
         return key
-
-    def is_compiled(self, *args: Any) -> bool:
-        """Whether an equal program was compiled before, for arguments like these."""
-        signature = _signature(args)
-        if signature in self._executables:
-            return True
-        self._lowered[signature] = self._lower(signature, args)
-        return self._lowered[signature][1] in _programs
 
     def text(self, *args: Any) -> str:
         """The text that the function lowers to, with hashes in place of large constants."""

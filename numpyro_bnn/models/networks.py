@@ -30,6 +30,7 @@ from numpyro_bnn.models.layouts import (
 )
 from numpyro_bnn.models.parameters import nest
 from numpyro_bnn.priors.paths import (
+    ENTER_ONCE,
     LaidOut,
     NetworkShapes,
     Shape,
@@ -310,10 +311,6 @@ def _replace(state: Any, values: dict[str, Array]) -> Any:
     return nnx.map_state(new, state)
 
 
-# Names of arrays that enter an output once, in whatever class.
-_NOT_SUMMED = ("bias", "scale", "embedding")
-
-
 class PyTreeNetwork(Network):
     """A pytree with a call, whose arrays are its parameters; dropout of Equinox is switched off."""
 
@@ -396,7 +393,7 @@ def _summed(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
     """The axes that an output sums over; None where the class is unknown and does not say."""
     if (axes := declared_axes(owner, name, ndim)) is not None:
         return axes
-    if ndim < 2 or name in _NOT_SUMMED:
+    if ndim < 2 or name in ENTER_ONCE:
         return ()
     return _of_equinox(owner, name, ndim)
 

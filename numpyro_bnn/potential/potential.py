@@ -402,9 +402,9 @@ SITE = "log likelihood in chunks"
 class _LogLikelihood:
     """Log likelihood and gradient of some rows, as :func:`~numpyro_bnn.potential.rows.in_chunks` expects."""
 
-    def __init__(self, model: Callable, args: tuple, kwargs: dict, plate: str | None) -> None:
+    def __init__(self, model: Callable, args: tuple, kwargs: dict) -> None:
         self.potential = Potential(model, args, kwargs)
-        self.plate, self.size = self.potential.data_plate(plate)
+        self.plate, self.size = self.potential.data_plate()
 
     def value(self, latent: dict, indices: jax.Array, contiguous: bool) -> jax.Array:
         """log p(y_I | θ) N/B at constrained values."""
@@ -422,10 +422,9 @@ class _LogLikelihood:
 class Chunked:
     """A model whose likelihood is summed in chunks of rows; the head of this module says how."""
 
-    def __init__(self, fn: Callable, chunk_size: int, plate: str | None = None) -> None:
+    def __init__(self, fn: Callable, chunk_size: int) -> None:
         self.fn = fn
         self.chunk_size = check_whole("MCMC", "chunk_size", chunk_size)
-        self.plate = plate
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         with block():
@@ -442,7 +441,7 @@ class Chunked:
             if site["type"] == "sample" and not site["is_observed"]
         }
         with block():
-            rows = _LogLikelihood(self.fn, args, kwargs, self.plate)
+            rows = _LogLikelihood(self.fn, args, kwargs)
         numpyro.factor(SITE, summed(rows, self.chunk_size)(latent))
         return None
 

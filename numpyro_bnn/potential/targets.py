@@ -52,8 +52,12 @@ def check_targets(structure: Structure) -> None:
                 f"The observed site '{name}' has values of shape {site.shape}: there are none. Check "
                 "what selected the rows."
             )
-        if site.factor and _times(site) != 1:
-            raise ValueError(_repeated_factor(name, site, plates))
+        if site.factor and (times := _times(site)) != 1:
+            raise ValueError(
+                f"The factor '{name}' has shape {site.shape[:-1]}{plates}, which repeats it to "
+                f"{site.distribution_shape[:-1]}. A likelihood summed into one factor would count {times} "
+                "times. Give one value a row, or take the factor out of the plate."
+            )
         if prod(site.shape) != prod(full):
             raise ValueError(_stretched(name, site, full, plates))
         _check_weights(name, site, full)
@@ -76,14 +80,6 @@ def _together(*shapes: Shape) -> Shape | None:
 def _times(factor: Site) -> int:
     """How often the plates around a factor repeat its log density."""
     return prod(factor.distribution_shape[:-1]) // max(1, prod(factor.shape[:-1]))
-
-
-def _repeated_factor(name: str, site: Site, plates: str) -> str:
-    return (
-        f"The factor '{name}' has shape {site.shape[:-1]}{plates}, which repeats it to "
-        f"{site.distribution_shape[:-1]}. A likelihood summed into one factor would count {_times(site)} "
-        "times. Give one value a row, or take the factor out of the plate."
-    )
 
 
 def _stretched(name: str, site: Site, full: Shape, plates: str) -> str:

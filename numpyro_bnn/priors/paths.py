@@ -162,7 +162,7 @@ _SPLIT_PROJECTIONS = ("query", "key", "value")
 
 
 # Arrays whose names end so enter an output once, without a sum.
-_ENTER_ONCE = ("bias", "embedding", "scale")
+ENTER_ONCE = ("bias", "embedding", "scale")
 
 
 def is_auxiliary(site: str) -> bool:
@@ -217,7 +217,7 @@ def usual_axes(path: str, shape: Shape) -> tuple[int, ...] | None:
     # key and value projections of attention are (in, heads, head_dim), so it is the first
     # axis. Embeddings, biases and scales, and names that end so (`pos_embedding`): none.
     *layers, leaf = path.split(".")
-    if len(shape) < 2 or leaf.endswith(_ENTER_ONCE):
+    if len(shape) < 2 or leaf.endswith(ENTER_ONCE):
         return ()
     if len(shape) > 2 and leaf != "kernel":
         return None

@@ -132,7 +132,7 @@ class ChainStates:
 
     def _split(self, tree: Any) -> list[Any]:
         if not self.one_by_one:
-            return [self.programs.spread(tree)]
+            return [self.placement.chains(tree, self.num_chains)]
         return [_on_host(lambda leaf, i=i: leaf[i], tree) for i in range(self.num_chains)]
 
     def start(self) -> None:
@@ -177,11 +177,6 @@ class ChainStates:
             self.programs.advance.text(*steps),
         )
         return "\n".join(texts)
-
-    @property
-    def are_compiled(self) -> bool:
-        """Whether the steps were compiled before."""
-        return self.programs.advance.is_compiled(*self._arguments(0, Segment(0, 1, 1, False, True)))
 
     @property
     def stacked(self) -> PyTree:

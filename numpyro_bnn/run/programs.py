@@ -68,10 +68,6 @@ class Programs:
             fast_convolutions(function), chained, arrays, self.num_chains, self.chain_method
         )
 
-    def spread(self, chained: PyTree) -> PyTree:
-        """Put arrays with a leading axis of chains on the devices of their chains."""
-        return self.placement.chains(chained, self.num_chains)
-
     def _initial(self, keys: jax.Array, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
         """The states of chains at their starts."""
 

@@ -20,7 +20,7 @@ from numpyro_bnn.run.chain_states import ChainStates, Plan, Segment
 from numpyro_bnn.samplers.failed_chains import exploded_chains
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.storage.chunk_files import DTYPES
-from numpyro_bnn.storage.draw_store import DrawStore, Variable, variables_of
+from numpyro_bnn.storage.draw_store import DrawStore, variables_of
 from numpyro_bnn.storage.folders import (
     FolderInUse,
     FolderLock,
@@ -167,14 +167,8 @@ class Disk(NamedTuple):
         self, like: PyTree, sample_field: str, plan: Plan, done: Progress, resumed: bool
     ) -> "Recorder":
         """The recorder that writes to these folders."""
-        variables = variables_of(like, sample_field)
-        chains = jax.tree.leaves(like)[0].shape[0]
-        store = self.store
-        checkpoint = None if self.checkpoint is None else self._checkpoint
-        form = jax.tree.structure(like)
-        recorder = Recorder(
-            store, variables, form, checkpoint, done, self.processes, self.check_locks
-        )
+        recorder = Recorder(self, like, sample_field, done)
+        store, checkpoint = recorder.store, recorder.checkpoint
 
         def prepare() -> None:
             with recorder.saying_what_is_safe():
@@ -183,7 +177,8 @@ class Disk(NamedTuple):
                     store.open_for_writing(done.draws)
                     return
                 run = uuid.uuid4().hex if checkpoint is None else checkpoint.run
-                store.create(variables, chains, plan.draws, plan.chunk, self.dtype, run)
+                chains = jax.tree.leaves(like)[0].shape[0]
+                store.create(recorder.variables, chains, plan.draws, plan.chunk, self.dtype, run)
 
         self.processes.first(prepare)
         return recorder
@@ -202,22 +197,13 @@ class Recorder:
 
     takes_parts = False
 
-    def __init__(
-        self,
-        store: DrawStore,
-        variables: list[Variable],
-        form: jax.tree_util.PyTreeDef,
-        checkpoint: Checkpoint | None,
-        done: Progress,
-        processes: Processes,
-        may_write: Callable[[], None],
-    ) -> None:
-        self.processes = processes
-        self._may_write = may_write
-        self.store = store
-        self.variables = variables
-        self._form = form
-        self.checkpoint = checkpoint
+    def __init__(self, disk: Disk, like: PyTree, sample_field: str, done: Progress) -> None:
+        self.processes = disk.processes
+        self._may_write = disk.check_locks
+        self.store = disk.store
+        self.variables = variables_of(like, sample_field)
+        self._form = jax.tree.structure(like)
+        self.checkpoint = None if disk.checkpoint is None else Checkpoint(disk.checkpoint)
         self._safe = done
         self._pending: Future | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn recorder")

@@ -1,7 +1,5 @@
 """Refuses runs that would be silently wrong: models a kernel cannot sample, starts of infinite energy."""
 
-import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +9,6 @@ from numpyro.infer import AIES, ESS, HMC, HMCECS, SA, BarkerMH, HMCGibbs, MixedH
 from numpyro.infer.gibbs import Gibbs
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
-from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays
@@ -43,8 +40,9 @@ def check_call(
     if hasattr(sampler, "take_batch_size"):
         sampler.take_batch_size(structure)
     refuse_subsampling(sampler, structure)
-    warn_of_unused_step_size(sampler)
-    refuse_blocks_of_several_temperatures(sampler)
+    for kernel in with_inner_kernels(sampler):
+        if isinstance(kernel, Gibbs):
+            refuse_unequal([part for part, _ in kernel.blocks])
     fit = BoundModel(model, args, kwargs, structure)
     refuse_sites_of_host_rows(fit)
     return *arguments, fit
@@ -63,30 +61,6 @@ def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
                 "would freeze one such batch for the whole run. Remove `subsample_size=` to use all rows, "
                 "or use a stochastic-gradient kernel with `batch_size=`."
             )
-
-
-def refuse_blocks_of_several_temperatures(sampler: MCMCKernel) -> None:
-    """Refuse Gibbs of which some blocks are at another temperature than others."""
-    for kernel in with_inner_kernels(sampler):
-        if isinstance(kernel, Gibbs):
-            refuse_unequal([part for part, _ in kernel.blocks])
-
-
-def warn_of_unused_step_size(sampler: MCMCKernel) -> None:
-    """Warn of HMC with a number of steps and a length (2π by default): its step size is not used."""
-    for kernel in with_inner_kernels(sampler):
-        if not isinstance(kernel, HMC) or kernel._num_steps is None:
-            continue
-        length, steps = kernel._trajectory_length, kernel._num_steps
-        if length is None or math.isclose(length / steps, kernel._step_size, rel_tol=1e-6):
-            continue
-        warnings.warn(
-            f"HMC: num_steps={steps} and trajectory_length={length:.4g} are both set (the default length is "
-            f"2π), so every step is {length / steps:.4g} long and step_size={kernel._step_size:.4g} is not "
-            "used. Give `trajectory_length=None` to keep the step size, or leave `num_steps` out to keep "
-            "the length.",
-            stacklevel=find_stack_level(),
-        )
 
 
 def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: PyTree) -> None:

@@ -29,7 +29,6 @@ from numpyro_bnn.run.chain_states import ChainStates, Plan, Segment, chain_of, l
 from numpyro_bnn.run.kernel_protocol import without_counts
 from numpyro_bnn.run.recorder import Disk, Recorder
 from numpyro_bnn.run.refusals import check_energy
-from numpyro_bnn.samplers.failed_chains import exploded_chains
 from numpyro_bnn.storage.checkpoints import Progress, Start
 from numpyro_bnn.storage.processes import Processes
 
@@ -57,16 +56,14 @@ def explain_memory() -> Iterator[None]:
 class ProgressBars:
     """Progress bars, one a chain, and a line of text below them."""
 
-    def __init__(
-        self, kernel: MCMCKernel, num_chains: int, total: int, done: int, compiling: bool = False
-    ) -> None:
+    def __init__(self, kernel: MCMCKernel, num_chains: int, total: int, done: int) -> None:
         self._kernel = kernel
         self._bars = [
             tqdm(total=total, initial=done, desc=f"chain {c}", position=c)
             for c in range(num_chains)
         ]
-        for bar in self._bars if compiling else ():
-            bar.set_postfix_str("compiling")
+        for bar in self._bars:
+            bar.set_postfix_str("starting")
         self._text: Any = None
 
     def update(self, chains: range, steps: int, state: PyTree) -> None:
@@ -231,10 +228,6 @@ class Sampling:
             done = self._advance_all(done)
         finally:
             recorder.close()
-        # Stores of earlier releases do not know of chains that exploded.
-        exploded = exploded_chains(self.chain_states.stacked)
-        if self.processes.is_first:
-            recorder.store.leave_out(exploded)
         if self.judge is not None:
             recorder.drop(self.judge.dropped)
         draws = recorder.draws()
@@ -278,9 +271,8 @@ class Sampling:
         if self.disk is None and self.judge is None:
             # Raises now, and not after hours, where memory cannot hold all draws.
             np.empty(self.plan.draws * self.chain_states.bytes_of_a_draw, np.uint8)
-        compiling = not self.chain_states.are_compiled
         num_bars = self.num_bars if total else 0
-        bars = ProgressBars(self.kernel, num_bars, total, done.steps, compiling)
+        bars = ProgressBars(self.kernel, num_bars, total, done.steps)
         with bars, finish_before_interrupt(self.disk is not None) as interrupted:
             if self.judge is None:
                 done = self.advance(done, bars, lambda count: interrupted())

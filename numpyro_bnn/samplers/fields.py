@@ -11,7 +11,10 @@ _HMC_FIELDS = ("potential_energy", "energy", "accept_prob", "num_steps", "adapt_
 def fields_of(kernel: MCMCKernel) -> tuple[str, ...]:
     """Names of the state fields that a run of a kernel collects beside the draws."""
     if isinstance(kernel, Gibbs):
-        return (*kernel.default_fields, *_temperatures_of_a_block(kernel))
+        # Large steps and minibatch noise heat the uncorrected block.
+        number = uncorrected_block(kernel)
+        names = () if number is None else kernel.blocks[number][0].default_fields
+        return (*kernel.default_fields, *(name for name in names if "temperature" in name))
     return (*kernel.default_fields, *(_HMC_FIELDS if isinstance(kernel, HMC) else ()))
 
 
@@ -28,10 +31,3 @@ def uncorrected_block(kernel: MCMCKernel) -> int | None:
     given = [block.default_fields for block, _ in gibbs.blocks]
     found = [i for i, n in enumerate(given) if "temperature" in n and "accept_prob" not in n]
     return found[0] if len(found) == 1 else None
-
-
-def _temperatures_of_a_block(kernel: Gibbs) -> tuple[str, ...]:
-    """Temperatures recorded for the uncorrected block, which large steps and minibatch noise heat."""
-    number = uncorrected_block(kernel)
-    names = () if number is None else kernel.blocks[number][0].default_fields
-    return tuple(name for name in names if "temperature" in name)

@@ -31,7 +31,7 @@ import numpy as np
 from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.storage.folders import UNREADABLE, damaged, entries, read_json
-from numpyro_bnn.storage.same_run import EARLIER, Facts, refuse_other_facts, refuse_other_program
+from numpyro_bnn.storage.same_run import Facts, refuse_other_facts, refuse_other_program
 
 _FORMAT = "numpyro_bnn checkpoint 3"
 
@@ -75,7 +75,7 @@ class Checkpoint:
 
     @property
     def run(self) -> str | None:
-        """Identifier of the run, which its store of draws repeats; None for checkpoints of older versions."""
+        """Identifier of the run, which its store of draws repeats."""
         return self._read_header().get("run")
 
     def refuse_foreign(self) -> None:
@@ -153,7 +153,7 @@ class Checkpoint:
         """How the stored run began."""
         self.require_run()
         content = self._read_header()
-        refuse_other_facts(self.directory, content, facts, accept)
+        refuse_other_facts(self.directory, content["facts"], facts, accept)
         try:
             keys, init_params, at = self._read_leaves(content["start"])
         except UNREADABLE as error:
@@ -169,8 +169,6 @@ class Checkpoint:
     ) -> None:
         """Refuse to continue the stored run with another program than it began with."""
         content = self._read_header()
-        if content["format"] in EARLIER:
-            return
         try:
             text = lzma.decompress(b64decode(content["program"])).decode()
         except (ValueError, lzma.LZMAError) as error:
@@ -189,9 +187,7 @@ class Checkpoint:
             jax.tree_util.default_registry, bytes.fromhex(start["form"])
         )
         plain = _in_order(found, target)
-        keys, init_params, *more = jax.tree.unflatten(form, _from_plain(plain, start["kinds"]))
-        if not more:  # stored before there was a stopping rule
-            return keys, init_params, None
+        keys, init_params, _ = jax.tree.unflatten(form, _from_plain(plain, start["kinds"]))
         # The inputs of the stopping rule stay on the host in their own precision: a device would round them.
         return keys, init_params, jax.tree.unflatten(form, plain)[2]
 
@@ -207,14 +203,13 @@ class Checkpoint:
     def _read_header(self) -> dict[str, Any]:
         """The content of ``run.json``: description of the run, collected fields, start."""
         content = read_json(self._header, self._safe)
-        if content.get("format") not in (_FORMAT, *EARLIER):
+        if content.get("format") != _FORMAT:
             raise ValueError(
                 f"{self._header} is no checkpoint of numpyro_bnn in the format {_FORMAT!r}: it names "
                 f"the format {content.get('format')!r}. {self._safe}"
             )
         kinds: dict[str, type] = {"facts": dict, "extra_fields": list, "start": dict}
-        if content["format"] == _FORMAT:
-            kinds |= {"kernel": str, "program": str}
+        kinds |= {"kernel": str, "program": str}
         wrong = [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
         texts = [*content["extra_fields"], *content["facts"].values()] if not wrong else []
         if wrong or not all(isinstance(text, str) for text in texts):

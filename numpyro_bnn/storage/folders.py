@@ -10,7 +10,6 @@ no lock.
 
 import json
 import os
-import socket
 import tempfile
 import warnings
 import zlib
@@ -25,7 +24,7 @@ from numpyro.util import find_stack_level
 
 def require_storage(what: str) -> None:
     """Refuse to write or read runs on disk without the packages that this takes."""
-    missing = [name for name in ("filelock", "orbax", "psutil", "zarr") if find_spec(name) is None]
+    missing = [name for name in ("filelock", "orbax", "zarr") if find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(
             f"{what} needs packages that are not installed: {', '.join(missing)}. Install them by "
@@ -154,8 +153,6 @@ class FolderLock:
         lease = filelock.SoftFileLease(
             self._file, lease_duration=SILENCE, heartbeat_interval=HEARTBEAT, thread_local=False
         )
-        if _is_zombie(lease.owner):
-            lease.break_lock()
         try:
             lease.acquire(timeout=_PATIENCE)
         except filelock.Timeout:
@@ -212,17 +209,6 @@ class FolderLock:
         ):
             return Path(now.name).stat().st_mtime - self._file.stat().st_mtime
         return 0.0
-
-
-def _is_zombie(owner: Any) -> bool:
-    """Whether the owner has ended, and nobody has asked how: ``filelock`` takes it for alive."""
-    import psutil
-
-    if owner is None or owner.hostname.partition("?")[0] != socket.gethostname():
-        return False
-    with suppress(psutil.Error):
-        return psutil.Process(owner.pid).status() == psutil.STATUS_ZOMBIE
-    return False
 
 
 def _message(owner: Any) -> str:

@@ -8,7 +8,6 @@ that a refusal can show where it differs.
 import hashlib
 import platform
 import re
-import warnings
 from collections.abc import Callable, Collection, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpyro.util import find_stack_level
 
 from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._text import text_of
@@ -25,8 +23,6 @@ from numpyro_bnn.compilation.program_identity import first_differences
 from numpyro_bnn.data.host_rows import OnHost
 
 Facts = dict[str, str]
-# Formats of earlier versions. Their settings, data and versions are compared, and no program.
-EARLIER = ("numpyro_bnn checkpoint 1", "numpyro_bnn checkpoint 2")
 # Settings that the shapes of stored states and draws depend on: a resumed run cannot differ in them.
 _LENGTHS = ("num_warmup", "num_samples", "num_chains", "thinning", "checkpoint_every")
 _FORM = ("sites", *_LENGTHS, "draws", "draws_dtype", "x64")
@@ -101,19 +97,9 @@ def check_accept(accept: object) -> Collection[str]:
 
 
 def refuse_other_facts(
-    directory: Path, content: Mapping[str, Any], now: Facts, accept: Collection[str] | None
+    directory: Path, before: Facts, now: Facts, accept: Collection[str] | None
 ) -> None:
     """Refuse to continue the stored run with other settings, data or libraries."""
-    before = content["facts"]
-    if content["format"] in EARLIER:
-        warnings.warn(
-            f"The checkpoint in {directory} was written by an earlier version. Settings and data are "
-            "compared, and kernel and model are not: see to these yourself.",
-            stacklevel=find_stack_level(),
-        )
-        # Words for repeated and nested things were others.
-        before = {n: v for n, v in before.items() if n in now and not v.startswith("as ")}
-        now = {n: v for n, v in now.items() if n in before}
     differs = [n for n in {**before, **now} if before.get(n) != now.get(n)]
     differs = [name for name in differs if not _is_within(name, accept or ())]
     lines = [f"{n}: there {before.get(n, 'absent')}, here {now.get(n, 'absent')}" for n in differs]

@@ -361,7 +361,6 @@ def interrupt_at(mcmc, call):
 
     programs.advance = SimpleNamespace(
         bound=bound,
-        is_compiled=advance.is_compiled,
         text=advance.text,
         calls_host=advance.calls_host,
     )

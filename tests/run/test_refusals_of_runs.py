@@ -6,7 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro.infer import HMC, NUTS
+from numpyro.infer import NUTS
 from refused_calls import (
     KEY,
     X,
@@ -22,7 +22,6 @@ from refused_calls import (
 )
 
 import numpyro_bnn as bnn
-from numpyro_bnn.run.refusals import warn_of_unused_step_size
 
 # name: (call, type of the error, what the message says)
 BAD = {
@@ -181,36 +180,3 @@ def test_a_bad_input_is_answered_with_what_to_do(name):
     call, kind, message = BAD[name]
     with pytest.raises(kind, match=f"(?s){message}"):
         call()
-
-
-def both_lengths(**options):
-    return HMC(regression(), step_size=0.1, num_steps=3, adapt_step_size=False, **options)
-
-
-@pytest.mark.parametrize(
-    "kernel",
-    [
-        both_lengths(),
-        bnn.moves.Interleaved(both_lengths(), [bnn.moves.PrecisionRedraw()]),
-        bnn.neal(regression(), HMC, step_size=0.1, num_steps=3, adapt_step_size=False),
-    ],
-    ids=["HMC", "with moves", "a block"],
-)
-def test_a_step_size_that_numpyro_does_not_use_is_named(kernel):
-    with pytest.warns(UserWarning, match=r"2\.094 long and step_size=0\.1 is not used"):
-        warn_of_unused_step_size(kernel)
-
-
-@pytest.mark.parametrize(
-    "kernel",
-    [
-        both_lengths(trajectory_length=None),
-        both_lengths(trajectory_length=0.3),
-        HMC(regression(), step_size=0.1),
-        NUTS(regression()),
-    ],
-    ids=["steps alone", "both agree", "length alone", "NUTS"],
-)
-def test_a_step_size_that_is_used_gives_no_warning(kernel, recwarn):
-    warn_of_unused_step_size(kernel)
-    assert not recwarn

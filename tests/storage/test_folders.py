@@ -337,7 +337,7 @@ def test_the_command_line_replaces_its_own_report(tmp_path):
     shutil.rmtree(tmp_path / "new")
 
 
-@pytest.mark.parametrize("missing", ["filelock", "orbax", "psutil", "zarr"])
+@pytest.mark.parametrize("missing", ["filelock", "orbax", "zarr"])
 @pytest.mark.parametrize("where", ["checkpoint", "draws"])
 def test_a_missing_package_is_named_with_what_installs_it(missing, where, tmp_path, monkeypatch):
     found = folders.find_spec

@@ -1,7 +1,5 @@
 """Chains that a run leaves out stay left out in its store, in `load` and in `resume`."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -116,24 +114,6 @@ def test_when_every_chain_failed_nothing_is_loaded(tmp_path):
         run(sampler("SGLD", draws=tmp_path / "d"), far)
     with pytest.raises(RuntimeError, match="No chain stayed finite"):
         bnn.load(tmp_path / "d", None)
-
-
-def test_stores_of_older_releases_are_read(tmp_path):
-    """They know only of draws that are not finite; a run that goes on adds the rest."""
-    mcmc = sampler("SGLD", checkpoint=tmp_path / "c")
-    with pytest.warns(UserWarning, match=WARNS):
-        run(mcmc)
-    for path, inner in (("c/draws.zarr/zarr.json", "attributes"), ("c/run.json", None)):
-        content = json.loads((tmp_path / path).read_text())
-        own = content if inner is None else content[inner]
-        for new in ("left_out", "run"):
-            own.pop(new, None)
-        (tmp_path / path).write_text(json.dumps(content))
-    assert bnn.load(tmp_path / "c" / "draws.zarr", None)["w"].shape == (3, 12, 2)
-    with pytest.warns(UserWarning, match=WARNS):
-        sampler("SGLD", checkpoint=tmp_path / "c").resume()
-    with pytest.warns(UserWarning, match=WARNS):
-        assert bnn.load(tmp_path / "c" / "draws.zarr", None)["w"].shape == (2, 12, 2)
 
 
 def test_a_saved_file_remembers_which_chains_are_missing(tmp_path):

@@ -1,10 +1,8 @@
 """Runs that go on after what their model reads has changed: refused with a line that differs, or accepted."""
 
-import contextlib
 import json
 import logging
 import shutil
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -144,36 +142,6 @@ def test_other_data_are_refused_by_name_and_may_be_accepted(stored):
 def test_what_cannot_be_accepted_is_refused(accept, error, message, stored):
     with pytest.raises(error, match=message):
         run_of(stored[0], scaled).resume(Y, accept=accept)
-
-
-@pytest.mark.parametrize("changed", ["nothing", "model", "thinning"])
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_checkpoint_of_an_earlier_format_goes_on_without_a_look_at_the_model(
-    number, changed, stored, tmp_path, monkeypatch
-):
-    """Its facts described kernel and model part by part, and had other words for repeated things."""
-    folder = tmp_path / "run"
-    shutil.copytree(stored[0], folder)
-    header = folder / "run.json"
-    content = json.loads(header.read_text())
-    assert content["format"] == "numpyro_bnn checkpoint 3"
-    content["format"] = f"numpyro_bnn checkpoint {number}"
-    del content["program"], content["kernel"]
-    content["facts"] |= {"kernel": "numpyro.infer.hmc.HMC", "kernel.step_size": "0.7"}
-    content["facts"] |= {"data": "list of 2", "x64": "as device"}
-    header.write_text(json.dumps(content))
-    if changed == "model":
-        monkeypatch.setitem(SETTINGS, "width", 4)
-    mcmc = run_of(folder, scaled, thinning=2 if changed == "thinning" else 1)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        refused = pytest.raises(ValueError, match="thinning: there 1, here 2")
-        with refused if changed == "thinning" else contextlib.nullcontext():
-            mcmc.resume(Y)
-    said = " ".join(str(warning.message) for warning in caught)
-    assert "written by an earlier version" in said
-    if changed != "thinning":
-        np.testing.assert_array_equal(mcmc.get_samples()["mean"], stored[1])
 
 
 @pytest.mark.parametrize("written", ["", "no base 64!", "aGVsbG8="])

@@ -1,8 +1,5 @@
 """A second call on an equal model compiles nothing, whatever is called."""
 
-import contextlib
-import io
-
 import few_draws
 import jax
 import nets
@@ -83,26 +80,3 @@ def test_a_second_call_compiles_nothing(name):
     with nets.compilations() as compiled:
         CALLS[name](model_of(Y), jax.random.key(1))
     assert not compiled
-
-
-def shown(call):
-    """What a call writes on its progress bars."""
-    with contextlib.redirect_stderr(io.StringIO()) as text:
-        call()
-    return text.getvalue()
-
-
-def test_bars_say_that_they_wait_for_the_compiler():
-    def sample(seed):
-        kernel = bnn.BAOAB(model_of(Y), step_size=0.01)
-        mcmc = bnn.MCMC(kernel, num_warmup=2, num_samples=2)
-        # NumPyro shows none where it finds itself in a test of several processes.
-        mcmc.progress_bar = True
-        mcmc.run(jax.random.key(seed), X, Y)
-
-    def optimise(seed):
-        bnn.optimize(model_of(Y), jax.random.key(seed), X, Y, num_steps=2)
-
-    for call in (sample, optimise):
-        assert "compiling" in shown(lambda call=call: call(0))
-        assert "compiling" not in shown(lambda call=call: call(1))

@@ -1,12 +1,13 @@
 """Checks of a kernel's arguments before anything is traced: values in range, ingredients that fit."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
+import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 
-from numpyro_bnn._checks import check_share, check_whole
+from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
@@ -21,19 +22,6 @@ from numpyro_bnn.samplers.temperature_of_kernels import refuse_temperature
 
 # A variance of the gradient: known, or estimated in warm-up.
 GradientNoise = PyTree | Literal["auto"]
-
-
-def check_step_size(owner: str, step_size: object) -> None:
-    """Check the argument `step_size`."""
-    if isinstance(step_size, str) and step_size != "auto":
-        raise ValueError(
-            f'{owner}: step_size must be a number, a schedule or "auto", got {step_size!r}.'
-        )
-    if isinstance(step_size, (int, float)) and not step_size > 0:
-        raise ValueError(
-            f"{owner}: step_size must be positive, got step_size={step_size}. Give a number above 0, "
-            'or "auto".'
-        )
 
 
 def check_first(owner: str, what: str, schedule: Schedule, reason: str) -> None:
@@ -61,17 +49,6 @@ def check_friction(
         )
 
 
-def check_numbers(
-    owner: str, resample_momentum: object, target_accept_prob: float, method: Dynamics
-) -> None:
-    """Check the numbers that only some methods take."""
-    if resample_momentum is not None and not method.has_momentum:
-        raise ValueError(
-            f"{owner}: resample_momentum={resample_momentum}, but this method has no momentum. Leave it out."
-        )
-    check_share(owner, "target_accept_prob", target_accept_prob)
-
-
 def check_changed(owner: str, method: Dynamics) -> None:
     """Refuse a method that has no half kick to take back, where something changes between its steps."""
     if method.pending_kick < 0:
@@ -94,7 +71,7 @@ def check_gradient_noise(
             raise ValueError(
                 f'{owner}: gradient_noise must be a variance or "auto", got {gradient_noise!r}.'
             )
-    elif _is_number(gradient_noise):
+    elif isinstance(gradient_noise, (int, float, np.floating)):
         if gradient_noise == 0:
             return
         if not gradient_noise > 0:
@@ -175,7 +152,8 @@ def check_fit(
     if some_rows and (not method.uses_gradient or of_all_rows):
         raise ValueError(
             f"{owner}: it uses all rows, but gradient={gradient} takes {gradient.batch_size} of them. "
-            'For minibatches with an exact correction use `SGLD(…, accept="full")` or `AMAGOLD`.'
+            'For minibatches with an exact correction use `SGLD(…, accept="full")` or `AMAGOLD`; '
+            "`gradients.full(chunk_size=…)` bounds the memory."
         )
     if rule is None or not rule.exact:
         return
@@ -189,25 +167,6 @@ def check_fit(
             f"{owner}: gradient={gradient} is not as likely in the opposite order, which an exact "
             "correction needs. Use order='replacement'."
         )
-
-
-def check_all_rows(owner: str, batch_size: int | None, gradient: Estimator | None) -> None:
-    """Refuse minibatches for a method that needs gradients on all rows."""
-    if batch_size is None and getattr(gradient, "batch_size", None) is None:
-        return
-    shown = f"batch_size={batch_size}" if gradient is None else f"gradient={gradient}"
-    raise ValueError(
-        f"{owner}: {shown}, but it uses all rows. For minibatches with an exact correction use "
-        "`AMAGOLD` or `GGMC`; `gradients.full(chunk_size=…)` bounds the memory."
-    )
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return not isinstance(value, (str, bool))
 
 
 def refuse_integrals(kernel: MCMCKernel, rows: Rows) -> None:

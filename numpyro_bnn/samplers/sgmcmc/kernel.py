@@ -21,7 +21,7 @@ from numpyro.infer.util import constrain_fn
 from numpyro.util import identity, is_prng_key
 
 from numpyro_bnn._calls import show_options, with_descriptions
-from numpyro_bnn._checks import check_whole
+from numpyro_bnn._checks import check_share, check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.flat_position import flattened
@@ -39,8 +39,6 @@ from numpyro_bnn.samplers.sgmcmc.checks import (
     check_friction,
     check_gradient_noise,
     check_noise_in_warmup,
-    check_numbers,
-    check_step_size,
     check_target,
     refuse_integrals,
 )
@@ -52,10 +50,11 @@ from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, steps_p
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, freeze, initial_state, record
 from numpyro_bnn.samplers.sgmcmc.step_size import ChainStart
 from numpyro_bnn.samplers.sgmcmc.transitions import (
+    adjusted_step,
     conditioned,
     reconditioned,
     refresh_momentum,
-    take_step,
+    unadjusted_step,
 )
 from numpyro_bnn.samplers.sgmcmc.tuning import (
     AcceptanceTuning,
@@ -80,12 +79,22 @@ class Options(TypedDict, total=False):
     plate: str | None
 
 
+class MetricOptions(Options, total=False):
+    """Those of samplers whose metric is the identity by default."""
+
+    preconditioner: Preconditioner | None
+
+
 class MomentumOptions(Options, total=False):
     """Those of samplers with momenta that may take minibatches."""
 
     batch_size: int | None
     gradient: Estimator | None
     resample_momentum: int | MomentumRefresh | None
+
+
+class MomentumMetricOptions(MomentumOptions, MetricOptions, total=False):
+    """Both."""
 
 
 class SGMCMC(MCMCKernel):
@@ -160,9 +169,8 @@ class SGMCMC(MCMCKernel):
         gradient = gradients.full() if gradient is None else gradient
         preconditioner = preconditioners.identity() if preconditioner is None else preconditioner
         check_target(name, model, potential_fn, batch_size, gradient)
-        check_step_size(name, step_size)
         check_friction(name, friction, dynamics)
-        check_numbers(name, resample_momentum, target_accept_prob, dynamics)
+        check_share(name, "target_accept_prob", target_accept_prob)
         check_gradient_noise(name, gradient_noise, dynamics, metropolis, gradient)
         check_fit(name, dynamics, gradient, preconditioner, metropolis)
         self._model = model
@@ -170,9 +178,9 @@ class SGMCMC(MCMCKernel):
         self.dynamics = dynamics
         self.gradient = self._all_rows = gradient
         self.preconditioner = preconditioner
-        self._auto = isinstance(step_size, str)
+        self._auto = isinstance(step_size, str) and step_size == "auto"
         # With "auto" the step size comes from the curvature, and this schedule is not used.
-        value = 1.0 if isinstance(step_size, str) else step_size
+        value: Any = 1.0 if self._auto else step_size
         self.step_size = as_schedule(value, "step_size", name)
         self.temperature = as_schedule(temperature, "temperature", name)
         self.friction = friction
@@ -378,8 +386,10 @@ class SGMCMC(MCMCKernel):
         rows = self._rows(model_args, model_kwargs)
         parts = self._ingredients(state.num_warmup)
 
+        move = unadjusted_step if self.metropolis is None else adjusted_step
+
         def step(before: SGMCMCState) -> SGMCMCState:
-            return freeze(before, take_step(parts, rows, before))
+            return freeze(before, move(parts, rows, before))
 
         start = refresh_momentum(parts, state)
         steps = steps_per_draw(self.step_size, self.temperature)

@@ -104,12 +104,6 @@ def refresh_momentum(parts: Ingredients, state: SGMCMCState) -> SGMCMCState:
     return state._replace(dynamics=dynamics._replace(momentum=momentum), rng_key=rng_key)
 
 
-def take_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCState:
-    """A step of the dynamics, or a proposal that is accepted or rejected."""
-    step = unadjusted_step if parts.metropolis is None else adjusted_step
-    return step(parts, rows, state)
-
-
 def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCState:
     """One step without a Metropolis decision: advance, estimate the gradient, complete."""
     # A step that completes its kicks first takes back half a kick by the gradient that it

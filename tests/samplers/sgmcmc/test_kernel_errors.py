@@ -25,10 +25,9 @@ VALUES = [
     (lambda: bnn.SGLD(step_size=0.1), "SGLD: expected either a model or potential_fn, got"),
     (lambda: bnn.SGLD(model, potential, step_size=0.1), "SGLD: expected either a model or"),
     # Step sizes and temperatures.
-    (lambda: bnn.BAOAB(model, step_size="automatic"), "BAOAB: step_size must be .*'automatic'"),
-    (lambda: bnn.BAOAB(model, step_size=0.0), "BAOAB: step_size must be positive, got .*=0.0"),
-    (lambda: bnn.BAOAB(model, step_size=-0.1), "BAOAB: step_size must be positive, got .*-0.1"),
-    (lambda: bnn.BAOAB(model, step_size=float("nan")), "step_size must be positive, got .*nan"),
+    (lambda: bnn.BAOAB(model, step_size=0.0), "BAOAB: the step size at count 0 is 0.0"),
+    (lambda: bnn.BAOAB(model, step_size=-0.1), "BAOAB: step_size must be .* not negative.*-0.1"),
+    (lambda: bnn.BAOAB(model, step_size=float("nan")), "step_size must be finite .*nan"),
     (lambda: bnn.BAOAB(model, step_size=float("inf")), "step_size must be finite.*inf"),
     (lambda: bnn.SGLD(model, step_size=0.1, temperature=-1.0), "temperature must be .*-1.0"),
     (
@@ -53,18 +52,10 @@ VALUES = [
         "SGMCMC: friction=2.0, but .*no momentum",
     ),
     (
-        lambda: bnn.SGHMC(model, step_size=0.5, friction=4.0),
-        r"SGHMC: friction \* step_size must be below 2, got 4.0 \* 0.5",
-    ),
-    (
         lambda: bnn.SGHMC(model, step_size=0.1, resample_momentum=0),
         "resample_momentum must be a positive integer, got 0",
     ),
     (lambda: bnn.SGHMC(model, step_size=0.1, resample_momentum=1.5), "resample_momentum .*got 1.5"),
-    (
-        lambda: bnn.SGMCMC(model, dynamics=Langevin(), step_size=0.1, resample_momentum=2),
-        "resample_momentum=2, but this method has no momentum",
-    ),
     (
         lambda: bnn.MALA(model, step_size=0.1, target_accept_prob=1.0),
         "target_accept_prob .*got 1.0",
@@ -102,12 +93,12 @@ VALUES = [
         lambda: bnn.SGLD(model, step_size=0.1, batch_size=3, gradient=gradients.minibatch(4)),
         "SGLD: batch_size=3, but gradient=.* has batch_size=4",
     ),
-    (lambda: bnn.MALA(model, step_size=0.1, batch_size=5), "MALA: batch_size=5, but it uses all"),
+    (lambda: bnn.MALA(model, step_size=0.1, batch_size=5), "MALA: it uses all rows.*takes 5"),
     (
         lambda: bnn.MALA(model, step_size=0.1, gradient=gradients.minibatch(5)),
-        r"MALA: gradient=.*5.*, but it uses all rows",
+        r"MALA: it uses all rows, but gradient=.*takes 5",
     ),
-    (lambda: bnn.RandomWalk(model, step_size=0.1, batch_size=5), "RandomWalk: batch_size=5, but"),
+    (lambda: bnn.RandomWalk(model, step_size=0.1, batch_size=5), "RandomWalk: it uses all rows"),
     (
         lambda: bnn.SGMCMC(
             model,
@@ -155,6 +146,7 @@ def test_values_that_cannot_be_right_are_refused_at_once(make, message):
             lambda: bnn.SGLD(model, step_size=[0.1]),
             r"step_size must be a number or a schedule.*\[0.1",
         ),
+        (lambda: bnn.BAOAB(model, step_size="automatic"), "step_size must be .*'automatic'"),
         (lambda: bnn.SGMCMC(model, dynamics=Langevin()), "step_size"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Unpack
 from numpyro_bnn._checks import check_positive, check_whole
 from numpyro_bnn.samplers.sgmcmc import preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
-from numpyro_bnn.samplers.sgmcmc.checks import check_all_rows, check_first
+from numpyro_bnn.samplers.sgmcmc.checks import check_first
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, MomentumOptions, Options, StepSize
@@ -115,12 +115,12 @@ class MAMS(SGMCMC):
     ) -> None:
         check_positive("MAMS", trajectory_length=trajectory_length)
         most = check_whole("MAMS", "max_num_steps", max_num_steps)
-        check_all_rows("MAMS", batch_size, gradient)
         super().__init__(
             model,
             potential_fn,
             dynamics=Isokinetic(friction=False),
             step_size=step_size,
+            batch_size=batch_size,
             gradient=gradient,
             preconditioner=_learned_unless(preconditioner, step_size),
             metropolis=Metropolis(most, trajectory_length=trajectory_length, needs_all_rows=True),

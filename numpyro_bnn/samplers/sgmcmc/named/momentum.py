@@ -12,13 +12,18 @@ from typing import Unpack
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis, WindowedMetropolis
-from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise, check_all_rows, check_friction
+from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise, check_friction
 from numpyro_bnn.samplers.sgmcmc.dynamics import methods as dynamics
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import PersistentMomentum
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
-from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, MomentumOptions, Options, StepSize
-from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
+from numpyro_bnn.samplers.sgmcmc.kernel import (
+    SGMCMC,
+    MetricOptions,
+    Model,
+    MomentumMetricOptions,
+    StepSize,
+)
 from numpyro_bnn.samplers.sgmcmc.tuning import CurvatureTuning
 
 
@@ -38,20 +43,17 @@ class SGHMC(SGMCMC):
         potential_fn: Model = None,
         *,
         step_size: StepSize,
-        preconditioner: Preconditioner | None = None,
         friction: float | None = None,
         gradient_noise: GradientNoise = 0.0,
-        **options: Unpack[MomentumOptions],
+        **options: Unpack[MomentumMetricOptions],
     ) -> None:
         method = dynamics.SemiImplicit()
         check_friction("SGHMC", friction, method, positive=True)
-        _bounded_loss(friction, step_size)
         super().__init__(
             model,
             potential_fn,
             dynamics=method,
             step_size=step_size,
-            preconditioner=preconditioner,
             friction=friction,
             gradient_noise=gradient_noise,
             tuning=CurvatureTuning(finds_friction=True),
@@ -82,17 +84,15 @@ class BAOAB(SGMCMC):
         potential_fn: Model = None,
         *,
         step_size: StepSize,
-        preconditioner: Preconditioner | None = None,
         friction: float | None = None,
         gradient_noise: GradientNoise = 0.0,
-        **options: Unpack[MomentumOptions],
+        **options: Unpack[MomentumMetricOptions],
     ) -> None:
         super().__init__(
             model,
             potential_fn,
             dynamics=Splitting("BAOA"),
             step_size=step_size,
-            preconditioner=preconditioner,
             friction=friction,
             gradient_noise=gradient_noise,
             tuning=CurvatureTuning(finds_friction=True),
@@ -118,10 +118,9 @@ class SGNHT(SGMCMC):
         potential_fn: Model = None,
         *,
         step_size: StepSize,
-        preconditioner: Preconditioner | None = None,
         friction: float | None = None,
         per_parameter: bool = False,
-        **options: Unpack[MomentumOptions],
+        **options: Unpack[MomentumMetricOptions],
     ) -> None:
         method = Splitting("BADODA", per_parameter=per_parameter)
         check_friction("SGNHT", friction, method, positive=True)
@@ -130,7 +129,6 @@ class SGNHT(SGMCMC):
             potential_fn,
             dynamics=method,
             step_size=step_size,
-            preconditioner=preconditioner,
             friction=friction,
             tuning=CurvatureTuning(finds_friction=True),
             **options,
@@ -157,10 +155,9 @@ class GGMC(SGMCMC):
         *,
         step_size: StepSize,
         num_steps: int = 1,
-        preconditioner: Preconditioner | None = None,
         friction: float | None = None,
         target_accept_prob: float = 0.8,
-        **options: Unpack[MomentumOptions],
+        **options: Unpack[MomentumMetricOptions],
     ) -> None:
         rule = Metropolis(num_steps=check_whole("GGMC", "num_steps", num_steps))
         super().__init__(
@@ -169,7 +166,6 @@ class GGMC(SGMCMC):
             dynamics=Splitting("OBABO", metropolis=True),
             metropolis=rule,
             step_size=step_size,
-            preconditioner=preconditioner,
             friction=friction,
             target_accept_prob=target_accept_prob,
             **options,
@@ -198,10 +194,9 @@ class AMAGOLD(SGMCMC):
         *,
         step_size: StepSize,
         num_steps: int = 10,
-        preconditioner: Preconditioner | None = None,
         friction: float | None = None,
         target_accept_prob: float = 0.65,
-        **options: Unpack[MomentumOptions],
+        **options: Unpack[MomentumMetricOptions],
     ) -> None:
         rule = Metropolis(num_steps=check_whole("AMAGOLD", "num_steps", num_steps))
         super().__init__(
@@ -210,21 +205,9 @@ class AMAGOLD(SGMCMC):
             dynamics=dynamics.Amagold(),
             metropolis=rule,
             step_size=step_size,
-            preconditioner=preconditioner,
             friction=friction,
             target_accept_prob=target_accept_prob,
             **options,
-        )
-
-
-def _bounded_loss(friction: float | None, step_size: StepSize) -> None:
-    """Refuse a friction so large that the discretised dynamics is unstable."""
-    if friction is None or not isinstance(step_size, (int, float)):
-        return
-    if friction * step_size >= 2:
-        raise ValueError(
-            f"SGHMC: friction * step_size must be below 2, got {friction} * {step_size}; momenta would "
-            "grow. Use a smaller friction, at most 1 / step_size."
         )
 
 
@@ -258,19 +241,17 @@ class WindowedHMC(SGMCMC):
         persistence: float = 0.0,
         batch_size: None = None,
         gradient: Estimator | None = None,
-        preconditioner: Preconditioner | None = None,
         target_accept_prob: float = 0.8,
-        **options: Unpack[Options],
+        **options: Unpack[MetricOptions],
     ) -> None:
-        check_all_rows("WindowedHMC", batch_size, gradient)
         num_steps, window = _checked_windows(num_steps, window)
         super().__init__(
             model,
             potential_fn,
             dynamics=Splitting("BAB", metropolis=True),
             step_size=step_size,
+            batch_size=batch_size,
             gradient=gradient,
-            preconditioner=preconditioner,
             friction=0.0,
             metropolis=WindowedMetropolis(num_steps, window=window),
             resample_momentum=PersistentMomentum(persistence),

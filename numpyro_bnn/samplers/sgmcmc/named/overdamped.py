@@ -8,10 +8,10 @@ from typing import Literal, Unpack
 
 from numpyro_bnn.samplers.sgmcmc import preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
-from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise, check_all_rows
+from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
 from numpyro_bnn.samplers.sgmcmc.dynamics import methods as dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
-from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, Options, StepSize
+from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, MetricOptions, Model, Options, StepSize
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 
 
@@ -39,10 +39,9 @@ class SGLD(SGMCMC):
         batch_size: int | None = None,
         accept: Literal["full", "minibatch"] | None = None,
         gradient: Estimator | None = None,
-        preconditioner: Preconditioner | None = None,
         gradient_noise: GradientNoise = 0.0,
         target_accept_prob: float = 0.574,
-        **options: Unpack[Options],
+        **options: Unpack[MetricOptions],
     ) -> None:
         all_rows = batch_size is None and getattr(gradient, "batch_size", None) is None
         rules = {
@@ -58,7 +57,6 @@ class SGLD(SGMCMC):
             step_size=step_size,
             batch_size=batch_size,
             gradient=gradient,
-            preconditioner=preconditioner,
             gradient_noise=gradient_noise,
             target_accept_prob=target_accept_prob,
             **options,
@@ -120,19 +118,17 @@ class MALA(SGMCMC):
         step_size: StepSize,
         batch_size: None = None,
         gradient: Estimator | None = None,
-        preconditioner: Preconditioner | None = None,
         target_accept_prob: float = 0.574,
-        **options: Unpack[Options],
+        **options: Unpack[MetricOptions],
     ) -> None:
-        check_all_rows("MALA", batch_size, gradient)
         super().__init__(
             model,
             potential_fn,
             dynamics=dynamics.Langevin(),
             metropolis=Metropolis(caches_gradient=True),
             step_size=step_size,
+            batch_size=batch_size,
             gradient=gradient,
-            preconditioner=preconditioner,
             target_accept_prob=target_accept_prob,
             **options,
         )
@@ -153,18 +149,16 @@ class RandomWalk(SGMCMC):
         *,
         step_size: StepSize,
         batch_size: None = None,
-        preconditioner: Preconditioner | None = None,
         target_accept_prob: float = 0.234,
-        **options: Unpack[Options],
+        **options: Unpack[MetricOptions],
     ) -> None:
-        check_all_rows("RandomWalk", batch_size, None)
         super().__init__(
             model,
             potential_fn,
             dynamics=dynamics.RandomWalkProposal(),
             metropolis=Metropolis(),
             step_size=step_size,
-            preconditioner=preconditioner,
+            batch_size=batch_size,
             target_accept_prob=target_accept_prob,
             **options,
         )

@@ -206,10 +206,7 @@ def _predicted(
 ) -> dict[str, dict[str, np.ndarray]]:
     predictor = Predictor(model, x)
     targets = targets_without_draws(predictor.structure, draw)
-    if len(targets) == 1:
-        found = {targets[0]: predictor(draw).values}
-    else:
-        found = {target: Predictor(model, x, site=target)(draw).values for target in targets}
+    found = {target: predictor.at_site(target)(draw).values for target in targets}
     return {target: {k: v[0, 0] for k, v in values.items()} for target, values in found.items()}
 
 

@@ -30,6 +30,7 @@ from numpyro_bnn.posterior.leave_one_out import (
     why_not_the_posterior,
     why_rows_count_otherwise,
 )
+from numpyro_bnn.posterior.predictions import predictor_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import (
     TrainingData,
@@ -181,7 +182,10 @@ def to_inference_data(
 def _has_densities(draws: Draws, training: TrainingData, batch_size: int | None) -> bool:
     """Whether the densities of all rows are known under each draw; if not, warn that they are left out."""
     for name in training.observed:
-        if why := why_densities_are_of_priors(draws, training, name, batch_size):
+        predictor = predictor_of(
+            draws, training.x, training.others, batch_size=batch_size, site=name
+        )
+        if why := why_densities_are_of_priors(predictor, draws, name):
             warnings.warn(
                 f"to_inference_data: left out the group `log_likelihood`, since {why} Or pass "
                 "`log_likelihood=False`.",

@@ -1,5 +1,6 @@
 """Predictions of every draw, computed in blocks of draws and rows to need little memory."""
 
+import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property, partial
@@ -133,7 +134,7 @@ def predict(
         options["drawn_anew"] = frozenset(samples)
     of: Callable = partial(Predictor, model)
     if isinstance(samples, Draws):
-        of = partial(_predictor_of, samples)
+        of = partial(predictor_of, samples)
     return _in_parts(partial(of, **options), samples, x, by_row, reduce)
 
 
@@ -191,22 +192,15 @@ def _refuse_rows_of_nan(predictions: Predictions, x: PyTree, first: int = 0) -> 
         )
 
 
-def predict_with(
-    draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any
-) -> Predictions:
-    """Predictions at inputs `x` and further arguments by place; `options` are those of Predictor."""
-    return _predictor_of(draws, x, others, **options)(draws)
-
-
 def predict_some(
     draws: Draws, x: PyTree, others: Mapping[Place, PyTree], rows: np.ndarray
 ) -> Predictions:
     """Predictions of some rows of inputs, whose numbers are given, as they are among all of these."""
-    predictor = _predictor_of(draws, x, others)
+    predictor = predictor_of(draws, x, others)
     if len(rows) == predictor.size or not predictor.are_separate(draws):
         return predictor(draws).at_rows(rows)
     x, *values = _some_rows([x, *predictor.others.values()], rows, predictor.size)
-    return predict_with(draws, x, dict(zip(predictor.others, values)))
+    return predictor_of(draws, x, dict(zip(predictor.others, values)))(draws)
 
 
 def first_rows(draws: Draws, x: PyTree, count: int) -> tuple[Draws, PyTree]:
@@ -254,23 +248,15 @@ def _some_rows(given: list[Any], rows: np.ndarray | slice, size: int) -> list[An
     return jax.tree.map(of, given)
 
 
-def rows_at_a_time(draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any) -> int:
-    """How many rows are predicted together: those of a block, or all where rows depend on one another."""
-    return _predictor_of(draws, x, others, **options).rows_at_a_time(draws)
-
-
-def separate_at(
-    draws: Draws, x: PyTree, others: Mapping[Place, PyTree], site: str | None = None
-) -> bool:
-    """Whether rows of inputs have the same predictions among any others."""
-    return _predictor_of(draws, x, others, site=site).are_separate(draws)
-
-
-def _predictor_of(
-    draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any
+def predictor_of(
+    draws: Draws,
+    x: PyTree,
+    others: Mapping[Place, PyTree] | None = None,
+    owner: str = "predict",
+    **options: Any,
 ) -> "Predictor":
     """The predictor at the inputs, whose columns are compared with those of the fit."""
-    checked_inputs("predict", draws, x)
+    checked_inputs(owner, draws, x)
     model: Any = draws.model
     options |= {"fitted": draws.info.get("fitted_rows"), "fixed_anew": "fixed_anew" in draws.info}
     return Predictor(model, x, others=others, **options)
@@ -305,7 +291,7 @@ class Predictor:
                 f"predict: x must hold arrays with the same positive number of rows, got {sorted(rows)}."
             )
         ((self.size,),) = rows
-        self._given, self._fitted, self._site = x, fitted, site
+        self.inputs, self._fitted, self._site = x, fitted, site
         self.others: dict[Place, PyTree] = {**bound_by_row(model, self.size), **(others or {})}
         self.arguments = prepared(model, *call_with({0: table, **self.others}))
         self.model: Callable = all_rows(model)
@@ -346,7 +332,7 @@ class Predictor:
         samples = self._known(samples)
         self.rows_at_a_time(samples)
         target = self.target_of(samples)
-        check_same_rows(self.structure, samples, target, self._given, self._fitted)
+        check_same_rows(self.structure, samples, target, self.inputs, self._fitted)
         grouped = draws_for(self.call, samples, target, self.batch_size, self._extended)
         evaluate = partial(self._evaluate, target, grouped, first)
         values = evaluate("parameters", None)
@@ -354,6 +340,12 @@ class Predictor:
         predictions = Predictions(values, evaluate, self.shift, suspect, site)
         predictions.warn_of_suspects("predict")
         return predictions
+
+    def at_site(self, site: str) -> "Predictor":
+        """The predictor of another site, which shares what was traced and compiled."""
+        other = copy.copy(self)
+        other._site = site
+        return other
 
     def _known(self, samples: Mapping[str, Any]) -> Mapping[str, Any]:
         """The draws that serve at these rows."""
@@ -363,7 +355,7 @@ class Predictor:
     def _measured_elsewhere(self) -> set[str]:
         """Inputs with an error whose draws are of other rows than these."""
         measured = set(measured_sites(self.structure))
-        return set() if measured and is_of_rows(self._given, self._fitted) else measured
+        return set() if measured and is_of_rows(self.inputs, self._fitted) else measured
 
     def target_of(self, samples: Mapping[str, Any]) -> str:
         """The site to predict from draws of some sites; its first axis is that of the rows."""

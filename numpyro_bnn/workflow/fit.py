@@ -22,8 +22,10 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.approximations.optimize import ensemble_of, optimize
+from numpyro_bnn.approximations.member_optimizer import TrainingOptions
+from numpyro_bnn.approximations.optimize import ensemble_of, optimized
 from numpyro_bnn.data.arguments import as_arrays, innermost, with_tables
+from numpyro_bnn.data.fingerprints import KNOWN_ROWS
 from numpyro_bnn.data.units import known_targets, rows_with_targets
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
@@ -33,8 +35,7 @@ from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.stacking import stack
-from numpyro_bnn.posterior.training_data import known_rows
-from numpyro_bnn.potential.structure import trace_and_check
+from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.samplers.sgmcmc import gradients
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
@@ -274,7 +275,8 @@ def fit(
     if batch_size is None and kernel is None and len(train) > MANY_ROWS:
         batch_size = BATCH
     sampler, steps = kernel_for_fit(kernel, model, batch_size, options)
-    _check_one_target(model, x_train, y_train, weighted)
+    bound = BoundModel.of(model, (x_train, y_train), weighted)
+    _check_one_target(bound.structure.targets)
     thinning = steps if thinning is None else check_whole("fit", "thinning", thinning)
     mcmc = MCMC(
         sampler,
@@ -286,19 +288,11 @@ def fit(
     )
 
     clock = time.perf_counter()
-    starts = optimize(
-        model,
-        key_starts,
-        x_train,
-        y_train,
-        num_chains=num_chains,
-        batch_size=batch_size,
-        progress_bar=progress_bar,
-        **weighted,
-    )
+    training = TrainingOptions(batch_size=batch_size, progress_bar=progress_bar)
+    starts = optimized(bound, key_starts, num_chains, training)
     jax.block_until_ready(starts)
     optimised = time.perf_counter()
-    ensemble = ensemble_of(model, starts, x_train, y_train, **weighted)
+    ensemble = ensemble_of(bound, starts)
     if on_ensemble is not None:
         on_ensemble(ensemble)
     began = time.perf_counter()
@@ -318,7 +312,7 @@ def fit(
     if combine == "stack":
         draws = stack(mcmc, _rows(x, held), _rows(y, held), key=key_stack)
         weights = np.asarray(draws.info["weights"])
-    draws.info |= known_rows(mcmc)
+    draws.info |= {n: rows for n, rows in ensemble.info.items() if n == KNOWN_ROWS}
     seconds = {
         "optimise": optimised - clock,
         "sample": sampled - began,
@@ -328,10 +322,8 @@ def fit(
     return Fit(model, ensemble, mcmc, draws, weights, report, seconds, test)
 
 
-def _check_one_target(model: Callable, x: PyTree, y: ArrayLike, weights: dict[str, Any]) -> None:
+def _check_one_target(targets: list[str]) -> None:
     """Refuse a model of several targets: the report at the end is about predictions of one."""
-    *_, structure = trace_and_check(model, (x, y), weights)
-    targets = structure.targets
     if len(targets) > 1:
         raise ValueError(
             f"fit: the model observes {targets}, and predictions of one target are judged. Observe one of "

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from numpyro_bnn._calls import result_or_error
-from numpyro_bnn.data.arguments import innermost
+from numpyro_bnn.data.arguments import innermost, units_of
 from numpyro_bnn.data.columns import probe_inputs
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.prediction_sites import targets_without_draws
@@ -45,7 +45,7 @@ def save(run: Run, path: str | Path) -> Path:
     """
     draws = draws_of(run, owner="save")
     path = _archive(path)
-    units = getattr(innermost(draws.model), "standardization", None)
+    units = units_of(draws.model)
     header = {
         "format": _FORMAT,
         "info": draws.info | known_rows(run),

@@ -130,7 +130,7 @@ def to_inference_data(
         )
     if x is None and y is not None:
         raise ValueError("to_inference_data: `y` was given without `x`.")
-    inputs = None if x is None else checked_inputs("to_inference_data", draws, x)
+    inputs = None if x is None else checked_inputs("to_inference_data", draws.model, draws.info, x)
     target = None if y is None else targets_of(run, y, "to_inference_data")
     training = training_data("to_inference_data", draws.model, run, inputs, target)
     lacking = training.x is None or (x is not None and y is None)

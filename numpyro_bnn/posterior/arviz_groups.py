@@ -16,7 +16,7 @@ from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import Program
-from numpyro_bnn.data.arguments import innermost, prepared
+from numpyro_bnn.data.arguments import prepared, units_of
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.archive import known_predictions
 from numpyro_bnn.posterior.draws import Draws, one_draw
@@ -124,7 +124,7 @@ class ArvizGroups:
         }
         if draws.suspect:
             self.attrs["posterior"]["suspect"] = named(draws.suspect)
-        units = getattr(innermost(draws.model), "standardization", None)
+        units = units_of(draws.model)
         if units is not None:
             listed = {k: (np.asarray(v).tolist(), str(v.dtype)) for k, v in units._asdict().items()}
             self.attrs["posterior"]["numpyro_bnn_units"] = json.dumps(listed)

@@ -21,7 +21,7 @@ from numpyro.util import find_stack_level
 
 from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost
+from numpyro_bnn.data.arguments import as_arrays, bound_by_row, is_ready
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.prediction_programs import VECTOR, flat_draws, parameters_of
 from numpyro_bnn.posterior.prediction_sites import draws_for, measured_sites
@@ -88,7 +88,7 @@ def export(
     warn_of_use("export", draws.suspect)
     if draws.model is None:
         raise ValueError("export: these draws carry no model. Give `Draws(values, model)`.")
-    checked_inputs("export", draws, x)
+    checked_inputs("export", draws.model, draws.info, x)
     count = len(jax.tree.leaves(x)[0])
     arguments = bound_by_row(draws.model, count) | by_row
     predictive = _predictive(draws, draws.model, x, arguments, site)
@@ -186,10 +186,9 @@ def _specification(model: Any, x: PyTree, others: dict[str, PyTree]) -> Any:
     """Shapes and types of the arguments, with a number of rows that is not known."""
     arrays = as_arrays(model, (x,), others)
     (rows,) = jax_export.symbolic_shape("rows")
-    is_ready = hasattr(innermost(model), "standardization")
 
     def of(leaf: Any) -> jax.ShapeDtypeStruct:
-        given = np.float64 if is_ready else leaf.dtype
+        given = np.float64 if is_ready(model) else leaf.dtype
         kind = jax.dtypes.canonicalize_dtype(given)
         return jax.ShapeDtypeStruct((rows, *np.shape(leaf)[1:]), kind)
 

@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 import jax
@@ -14,7 +15,7 @@ from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import LastUsed, Program
-from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost, is_by_row, prepared
+from numpyro_bnn.data.arguments import bound_by_row, innermost, is_by_row, num_rows, prepared
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
@@ -252,21 +253,18 @@ def predictor_of(
     draws: Draws,
     x: PyTree,
     others: Mapping[Place, PyTree] | None = None,
-    owner: str = "predict",
     **options: Any,
 ) -> "Predictor":
     """The predictor at the inputs, whose columns are compared with those of the fit."""
-    checked_inputs(owner, draws, x)
     model: Any = draws.model
-    options |= {"fitted": draws.info.get("fitted_rows"), "fixed_anew": "fixed_anew" in draws.info}
-    return Predictor(model, x, others=others, **options)
+    return Predictor(model, x, about=draws.info, others=others, **options)
 
 
 class Predictor:
     """Predicts at fixed inputs from blocks of draws; compiled once for blocks of one shape."""
 
-    # `fitted` are the training inputs or their fingerprint. `others` are further arguments by place in the
-    # call, such as an offset; arrays as long as `x` go with its rows.
+    # `about` is what draws keep of the training inputs, with which these are compared. `others` are further
+    # arguments by place in the call, such as an offset; arrays as long as `x` go with its rows.
 
     def __init__(
         self,
@@ -275,23 +273,18 @@ class Predictor:
         *,
         batch_size: int | None = None,
         site: str | None = None,
-        fitted: PyTree | str | None = None,
-        fixed_anew: bool = False,
+        about: Mapping[str, Any] = MappingProxyType({}),
         others: Mapping[Place, PyTree] | None = None,
         drawn_anew: Collection[str] = (),
+        owner: str = "predict",
     ) -> None:
         self._in_given_blocks = batch_size is not None
         self.batch_size = check_whole(
             "predict", "batch_size", _ROWS if batch_size is None else batch_size
         )
-        table, ((x,), _) = x, as_arrays(model, (x,), {})
-        rows = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
-        if len(rows) != 1 or rows & {(), (0,)}:
-            raise ValueError(
-                f"predict: x must hold arrays with the same positive number of rows, got {sorted(rows)}."
-            )
-        ((self.size,),) = rows
-        self.inputs, self._fitted, self._site = x, fitted, site
+        table, x = x, checked_inputs(owner, model, about, x)
+        self.size = num_rows("predict: x", x)
+        self.inputs, self._fitted, self._site = x, about.get("fitted_rows"), site
         self.others: dict[Place, PyTree] = {**bound_by_row(model, self.size), **(others or {})}
         self.arguments = prepared(model, *call_with({0: table, **self.others}))
         self.model: Callable = all_rows(model)
@@ -307,7 +300,9 @@ class Predictor:
             self.batch_size = self.size
             self.structure = self._structure_at(self.size)
         if self.structure.unfixed:
-            self.model = with_first_values(self.model, *self.arguments, is_lost=fixed_anew)
+            self.model = with_first_values(
+                self.model, *self.arguments, is_lost="fixed_anew" in about
+            )
             self._frozen = None
             self.structure = self._structure_at(self.batch_size)
         # Sites with draws for fewer groups than the data have.

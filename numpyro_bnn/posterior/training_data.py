@@ -28,6 +28,7 @@ from numpyro_bnn.data.arguments import (
     innermost,
     inputs_of_call,
     is_by_row,
+    is_ready,
     names_of,
     prepared,
 )
@@ -203,7 +204,7 @@ def _shaped(model: Callable) -> Callable[[jax.Array], Callable]:
 def _targets(model: Any, sources: SiteSources, sites: list[str]) -> dict[str, frozenset[Place]]:
     """The arguments that are the target of each site."""
     # Of a ready model, distributions also depend on which targets are missing.
-    own = {} if hasattr(innermost(model), "standardization") else sources.distributions
+    own = {} if is_ready(model) else sources.distributions
     others = frozenset[Place]({0}).union(*(one.places for one in own.values()))
     return {name: sources.values[name].places - others for name in sites}
 
@@ -266,7 +267,7 @@ def as_observed(
 ) -> np.ndarray:
     """As :func:`observed_targets`, of targets with numbers of classes in place of their names."""
     y = np.asarray(as_array(owner, "y", y))
-    if model is None or hasattr(innermost(model), "standardization"):
+    if model is None or is_ready(model):
         # A ready model predicts in the units of its user.
         return y
     place, data = _at_rows(fitted, model, x, y)

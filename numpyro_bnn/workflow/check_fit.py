@@ -12,12 +12,10 @@ from numpyro_bnn import scores
 from numpyro_bnn._checks import check_key
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, innermost
+from numpyro_bnn.data.arguments import as_arrays, innermost, units_of
 from numpyro_bnn.data.fingerprints import (
     KNOWN_ROWS,
     SeenRows,
-    fingerprint,
-    is_same,
     row_hashes,
     seen_rows,
 )
@@ -39,6 +37,7 @@ from numpyro_bnn.posterior.leave_one_out import (
     why_not_the_posterior,
     why_rows_count_otherwise,
 )
+from numpyro_bnn.posterior.prediction_sites import is_of_rows
 from numpyro_bnn.posterior.predictions import Predictor, predictor_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import (
@@ -176,7 +175,7 @@ def _training_rows(
     index = getattr(x, "index", None) if hasattr(x, "iloc") else None
     if x is not None:
         y = targets_of(run, y, "check_fit")
-        table, x = x, checked_inputs("check_fit", draws, x)
+        table, x = x, checked_inputs("check_fit", draws.model, draws.info, x)
         _refuse_others(held_by(run, "mcmc") or run, draws, table, y, site)
     data = training_data("check_fit", draws.model, run, x, y, site)
     if data.x is None:
@@ -202,9 +201,7 @@ def _refuse_dependent_rows(run: Any, draws: Draws, predictor: Predictor) -> None
         all_given = known is None or count == known["rows"]
     else:
         (whole,), _ = as_arrays(draws.model, (whole,), {})
-        all_given = not holds_host_rows(run) and is_same(
-            fingerprint(whole), fingerprint(predictor.inputs)
-        )
+        all_given = not holds_host_rows(run) and is_of_rows(predictor.inputs, whole)
     if not all_given and not predictor.are_separate(draws):
         raise ValueError(
             f"check_fit: these {count} rows are not all rows of the fit in their order, and rows of this "
@@ -238,11 +235,10 @@ def _refuse_others(run: Any, draws: Draws, x: Any, y: Any, site: str | None) -> 
     refuse_new_rows("check_fit", run, x, y, site)
     if any(arguments_of(run)):
         return
-    ready = innermost(draws.model)
-    if getattr(ready, "standardization", None) is None:
+    if units_of(draws.model) is None:
         return
     try:
-        ready.learn(x, y)
+        innermost(draws.model).learn(x, y)
     except ValueError as error:
         raise ValueError(
             "check_fit: these are not the training data of this model, all rows in their order. "

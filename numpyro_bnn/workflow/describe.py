@@ -15,7 +15,7 @@ from numpyro.primitives import Messenger
 from numpyro_bnn._html import Grid, html_of
 from numpyro_bnn._text import text_of
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import innermost, prepared
+from numpyro_bnn.data.arguments import innermost, prepared, units_of
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.jaxpr_dependence import call_order, walk
 from numpyro_bnn.potential.sites import all_rows
@@ -137,7 +137,7 @@ def describe(model: Any, *args: PyTree, **kwargs: PyTree) -> ModelTable:
     """
     model = getattr(model, "model_", model)
     ready = innermost(model)
-    units = getattr(ready, "standardization", None)
+    units = units_of(ready)
     if not args and not kwargs and units is not None:
         args = (units.x_mean[None],)
     if not args and not kwargs:

@@ -24,7 +24,7 @@ from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.member_optimizer import TrainingOptions
 from numpyro_bnn.approximations.optimize import ensemble_of, optimized
-from numpyro_bnn.data.arguments import as_arrays, innermost, with_tables
+from numpyro_bnn.data.arguments import as_arrays, innermost, is_ready, num_rows, with_tables
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS
 from numpyro_bnn.data.units import known_targets, rows_with_targets
 from numpyro_bnn.diagnostics.diagnose import diagnose
@@ -264,12 +264,12 @@ def fit(
     (arrays, y), _ = as_arrays(model, (x, y), {})
     # Tables of pandas keep the names of their columns, which messages and predictions refer to.
     x = with_tables(x, arrays)
-    num_rows = _num_rows(arrays, y)
-    if hasattr(innermost(model), "standardization"):
+    count = num_rows("fit: x and y", (arrays, y))
+    if is_ready(model):
         x, y, weights = _with_targets(innermost(model).kind, x, y, weights)
-        num_rows = len(y)
+        count = len(y)
     key_split, key_starts, key_run, key_stack = jax.random.split(key, 4)
-    train, held = _split(combine, validation, num_rows, key_split)
+    train, held = _split(combine, validation, count, key_split)
     x_train, y_train = _rows(x, train), _rows(y, train)
     weighted = {} if weights is None else {"weights": _rows(np.asarray(weights), train)}
     if batch_size is None and kernel is None and len(train) > MANY_ROWS:
@@ -344,15 +344,6 @@ def _check_until(until: Any, max_minutes: Any, x_test: Any, y_test: Any) -> None
             "`until=bnn.Tolerance()` too, or set the length by num_samples."
         )
     check_until(until, max_minutes)
-
-
-def _num_rows(x: Any, y: Any) -> int:
-    sizes = {int(np.shape(leaf)[0]) if np.ndim(leaf) else 0 for leaf in jax.tree.leaves((x, y))}
-    if len(sizes) != 1 or sizes & {0}:
-        raise ValueError(
-            f"fit: x and y must hold arrays with the same positive number of rows, got {sorted(sizes)}."
-        )
-    return sizes.pop()
 
 
 def _with_targets(kind: str, x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:

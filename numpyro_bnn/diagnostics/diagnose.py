@@ -113,12 +113,7 @@ def diagnose(
     weights, own, predictions = _spaces_of(draws, predictor, parameters)
     num_weights = sum(array[0, 0].size for array in weights.values())
     wanted = num_weights <= _MOST_MATCHED if align_units is None else align_units
-    aligned = None
-    if wanted and weights:
-        aligned = _aligned(draws, {**weights, **own}, predictor, site)
-    aligned = (
-        None if aligned is None else {name: aligned[name] for name in weights if name in aligned}
-    )
+    aligned = _aligned(draws, weights, own, predictor, site) if wanted and weights else None
     labels = _labels_of_kept(superchains, draws)
     other: dict[str, Any] | None = None
     if second is not None:
@@ -222,17 +217,18 @@ def _refuse_another_temperature(draws: Draws, second: Draws) -> None:
 
 
 def _aligned(
-    draws: Draws, weights: Arrays, predictor: Predictor, site: str | None
+    draws: Draws, weights: Arrays, own: Arrays, predictor: Predictor, site: str | None
 ) -> Arrays | None:
     """Weights with their hidden units matched across draws; None without hidden units, or for NaN."""
-    weights = {name: value for name, value in weights.items() if value.size}
-    if not all(np.isfinite(value.min()) and np.isfinite(value.max()) for value in weights.values()):
+    sites = {name: value for name, value in (weights | own).items() if value.size}
+    if not all(np.isfinite(value.min()) and np.isfinite(value.max()) for value in sites.values()):
         return None
     structure = predictor.structure
     if any(structure.sites[name].plates for name in structure.latent if name in draws):
         return None  # A site with a value for each row needs all rows.
     layers = find_hidden_layers(*first_rows(draws, predictor.inputs, _ROWS_TRIED), site=site)
-    return align(weights, layers) if layers else None
+    found = align(sites, layers) if layers else {}
+    return {name: found[name] for name in weights if name in found} or None
 
 
 def _spaces_of(

@@ -413,11 +413,7 @@ class Predictor:
 
     def _first_rows(self, count: int) -> PyTree:
         """The arguments of the model at the first rows."""
-        return self._rows(self.arguments, slice(min(self.size, count)))
-
-    def _rows(self, arguments: PyTree, rows: slice) -> PyTree:
-        """Some rows of the arguments of the model; what is not by row stays whole."""
-        return taken(arguments, rows, self.size)
+        return taken(self.arguments, slice(min(self.size, count)), self.size)
 
     def _programs_of(self, target: str, static: tuple) -> Callable:
         """The compiled programs for a target, made when they are first needed."""
@@ -454,7 +450,7 @@ class Predictor:
             block = jax.device_put({name: value[:, drawn] for name, value in grouped.items()})
             for begin in range(0, self.size, self.batch_size):
                 rows = slice(begin, begin + self.batch_size)
-                part = Arguments.split(*self._rows(self.arguments, rows)).arrays
+                part = Arguments.split(*taken(self.arguments, rows, self.size)).arrays
                 own = None
                 if random:
                     own = keys_of_draws(lead, begin, first)[:, drawn]

@@ -53,7 +53,9 @@ def save(run: Run, path: str | Path) -> Path:
         "stats": list(draws.stats),
         "predictions": known_predictions(draws),
     }
-    arrays = {f"site:{name}": _storable(value) for name, value in draws.items()}
+    sites = {name: np.asarray(value) for name, value in draws.items()}
+    # Files of NumPy do not know bfloat16: float32 rounds nothing.
+    arrays = {f"site:{n}": v.astype("f4") if v.dtype.kind == "V" else v for n, v in sites.items()}
     arrays |= {f"stat:{name}": np.asarray(value) for name, value in draws.stats.items()}
     if units is not None:
         arrays |= {f"units:{name}": np.asarray(value) for name, value in units._asdict().items()}
@@ -64,12 +66,6 @@ def save(run: Run, path: str | Path) -> Path:
         np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
     partial.replace(path)
     return path
-
-
-def _storable(value: Any) -> np.ndarray:
-    """An array of a type that files of NumPy know: bfloat16 becomes float32, which rounds nothing."""
-    array = np.asarray(value)
-    return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 def _archive(path: str | Path) -> Path:

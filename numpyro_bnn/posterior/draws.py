@@ -175,12 +175,12 @@ def _refuse_other_units(owner: str, own: Callable | None, given: Callable | None
 
 
 def checked_inputs(
-    owner: str, model: Callable | None, about: Mapping[str, Any], x: PyTree, label: str = "x"
+    owner: str, model: Callable | None, about: Mapping[str, Any], x: PyTree
 ) -> PyTree:
     """Inputs as arrays, whose columns are those of the fit that `about` is about."""
-    check_columns(owner, label, about.get("columns", []), x)
+    check_columns(owner, "x", about.get("columns", []), x)
     (arrays,), _ = as_arrays(model, (x,), {})
-    check_row_shapes(owner, label, about, arrays)
+    check_row_shapes(owner, "x", about, arrays)
     return arrays
 
 

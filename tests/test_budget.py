@@ -7,7 +7,7 @@ from architecture import FILES
 
 from benchmarks._shared.pages import length
 
-LINES, MOST_FILES, EXECUTABLE = 44_055, 196, 29_000
+LINES, MOST_FILES, EXECUTABLE = 44_050, 196, 29_000
 TESTS = Path(__file__).parent
 BENCHMARKS = TESTS.parent / "benchmarks"
 MOST_BYTES = 6_000_000

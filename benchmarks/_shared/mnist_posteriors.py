@@ -24,6 +24,7 @@ from benchmarks._shared import data_sets
 from benchmarks._shared.sampled_runs import RHAT_LIMIT
 from numpyro_bnn import diagnostics, priors
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
+from numpyro_bnn.potential.starts import BoundModel
 
 HIDDEN, SCALE, SMALL = 50, 0.1, 1e-4
 # Of a trajectory; the step size is adapted to an acceptance of 0.8.
@@ -142,7 +143,7 @@ class Task(NamedTuple):
         """Modes from independent starts: unconstrained, for a sampler, and as draws of an ensemble."""
         # Weights without data must have the time to reach their mode, and no rows are held out.
         options = TrainingOptions(num_steps=self.length.training, tolerance=0, progress_bar=False)
-        members = MemberOptimizer("modes", self.pixels.model, (self.x, self.y), {})
+        members = MemberOptimizer("modes", BoundModel.of(self.pixels.model, (self.x, self.y), {}))
         key, count = jax.random.key(self.seed), self.length.members
         z, _ = members.fit(key, count, options, to_mode=True)
         starts = members.programs.compiled(members.programs.completed)(z, members.arrays)

@@ -26,6 +26,7 @@ from benchmarks._shared.words import number, span
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.approximations.optimize import ensemble_of
 from numpyro_bnn.diagnostics import rhat
+from numpyro_bnn.potential.starts import BoundModel
 
 TABLES = ("diabetes", "yacht", "boston", "energy", "concrete")
 TABLES += ("wine_red", "kin8nm", "power", "naval", "protein")
@@ -67,11 +68,11 @@ def compute(folder, draws: int, table: str, prior: str, likelihood: str) -> Iter
     network = bnn.MLP([16, 16], outputs)
     model = bnn.regression(network, PRIORS[prior](), likelihood=likelihood)
     for rule in RULES:
-        members = MemberOptimizer("optimize", model, (x, y), {})
+        members = MemberOptimizer("optimize", BoundModel.of(model, (x, y), {}))
         options = TrainingOptions(progress_bar=False)
         z, _ = members.fit(jax.random.key(1), MEMBERS, options, to_mode=rule == "before")
         starts = members.programs.compiled(members.programs.completed)(z, members.arrays)
-        ensemble = ensemble_of(model, starts, x, y)
+        ensemble = ensemble_of(BoundModel.of(model, (x, y), {}), starts)
         log_density = bnn.scores.lppd(bnn.predict(None, ensemble, x), y, pointwise=False)
         energies = jax.jit(jax.vmap(bnn.potential_of(model, x, y).energies))(starts)[1]
         noise = np.exp(np.asarray(energies) / len(y)) / np.sqrt(2 * np.pi * np.e)

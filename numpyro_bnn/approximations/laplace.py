@@ -29,6 +29,7 @@ from numpyro_bnn.approximations.member_optimizer import (
 from numpyro_bnn.models.random_module import linearize, outputs
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.priors.axis_names import layer_of
 
 # Parameters up to which the covariance is a full one by default.
@@ -94,7 +95,9 @@ def laplace(
     rank = _RANK if rank is None else check_whole("laplace", "rank", rank)
     check_key("laplace", key)
     options, kwargs = TrainingOptions.taken("laplace", kwargs)
-    member_optimizer = MemberOptimizer("laplace", model, args, kwargs, options.batch_size)
+    member_optimizer = MemberOptimizer(
+        "laplace", BoundModel.of(model, args, kwargs), options.batch_size
+    )
     known = _known_sites(subset, member_optimizer.whole)
     key_fit, key_noise, key_precisions = jax.random.split(key, 3)
     if mode is None:

@@ -30,14 +30,13 @@ from numpyro_bnn._checks import check_key, check_positive, check_whole
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import innermost
-from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.posterior.training_data import rows_of_call
+from numpyro_bnn.posterior.training_data import data_facts
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.potential.starts import complete, gentle_start
+from numpyro_bnn.potential.starts import BoundModel, complete, gentle_start
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.samplers.sgmcmc.gradients import next_rows
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
@@ -126,7 +125,7 @@ def mean_field(
     check_key("mean_field", key)
     if optimizer is None:
         optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, num_steps))
-    member_optimizer = MemberOptimizer("mean_field", model, args, kwargs, batch_size)
+    member_optimizer = MemberOptimizer("mean_field", BoundModel.of(model, args, kwargs), batch_size)
     key_start, key_rows, key_svi, key_draws = jax.random.split(key, 4)
 
     model = member_optimizer.model
@@ -180,8 +179,7 @@ def mean_field(
     info: dict[str, Any] = {"kernel": "mean_field" if family is AutoNormal else family.__name__}
     info |= {"approximation": True, "elbo": -float(loss), "gradients": member_optimizer.gradients}
     values = {name: value[None] for name, value in values.items()}
-    info |= about_call(model, args, kwargs, values)
-    info |= rows_of_call(model, args, kwargs)
+    info |= data_facts(member_optimizer.bound, values)
     return Draws(values, model, info=info)
 
 

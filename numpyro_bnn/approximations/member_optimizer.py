@@ -35,17 +35,15 @@ from numpyro_bnn.approximations.stopping import (
     rows_by_member,
 )
 from numpyro_bnn.data.arguments import prepared
-from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.posterior.training_data import rows_of_call
+from numpyro_bnn.posterior.training_data import data_facts
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.potential.rows_in_parts import with_padding
 from numpyro_bnn.potential.sites import Structure, own_batch_size
-from numpyro_bnn.potential.starts import check_mapping
-from numpyro_bnn.potential.structure import explain_tracing, trace_and_check
+from numpyro_bnn.potential.starts import BoundModel, check_mapping
+from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.potential.targets import check_arguments
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
 
@@ -112,25 +110,19 @@ class MemberOptimizer:
     def __init__(
         self,
         owner: str,
-        model: Callable,
-        args: tuple,
-        kwargs: dict[str, object],
+        bound: BoundModel,
         batch_size: int | None = None,
         order: Order = "permutation",
         pads: bool = False,
     ) -> None:
-        # As they were given, with the names of columns.
-        self.given = args, kwargs
-        model, args, kwargs, structure = trace_and_check(model, args, kwargs)
         if batch_size is None:
-            batch_size = own_batch_size(owner, structure)
-        self.owner = owner
-        self.model = model
-        self.args, self.kwargs = args, kwargs
-        self.structure = structure
+            batch_size = own_batch_size(owner, bound.structure)
+        self.owner, self.bound = owner, bound
+        self.model, self.structure = bound.model, bound.structure
+        self.args, self.kwargs = args, kwargs = bound.args, bound.kwargs
         if pads and batch_size is None:
-            args, kwargs = with_padding(model, args, kwargs)
-        self.whole = Marginal(model, args, kwargs)
+            args, kwargs = bound.padded
+        self.whole = Marginal(bound.model, args, kwargs)
         self.plate, self.size = ("", 0) if batch_size is None else self.whole.centered.data_plate()
         if batch_size is not None:
             batch_size = check_whole(owner, "batch_size", batch_size)
@@ -267,7 +259,7 @@ class MemberOptimizer:
         with tqdm(
             total=training.num_steps, desc="optimise", disable=not training.progress_bar
         ) as bar:
-            bar.set_postfix_str("starting")
+            bar.set_postfix_str("starting, a first run compiles")
             while self.steps < training.num_steps:
                 count = min(BLOCK, training.num_steps - self.steps)
                 members, energy, variance = advance(members, count, noise, self.arrays)
@@ -340,8 +332,7 @@ class MemberOptimizer:
         facts = {"kernel": self.owner, "approximation": True, "left_out": left_out}
         facts["gradients"] = self.gradients
         values = program(kept, keys, self.arrays)
-        facts |= about_call(self.model, *self.given, values) | info
-        facts |= rows_of_call(self.model, *self.given)
+        facts |= data_facts(self.bound, values) | info
         stats = {} if energy is None else {"potential_energy": energy[good, None]}
         return Draws(values, self.model, stats, facts)
 

@@ -49,6 +49,7 @@ from numpyro_bnn.distributions.unwrap import GAUSSIAN, family_of
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Site, Structure
+from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import blanks
 
 
@@ -88,7 +89,9 @@ def map_estimate(
     """
     num_starts = check_whole("map_estimate", "num_starts", num_starts)
     options, kwargs = TrainingOptions.taken("map_estimate", kwargs)
-    member_optimizer = MemberOptimizer("map_estimate", model, args, kwargs, options.batch_size)
+    member_optimizer = MemberOptimizer(
+        "map_estimate", BoundModel.of(model, args, kwargs), options.batch_size
+    )
     z, energy, found = fit_modes(member_optimizer, key, num_starts, options)
     finite = np.isfinite(energy)
     best = [int(np.argmin(np.where(finite, energy, np.inf)))]
@@ -130,7 +133,9 @@ def deep_ensemble(
     """
     num_members = check_whole("deep_ensemble", "num_members", num_members)
     options, kwargs = TrainingOptions.taken("deep_ensemble", kwargs)
-    member_optimizer = MemberOptimizer("deep_ensemble", model, args, kwargs, options.batch_size)
+    member_optimizer = MemberOptimizer(
+        "deep_ensemble", BoundModel.of(model, args, kwargs), options.batch_size
+    )
     z, energy = member_optimizer.fit(key, num_members, options)
     member_optimizer.name_far(energy, options)
     return _as_chains(member_optimizer, z, energy)
@@ -178,7 +183,9 @@ def randomized_map(
     num_members = check_whole("randomized_map", "num_members", num_members)
     check_key("randomized_map", key)
     options, kwargs = TrainingOptions.taken("randomized_map", kwargs)
-    member_optimizer = MemberOptimizer("randomized_map", model, args, kwargs, options.batch_size)
+    member_optimizer = MemberOptimizer(
+        "randomized_map", BoundModel.of(model, args, kwargs), options.batch_size
+    )
     known, counts = known_noise(member_optimizer.whole.centered)
     inputs = inputs_of_call(model, member_optimizer.args, member_optimizer.kwargs)
     rows = {leaf.shape[0] for leaf in jax.tree.leaves(inputs) if getattr(leaf, "shape", ())}

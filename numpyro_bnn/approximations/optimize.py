@@ -9,14 +9,11 @@ import optax
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.compilation.program_identity import Program
-from numpyro_bnn.data.arguments import prepared
-from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.posterior.training_data import rows_of_call
+from numpyro_bnn.posterior.training_data import data_facts
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values
-from numpyro_bnn.potential.rows_in_parts import with_padding
-from numpyro_bnn.potential.structure import with_structure
+from numpyro_bnn.potential.starts import BoundModel
 
 
 def optimize(
@@ -80,7 +77,14 @@ def optimize(
         progress_bar=progress_bar,
     ).checked("optimize")
     check_key("optimize", key)
-    member_optimizer = MemberOptimizer("optimize", model, args, kwargs, batch_size, pads=True)
+    return optimized(BoundModel.of(model, args, kwargs), key, num_chains, options)
+
+
+def optimized(
+    bound: BoundModel, key: jax.Array, num_chains: int, options: TrainingOptions
+) -> Values:
+    """Starts of chains, as :func:`optimize` gives them, of a model with its data."""
+    member_optimizer = MemberOptimizer("optimize", bound, options.batch_size, pads=True)
     z, energy = member_optimizer.fit(key, num_chains, options)
     bad = np.flatnonzero(~np.isfinite(energy)).tolist()
     if bad:
@@ -93,19 +97,15 @@ def optimize(
     return programs.compiled(programs.completed, runs_once=True)(z, member_optimizer.arrays)
 
 
-def ensemble_of(model: Callable, starts: Values, *args: object, **kwargs: object) -> Draws:
+def ensemble_of(bound: BoundModel, starts: Values) -> Draws:
     """Optimised starts as draws: each member is a chain of one draw, with its potential energy."""
-    arrays, named = prepared(model, args, kwargs)
-    model, _ = with_structure(model, arrays, named)
-    arguments = Arguments.split(*with_padding(model, arrays, named))
+    arguments = Arguments.split(*bound.padded)
 
     def judged(starts: Values, arrays: list[jax.Array]) -> tuple:
-        potential = Potential(model, *Arguments.join(arrays, arguments.static))
+        potential = Potential(bound.model, *Arguments.join(arrays, arguments.static))
         return jax.vmap(potential.constrain)(starts), jax.vmap(potential)(starts)
 
     values, energy = Program(judged)(starts, arguments.arrays)
     stats = {"potential_energy": np.asarray(energy)[:, None]}
     values = {name: value[:, None] for name, value in values.items()}
-    info = {"approximation": True} | about_call(model, args, kwargs, values)
-    info |= rows_of_call(model, args, kwargs)
-    return Draws(values, model, stats, info)
+    return Draws(values, bound.model, stats, {"approximation": True} | data_facts(bound, values))

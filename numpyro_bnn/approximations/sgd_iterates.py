@@ -30,6 +30,7 @@ from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, Trainin
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 
 Rate = float | Literal["auto"]
@@ -186,7 +187,7 @@ def _iterate(
         check_positive(owner, rate=rate)
     # Independent minibatches: those of one epoch cancel each other's noise.
     member_optimizer = MemberOptimizer(
-        owner, model, args, kwargs, options.batch_size, "replacement"
+        owner, BoundModel.of(model, args, kwargs), options.batch_size, "replacement"
     )
     key_fit, key_rate, key_steps, key_left = jax.random.split(key, 4)
     z, energy = member_optimizer.fit(key_fit, num_members, options)

@@ -156,7 +156,6 @@ class Outcome(NamedTuple):
     options: Options
     train: np.ndarray  # row numbers
     test: np.ndarray
-    model: ReadyModel
     mcmc: MCMC
     scores: list[Score]  # of plain training, deep ensemble and posterior average
     predictions: dict[str, Predictions]  # of the test rows, by method
@@ -248,7 +247,6 @@ def run(
         options,
         train,
         test,
-        model,
         fitted.mcmc,
         rows,
         predictions,

@@ -23,7 +23,6 @@ from numpyro_bnn.posterior.arviz_export import to_inference_data
 from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Average, average, mean_over_draws
-from numpyro_bnn.posterior.training_data import observed_targets
 from numpyro_bnn.storage.folders import OWN_PREFIX, require_writable
 
 # Draws used of each chain: the average of a few hundred is known well enough.
@@ -50,8 +49,9 @@ def relevance(
     """Relevance of groups of columns to the average (Breiman, *Random forests*, 2001, section 10)."""
     # Shuffling a column breaks its tie to the target and to the other columns. Of columns that say the same
     # each alone seems irrelevant.
-    few = _few(draws)
-    y = observed_targets("relevance", draws, draws.model, x, y, None)
+    chosen = np.unique(np.linspace(0, draws.num_draws - 1, _DRAWS).round().astype(int))
+    values = {name: np.asarray(value)[:, chosen] for name, value in draws.items()}
+    few = Draws(values, draws.model, info=draws.info)
     rng = np.random.default_rng(seed)
     orders = [rng.permutation(len(y)) for _ in range(num_shuffles)]
     whole = _log_scores(few, x, y)
@@ -69,12 +69,6 @@ def relevance(
 
 def _log_scores(draws: Draws, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray(scores.lppd(predict(None, draws, x), y, pointwise=True))
-
-
-def _few(draws: Draws) -> Draws:
-    chosen = np.unique(np.linspace(0, draws.num_draws - 1, _DRAWS).round().astype(int))
-    values = {name: np.asarray(value)[:, chosen] for name, value in draws.items()}
-    return Draws(values, draws.model, info=draws.info)
 
 
 # All files of a report, and the file by which a folder is recognised as one of a report.

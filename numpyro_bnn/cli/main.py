@@ -217,9 +217,24 @@ def _add_separator(parser: _Parser) -> None:
     )
 
 
-def _new_rows_parser(
-    command: str, description: str, output: str, kind: str
-) -> argparse.ArgumentParser:
+# Of the commands that take new rows: what they do, their default --output, and what it is.
+_NEW_ROWS = {
+    "predict": (
+        "Predict new rows with a network that `python -m numpyro_bnn FILE.csv` fitted.",
+        "NAME_predictions.csv beside NAME.csv",
+        "FILE",
+    ),
+    "update": (
+        "Give new rows and their target to a network that `python -m numpyro_bnn FILE.csv` fitted, without "
+        "a new fit. The old fit stays as it is; the new one is a folder for `predict` and the next `update`.",
+        "RUN_updated beside RUN; never a folder that is there",
+        "FOLDER",
+    ),
+}
+
+
+def _new_rows_parser(command: str) -> argparse.ArgumentParser:
+    description, output, kind = _NEW_ROWS[command]
     parser = _Parser(prog=f"python -m numpyro_bnn {command}", description=description)
     add = parser.add_argument
     add("run", type=Path, help="the folder that the fit wrote (its --output)")
@@ -234,25 +249,6 @@ def _new_rows_parser(
     )
     add("--output", type=Path, metavar=kind, help=f"default: {output}")
     return parser
-
-
-def _predict_parser() -> argparse.ArgumentParser:
-    return _new_rows_parser(
-        "predict",
-        "Predict new rows with a network that `python -m numpyro_bnn FILE.csv` fitted.",
-        "NAME_predictions.csv beside NAME.csv",
-        "FILE",
-    )
-
-
-def _update_parser() -> argparse.ArgumentParser:
-    return _new_rows_parser(
-        "update",
-        "Give new rows and their target to a network that `python -m numpyro_bnn FILE.csv` fitted, without "
-        "a new fit. The old fit stays as it is; the new one is a folder for `predict` and the next `update`.",
-        "RUN_updated beside RUN; never a folder that is there",
-        "FOLDER",
-    )
 
 
 def _grade_parser() -> argparse.ArgumentParser:
@@ -276,9 +272,12 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; status 0, 1 (`grade`: not equal), 2 (bad input or output), 130 (interrupted)."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     commands = {"compare": _compare, "predict": _predict, "update": _update, "grade": _grade}
-    command = commands.get(arguments[0] if arguments else "", _fit)
-    parsers = {_predict: _predict_parser, _update: _update_parser, _grade: _grade_parser}
-    parser = parsers.get(command, _parser)()
+    name = arguments[0] if arguments else ""
+    command = commands.get(name, _fit)
+    if name in _NEW_ROWS:
+        parser = _new_rows_parser(name)
+    else:
+        parser = _grade_parser() if command is _grade else _parser()
     parsed = parser.parse_args(arguments[command is not _fit :])
     try:
         return command(parsed, Console())

@@ -29,6 +29,26 @@ def innermost(model: Callable | None) -> Any:
     return inner
 
 
+def units_of(model: Callable | None) -> Any:
+    """The units that a ready model keeps of its data; None before its first fit, and of other models."""
+    return getattr(innermost(model), "standardization", None)
+
+
+def is_ready(model: Callable | None) -> bool:
+    """Whether a model standardises its data itself, as those of ``regression`` and ``classification``."""
+    return hasattr(innermost(model), "standardization")
+
+
+def num_rows(what: str, arrays: PyTree, advice: str = "") -> int:
+    """The number of rows that arrays share; ValueError where they have none, or different ones."""
+    sizes = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(arrays)}
+    if len(sizes) != 1 or sizes & {0}:
+        raise ValueError(
+            f"{what} must hold arrays with the same positive number of rows, got {sorted(sizes)}.{advice}"
+        )
+    return int(sizes.pop())
+
+
 def bound_by_row(model: Callable | None, size: int) -> dict[Any, PyTree]:
     """Keyword arguments with a value for each row that ``functools.partial`` binds, also inside handlers."""
     found: dict[str, Any] = {}

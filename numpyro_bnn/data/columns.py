@@ -6,7 +6,7 @@ training rows: what a model predicts at inputs made of these ranges tells whethe
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import jax
@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, inputs_of_call
 from numpyro_bnn.data.fingerprints import fingerprint
 from numpyro_bnn.data.host_rows import OnHost
 
@@ -87,17 +86,6 @@ def about_inputs(
     if by_row and not any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves(x)):
         known["fitted_rows"] = fingerprint(x)
     return {name: value for name, value in known.items() if value}
-
-
-def about_call(
-    model: Callable | None,
-    args: tuple,
-    kwargs: Mapping[str, PyTree],
-    draws: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """What :func:`about_inputs` keeps of the inputs in a call of a model."""
-    arrays = inputs_of_call(model, *as_arrays(model, args, kwargs))
-    return about_inputs(arrays, column_names(inputs_of_call(model, args, kwargs)), draws)
 
 
 def check_row_shapes(owner: str, label: str, about: Mapping[str, list], values: PyTree) -> None:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, by_place
+from numpyro_bnn.data.arguments import by_place
 
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 # Stands for the digits of an array that has no more than single precision.
@@ -147,7 +147,7 @@ def noted_rows(
     """What :func:`seen_rows` needs of a fit: hashes of at most 1000 rows; nothing for data not in memory."""
     # Inputs are hashed together with the target; alone where no other argument has a value for each row.
     # Where `targets` finds no target among several such arguments, any of them may be it.
-    given = by_place(model, *as_arrays(model, args, kwargs))
+    given = by_place(model, args, kwargs)
     x = jax.tree.leaves(given.pop(0, None))
     if not _are_rows(x):
         return {}

@@ -19,7 +19,7 @@ from numpyro.util import find_stack_level
 from numpyro_bnn._types import Array, PyTree
 
 # Numbers in one block of rows: 32 MiB in double precision.
-_BLOCK = 1 << 22
+BLOCK_SIZE = 1 << 22
 # Number of rows whose distinct values are counted before and after standardisation.
 _COUNTED = 1000
 # The least standard deviation of a column, in spacings of neighbouring numbers of its dtype.
@@ -76,11 +76,16 @@ class Column:
         return f"column {index[0]} of {self.label}"
 
 
+def row_blocks(num_rows: int, size_of_row: int) -> Iterator[slice]:
+    """Slices over rows that hold about `BLOCK_SIZE` numbers each."""
+    step = max(1, BLOCK_SIZE // max(1, size_of_row))
+    for begin in range(0, num_rows, step):
+        yield slice(begin, min(begin + step, num_rows))
+
+
 def blocks(values: np.ndarray) -> Iterator[slice]:
-    """Slices over rows that hold about `_BLOCK` numbers each."""
-    step = max(1, _BLOCK // max(1, int(np.prod(values.shape[1:]))))
-    for begin in range(0, len(values), step):
-        yield slice(begin, begin + step)
+    """Slices over rows of an array."""
+    return row_blocks(len(values), int(np.prod(values.shape[1:])))
 
 
 def moments(

@@ -151,7 +151,8 @@ def copies_of(arrays: Iterable[np.ndarray]) -> dict[int, int]:
     """Chains that equal an earlier chain bit for bit, with the number of the first that each equals."""
     all_draws = list(arrays)
     # First draws are compared first: that takes no time, and they nearly always differ.
-    first = [_bits(array[:, :1]) for array in all_draws]
+    # Their bytes also tell NaN apart from NaN of other bits.
+    first = [[np.ascontiguousarray(own).tobytes() for own in x[:, :1]] for x in all_draws]
     originals: dict[tuple[bytes, ...], list[int]] = {}
     copies: dict[int, int] = {}
     for chain, key in enumerate(zip(*first)):
@@ -162,11 +163,6 @@ def copies_of(arrays: Iterable[np.ndarray]) -> dict[int, int]:
         else:
             originals[key].append(chain)
     return copies
-
-
-def _bits(draws: np.ndarray) -> list[bytes]:
-    """The bytes of each chain's draws, which also tell NaN apart from NaN of other bits."""
-    return [np.ascontiguousarray(own).tobytes() for own in draws]
 
 
 def without_copies(

@@ -16,11 +16,14 @@ from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report, with_suspects, without_errors
 from numpyro_bnn.diagnostics.sampler_stats import LIMITS
-from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
+from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
-from numpyro_bnn.posterior.leave_one_out import sites_from_priors
-from numpyro_bnn.posterior.prediction_sites import structure_at
-from numpyro_bnn.posterior.predictions import first_rows, predict_with, starts_as_draws
+from numpyro_bnn.posterior.predictions import (
+    Predictor,
+    first_rows,
+    predictor_of,
+    starts_as_draws,
+)
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import observed_targets
 from numpyro_bnn.priors.paths import is_auxiliary
@@ -104,20 +107,19 @@ def diagnose(
             f"diagnose: there are no draws, but {draws.num_chains} chains of {draws.num_draws}. Run the "
             "chains on past their warm-up first."
         )
-    x = checked_inputs("diagnose", draws, x)
-    weights, own, predictions = _spaces_of(draws, x, batch_size, site, parameters)
+    options: dict[str, Any] = {"batch_size": batch_size, "site": site}
+    predictor = predictor_of(draws, x, owner="diagnose", **options)
+    x = predictor.inputs
+    weights, own, predictions = _spaces_of(draws, predictor, parameters)
     num_weights = sum(array[0, 0].size for array in weights.values())
     wanted = num_weights <= _MOST_MATCHED if align_units is None else align_units
-    aligned = _aligned(draws, {**weights, **own}, x, site) if wanted and weights else None
-    aligned = (
-        None if aligned is None else {name: aligned[name] for name in weights if name in aligned}
-    )
+    aligned = _aligned(draws, weights, own, predictor, site) if wanted and weights else None
     labels = _labels_of_kept(superchains, draws)
     other: dict[str, Any] | None = None
     if second is not None:
         theirs = distinct_chains(draws_of(second, draws.model, "diagnose"))
         _refuse_another_temperature(draws, theirs)
-        values = _spaces_of(theirs, x, batch_size, site, parameters)
+        values = _spaces_of(theirs, predictor_of(theirs, x, **options), parameters)
         other = {
             "weights": values[0],
             "parameters": values[1],
@@ -158,17 +160,17 @@ def diagnose(
         notes.append(f"{note} {UNEQUAL}" if superchains is not None and labels is None else note)
     if "scale" in predictions.values:
         begun = starts_as_draws(run, draws, x)
-        notes += _on_noise_at_start(begun, x, predictions.scale, site)
-    if drawn := sites_from_priors(draws, x, {}, batch_size=batch_size, site=site):
+        notes += _on_noise_at_start(begun, predictor, predictions.scale)
+    if drawn := predictor.sites_from_priors(draws):
         notes.append(say("from priors", sites=drawn))
     return replace(report, warnings=(*notes, *report.warnings))
 
 
-def _on_noise_at_start(begun: Draws | None, x: PyTree, noise: Any, site: str | None) -> list[str]:
+def _on_noise_at_start(begun: Draws | None, predictor: Predictor, noise: Any) -> list[str]:
     """A sentence on chains that began at a tenth of the noise of their draws, or less."""
     if begun is None:
         return []
-    first = predict_with(begun, x, {}, site=site).values["scale"]
+    first = predictor(begun).values["scale"]
     half = noise[:, noise.shape[1] // 2 :]
     before, after = (np.median(v.reshape(len(v), -1), 1) for v in (first, half))
     found = np.flatnonzero(before < 0.1 * after)
@@ -214,37 +216,33 @@ def _refuse_another_temperature(draws: Draws, second: Draws) -> None:
         )
 
 
-def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays | None:
+def _aligned(
+    draws: Draws, weights: Arrays, own: Arrays, predictor: Predictor, site: str | None
+) -> Arrays | None:
     """Weights with their hidden units matched across draws; None without hidden units, or for NaN."""
-    weights = {name: value for name, value in weights.items() if value.size}
-    if not all(np.isfinite(value.min()) and np.isfinite(value.max()) for value in weights.values()):
+    sites = {name: value for name, value in (weights | own).items() if value.size}
+    if not all(np.isfinite(value.min()) and np.isfinite(value.max()) for value in sites.values()):
         return None
-    structure = None if draws.model is None else structure_at(draws.model, x)
-    if structure and any(
-        structure.sites[name].plates for name in structure.latent if name in draws
-    ):
+    structure = predictor.structure
+    if any(structure.sites[name].plates for name in structure.latent if name in draws):
         return None  # A site with a value for each row needs all rows.
-    layers = find_hidden_layers(*first_rows(draws, x, _ROWS_TRIED), site=site)
-    return align(weights, layers) if layers else None
+    layers = find_hidden_layers(*first_rows(draws, predictor.inputs, _ROWS_TRIED), site=site)
+    found = align(sites, layers) if layers else {}
+    return {name: found[name] for name in weights if name in found} or None
 
 
 def _spaces_of(
-    draws: Draws,
-    x: Any,
-    batch_size: int | None,
-    site: str | None,
-    parameters: Collection[str] | None,
+    draws: Draws, predictor: Predictor, parameters: Collection[str] | None
 ) -> tuple[Arrays, Arrays, Predictions]:
     """Weights and precisions of networks, other parameters, and predictions of a run."""
-    assert draws.model is not None
-    structure, sites = structure_at(draws.model, x), {}
+    sites = {}
     for name, value in draws.items():
         # Auxiliary sites of a prior are left out.
         if is_precision(name) or not is_auxiliary(name) or name.rpartition(".")[0] not in draws:
             stored = isinstance(value, StoredArray)
             sites[name] = read_by_scalar(value) if stored else np.asarray(value)
-    chosen = structure.parameters_in(sites) if parameters is None else parameters
+    chosen = predictor.structure.parameters_in(sites) if parameters is None else parameters
     weights = {name: value for name, value in sites.items() if name not in chosen}
     own = {name: sites[name] for name in chosen}
     with named_elsewhere():
-        return weights, own, predict_with(draws, x, {}, batch_size=batch_size, site=site)
+        return weights, own, predictor(draws)

@@ -148,28 +148,17 @@ class RhatTable(Numbers):
     groups: tuple[Numbers, ...] = ()
 
     @classmethod
-    def of(cls, name: str, groups: list[Numbers]) -> "RhatTable":
-        """All scalars of one kind, joined from R-hat and ESS of each site."""
-
-        def joined(values: list[np.ndarray]) -> np.ndarray:
-            return np.concatenate([v.reshape(-1) for v in values]) if values else np.empty(0)
-
-        return cls(
-            name,
-            joined([g.rhat for g in groups]),
-            joined([g.ess for g in groups]),
-            joined([g.ess_tail for g in groups]),
-            tuple(groups),
-        )
-
-    @classmethod
     def from_draws(cls, name: str, arrays: Mapping[str, np.ndarray]) -> "RhatTable":
         """Compute R-hat and ESS of all scalars of one kind.
 
         :param name: the kind, such as `"predictions"`.
         :param arrays: draws `(chain, draw, ...)` by site.
         """
-        return cls.of(name, [Numbers(site, *summarize(array)) for site, array in arrays.items()])
+        found = {site: summarize(array) for site, array in arrays.items()}
+        kinds = zip(*found.values()) if found else [()] * 3
+        rhat, ess, tail = (np.concatenate([np.empty(0), *map(np.ravel, kind)]) for kind in kinds)
+        groups = tuple(Numbers(site, *each) for site, each in found.items())
+        return cls(name, rhat, ess, tail, groups)
 
     def __bool__(self) -> bool:
         return bool(self.groups)

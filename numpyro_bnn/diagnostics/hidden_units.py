@@ -189,14 +189,14 @@ def _all_predictions(
 ) -> list[np.ndarray]:
     """Every parameter that predictions of every target have, `(chain, draw, row, ...)` each."""
     known: Any = draws.model if model is None else model
-    structure = Predictor(known, x).structure
+    predictor = Predictor(known, x)
     sites = dict.fromkeys(
-        [*targets_without_draws(structure, draws), *([] if site is None else [site])]
+        [*targets_without_draws(predictor.structure, draws), *([] if site is None else [site])]
     )
     found: list[np.ndarray] = []
     for name in sites:
         try:
-            found += Predictor(known, x, site=name)(draws).values.values()
+            found += predictor.at_site(name)(draws).values.values()
         except (TypeError, ValueError) as error:
             if name == site or len(sites) == 1:
                 raise

@@ -170,13 +170,13 @@ class Calibration(NamedTuple):
 
 
 def of_distribution(
-    loo: LeaveOneOut, cdf: np.ndarray, mass: np.ndarray | None = None, seed: int = 0
+    loo: LeaveOneOut, cdf: np.ndarray, mass: np.ndarray | None = None
 ) -> Calibration:
     """Calibration by `cdf` (chain, draw, row) at the targets; `mass` is theirs, for counts."""
     # u of a count is drawn between the values of the distribution function below and at it.
     values = np.asarray(cdf, np.float64)
     if mass is not None:
-        values = values - np.random.default_rng(seed).uniform(size=values.shape[-1]) * mass
+        values = values - np.random.default_rng(0).uniform(size=values.shape[-1]) * mass
     pit, effects = loo.average(values)
     pit = pit.clip(0.0, 1.0)
     count = pit.size

@@ -14,7 +14,7 @@ where twice its smaller tail, with two Monte Carlo errors added, is below 0.05 /
 that happens to any of them in at most 5 % of data sets.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -69,10 +69,7 @@ def of_residuals(
     replicated = (made.reshape(shape).astype(np.float64) - center) / units
     kind = "residuals" if scale is None else "standardised residuals"
     return _compared(
-        {
-            f"{name} of {kind}": (of(observed), of(replicated))
-            for name, of in zip(("sd", "smallest", "largest", "skewness"), (_sd, _min, _max, _skew))
-        }
+        {f"{name} of {kind}": (of(observed), of(replicated)) for name, of in _OF_RESIDUALS.items()}
     )
 
 
@@ -110,23 +107,19 @@ def _quantity(name: str, observed: np.ndarray, made: np.ndarray, limit: float) -
     return Quantity(name, float(observed.mean()), float(low), float(high), p, error, rare, adjusted)
 
 
-def _sd(r: np.ndarray) -> np.ndarray:
-    return r.std(-1)
-
-
-def _min(r: np.ndarray) -> np.ndarray:
-    return r.min(-1)
-
-
-def _max(r: np.ndarray) -> np.ndarray:
-    return r.max(-1)
-
-
 def _skew(r: np.ndarray) -> np.ndarray:
     """Third central moment over the cube of the standard deviation; 0 where all are equal."""
     gap = r - r.mean(-1, keepdims=True)
     cube = (gap**2).mean(-1) ** 1.5
     return np.where(cube > 0, (gap**3).mean(-1) / np.where(cube > 0, cube, 1.0), 0.0)
+
+
+_OF_RESIDUALS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "sd": lambda r: r.std(-1),
+    "smallest": lambda r: r.min(-1),
+    "largest": lambda r: r.max(-1),
+    "skewness": _skew,
+}
 
 
 def _ece(confidence: np.ndarray, right: np.ndarray) -> np.ndarray:

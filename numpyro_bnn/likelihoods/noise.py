@@ -123,12 +123,9 @@ def noise_outputs(noise: Noise, f: Any, y: Any, x: Any) -> int | None:
     if isinstance(noise, Precision):
         depends = noise.output is not None
     else:
-        depends = (
-            noise.shape() if isinstance(noise, dist.Distribution) else jnp.shape(noise)
-        ) != ()
-    if not depends:
-        return None
-    return num_outputs(f, y, x)
+        shape = noise.shape() if isinstance(noise, dist.Distribution) else jnp.shape(noise)
+        depends = shape != ()
+    return num_outputs(f, y, x) if depends else None
 
 
 def num_outputs(f: Any, y: Any, x: Any) -> int | None:

@@ -23,7 +23,7 @@ from numpyro_bnn.plots.style import (
     legend_above,
     line_style,
 )
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule
@@ -102,7 +102,8 @@ def plot_trace(
     label_of_values = "log joint density (nats)"
     if is_finished(log_joint):
         draws = draws_of(log_joint, owner="plot_trace")
-        log_joint = _log_joint_of(draws)
+        # Up to a constant that the kernel leaves out.
+        log_joint = -np.asarray(draws.stats["potential_energy"])
         if not draws.has_exact_energy:
             label_of_values = "log joint density at the last gradient (nats)"
     values = chains_by_draws(log_joint)
@@ -114,11 +115,6 @@ def plot_trace(
     if len(values) <= 8:
         legend_above(ax, columns=4)
     return ax
-
-
-def _log_joint_of(draws: Draws) -> np.ndarray:
-    """The log joint density that the kernel recorded with each draw, up to a constant that it leaves out."""
-    return -np.asarray(draws.stats["potential_energy"])
 
 
 def plot_temperature(

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from numpyro_bnn._calls import result_or_error
-from numpyro_bnn.data.arguments import innermost
+from numpyro_bnn.data.arguments import innermost, units_of
 from numpyro_bnn.data.columns import probe_inputs
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.prediction_sites import targets_without_draws
@@ -45,7 +45,7 @@ def save(run: Run, path: str | Path) -> Path:
     """
     draws = draws_of(run, owner="save")
     path = _archive(path)
-    units = getattr(innermost(draws.model), "standardization", None)
+    units = units_of(draws.model)
     header = {
         "format": _FORMAT,
         "info": draws.info | known_rows(run),
@@ -53,7 +53,9 @@ def save(run: Run, path: str | Path) -> Path:
         "stats": list(draws.stats),
         "predictions": known_predictions(draws),
     }
-    arrays = {f"site:{name}": _storable(value) for name, value in draws.items()}
+    sites = {name: np.asarray(value) for name, value in draws.items()}
+    # Files of NumPy do not know bfloat16: float32 rounds nothing.
+    arrays = {f"site:{n}": v.astype("f4") if v.dtype.kind == "V" else v for n, v in sites.items()}
     arrays |= {f"stat:{name}": np.asarray(value) for name, value in draws.stats.items()}
     if units is not None:
         arrays |= {f"units:{name}": np.asarray(value) for name, value in units._asdict().items()}
@@ -64,12 +66,6 @@ def save(run: Run, path: str | Path) -> Path:
         np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
     partial.replace(path)
     return path
-
-
-def _storable(value: Any) -> np.ndarray:
-    """An array of a type that files of NumPy know: bfloat16 becomes float32, which rounds nothing."""
-    array = np.asarray(value)
-    return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 def _archive(path: str | Path) -> Path:
@@ -206,10 +202,7 @@ def _predicted(
 ) -> dict[str, dict[str, np.ndarray]]:
     predictor = Predictor(model, x)
     targets = targets_without_draws(predictor.structure, draw)
-    if len(targets) == 1:
-        found = {targets[0]: predictor(draw).values}
-    else:
-        found = {target: Predictor(model, x, site=target)(draw).values for target in targets}
+    found = {target: predictor.at_site(target)(draw).values for target in targets}
     return {target: {k: v[0, 0] for k, v in values.items()} for target, values in found.items()}
 
 

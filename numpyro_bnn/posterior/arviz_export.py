@@ -30,6 +30,7 @@ from numpyro_bnn.posterior.leave_one_out import (
     why_not_the_posterior,
     why_rows_count_otherwise,
 )
+from numpyro_bnn.posterior.predictions import predictor_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import (
     TrainingData,
@@ -129,7 +130,7 @@ def to_inference_data(
         )
     if x is None and y is not None:
         raise ValueError("to_inference_data: `y` was given without `x`.")
-    inputs = None if x is None else checked_inputs("to_inference_data", draws, x)
+    inputs = None if x is None else checked_inputs("to_inference_data", draws.model, draws.info, x)
     target = None if y is None else targets_of(run, y, "to_inference_data")
     training = training_data("to_inference_data", draws.model, run, inputs, target)
     lacking = training.x is None or (x is not None and y is None)
@@ -181,7 +182,10 @@ def to_inference_data(
 def _has_densities(draws: Draws, training: TrainingData, batch_size: int | None) -> bool:
     """Whether the densities of all rows are known under each draw; if not, warn that they are left out."""
     for name in training.observed:
-        if why := why_densities_are_of_priors(draws, training, name, batch_size):
+        predictor = predictor_of(
+            draws, training.x, training.others, batch_size=batch_size, site=name
+        )
+        if why := why_densities_are_of_priors(predictor, draws, name):
             warnings.warn(
                 f"to_inference_data: left out the group `log_likelihood`, since {why} Or pass "
                 "`log_likelihood=False`.",

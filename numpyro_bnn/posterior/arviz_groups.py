@@ -16,13 +16,13 @@ from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import Program
-from numpyro_bnn.data.arguments import innermost, prepared
+from numpyro_bnn.data.arguments import prepared, units_of
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.archive import known_predictions
 from numpyro_bnn.posterior.draws import Draws, one_draw
 from numpyro_bnn.posterior.prediction_programs import VECTOR, flat_draws
 from numpyro_bnn.posterior.prediction_sites import structure_at
-from numpyro_bnn.posterior.predictions import blocks_of_draws, predict_with, rows_at_a_time
+from numpyro_bnn.posterior.predictions import blocks_of_draws, predictor_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import TrainingData, call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
@@ -45,8 +45,14 @@ STATS = {
 }
 # Numbers that the predictions of one block of rows may hold, beside the result.
 _BLOCK = 2**26
-# The export as a whole has said which chains are suspect.
-predict_draws = named_elsewhere()(predict_with)
+
+
+@named_elsewhere()
+def predict_draws(
+    draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any
+) -> Predictions:
+    """Predictions of draws whose suspect chains the export as a whole has named."""
+    return predictor_of(draws, x, others, **options)(draws)
 
 
 class ArvizGroups:
@@ -118,7 +124,7 @@ class ArvizGroups:
         }
         if draws.suspect:
             self.attrs["posterior"]["suspect"] = named(draws.suspect)
-        units = getattr(innermost(draws.model), "standardization", None)
+        units = units_of(draws.model)
         if units is not None:
             listed = {k: (np.asarray(v).tolist(), str(v.dtype)) for k, v in units._asdict().items()}
             self.attrs["posterior"]["numpyro_bnn_units"] = json.dumps(listed)
@@ -159,7 +165,8 @@ class ArvizGroups:
                 value = made[target].log_likelihood(y)
             else:
                 given = self.draws, training.x, training.others
-                together = rows_at_a_time(*given, batch_size=batch_size, site=target)
+                predictor = predictor_of(*given, batch_size=batch_size, site=target)
+                together = predictor.rows_at_a_time(self.draws)
                 rows = max(1, _BLOCK // (total * 16) // together) * together
                 pieces = []
                 for begin in range(0, len(y), rows):

@@ -11,7 +11,7 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.data.arguments import as_arrays, innermost
+from numpyro_bnn.data.arguments import as_arrays, units_of
 from numpyro_bnn.data.columns import about_inputs, check_columns, check_row_shapes
 from numpyro_bnn.data.units import native
 from numpyro_bnn.posterior.fitted import held_by, inputs_of
@@ -161,7 +161,7 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
 
 def _refuse_other_units(owner: str, own: Callable | None, given: Callable | None) -> None:
     """Refuse a ready model that keeps the units of other data than the model that was run."""
-    ours, theirs = (getattr(innermost(m), "standardization", None) for m in (own, given))
+    ours, theirs = units_of(own), units_of(given)
     if ours is None or theirs is None:
         return
     for name in ("x_mean", "x_scale", "y_mean", "y_scale"):
@@ -174,11 +174,13 @@ def _refuse_other_units(owner: str, own: Callable | None, given: Callable | None
             )
 
 
-def checked_inputs(owner: str, draws: Draws, x: PyTree, label: str = "x") -> PyTree:
-    """Inputs as arrays, after a comparison of their columns with those of the fit."""
-    check_columns(owner, label, draws.info.get("columns", []), x)
-    (arrays,), _ = as_arrays(draws.model, (x,), {})
-    check_row_shapes(owner, label, draws.info, arrays)
+def checked_inputs(
+    owner: str, model: Callable | None, about: Mapping[str, Any], x: PyTree
+) -> PyTree:
+    """Inputs as arrays, whose columns are those of the fit that `about` is about."""
+    check_columns(owner, "x", about.get("columns", []), x)
+    (arrays,), _ = as_arrays(model, (x,), {})
+    check_row_shapes(owner, "x", about, arrays)
     return arrays
 
 

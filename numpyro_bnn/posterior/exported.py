@@ -6,7 +6,7 @@ the average over the draws, in the user's units.
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ from numpyro.util import find_stack_level
 
 from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost
-from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
+from numpyro_bnn.data.arguments import as_arrays, is_ready
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.prediction_programs import VECTOR, flat_draws, parameters_of
 from numpyro_bnn.posterior.prediction_sites import draws_for, measured_sites
-from numpyro_bnn.posterior.predictions import Predictor, keys_of_draws
+from numpyro_bnn.posterior.predictions import Predictor, keys_of_draws, predictor_of
 from numpyro_bnn.samplers.suspects import warn_of_use
 from numpyro_bnn.storage.folders import require_writable
 
@@ -88,11 +88,10 @@ def export(
     warn_of_use("export", draws.suspect)
     if draws.model is None:
         raise ValueError("export: these draws carry no model. Give `Draws(values, model)`.")
-    checked_inputs("export", draws, x)
-    count = len(jax.tree.leaves(x)[0])
-    arguments = bound_by_row(draws.model, count) | by_row
-    predictive = _predictive(draws, draws.model, x, arguments, site)
-    program = _compiled(predictive, _specification(draws.model, x, arguments), platforms, precision)
+    others: dict[Any, PyTree] = dict(by_row)
+    predictor = predictor_of(draws, x, others, owner="export", site=site)
+    specification = _specification(draws.model, predictor.inputs, predictor.others)
+    program = _compiled(_predictive(draws, predictor), specification, platforms, precision)
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(program)
     partial.replace(path)
@@ -116,11 +115,8 @@ def _file(path: str | Path) -> Path:
     return path
 
 
-def _predictive(
-    draws: Draws, of: Callable, x: PyTree, others: Mapping[Any, PyTree], site: str | None
-) -> Callable[..., dict[str, jax.Array]]:
+def _predictive(draws: Draws, known: Predictor) -> Callable[..., dict[str, jax.Array]]:
     """The function from inputs to averages over the draws of a model."""
-    known = Predictor(of, x, others=others, site=site)
     model, structure = known.model, known.structure
     target = known.target_of(draws)
     if target in structure.sites and structure.sites[target].directions:
@@ -182,14 +178,13 @@ def _mean(values: jax.Array) -> jax.Array:
     return filled.reshape(length, length, *values.shape[1:]).sum(1).sum(0) / count
 
 
-def _specification(model: Any, x: PyTree, others: dict[str, PyTree]) -> Any:
+def _specification(model: Any, x: PyTree, others: dict[Any, PyTree]) -> Any:
     """Shapes and types of the arguments, with a number of rows that is not known."""
     arrays = as_arrays(model, (x,), others)
     (rows,) = jax_export.symbolic_shape("rows")
-    is_ready = hasattr(innermost(model), "standardization")
 
     def of(leaf: Any) -> jax.ShapeDtypeStruct:
-        given = np.float64 if is_ready else leaf.dtype
+        given = np.float64 if is_ready(model) else leaf.dtype
         kind = jax.dtypes.canonicalize_dtype(given)
         return jax.ShapeDtypeStruct((rows, *np.shape(leaf)[1:]), kind)
 

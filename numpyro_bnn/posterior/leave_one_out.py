@@ -6,17 +6,14 @@ all that was drawn and nothing else: ``check_fit`` refuses others, and ``to_infe
 """
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
 
-from numpyro_bnn._types import PyTree
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import Predictor
-from numpyro_bnn.posterior.training_data import TrainingData
-from numpyro_bnn.potential.data_dependencies import Place
 
 _DRAWS = ("chain", "draw")
 
@@ -154,22 +151,10 @@ def why_rows_count_otherwise(site: str, weighted: Collection[str]) -> str | None
     )
 
 
-def sites_from_priors(
-    draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any
-) -> list[str]:
-    """Latent sites that the target is computed from and that have no draws; predictions draw them."""
-    model: Any = draws.model
-    return Predictor(model, x, others=others, **options).sites_from_priors(draws)
-
-
-def why_densities_are_of_priors(
-    draws: Draws, data: TrainingData, site: str, batch_size: int | None
-) -> str | None:
+def why_densities_are_of_priors(predictor: Predictor, draws: Draws, site: str) -> str | None:
     """Why the densities of rows under each draw are not those of what was sampled; None where they are."""
     # Their average over draws is still the posterior predictive density. Weights of one over them go
     # to values of the prior that do not fit the row.
-    model: Any = draws.model
-    predictor = Predictor(model, data.x, others=data.others, batch_size=batch_size, site=site)
     if predictor.structure.takes_keys:
         return (
             "the model draws random numbers that are no sites, as dropout does: the fit has one draw of "

@@ -1,8 +1,10 @@
 """Predictions of every draw, computed in blocks of draws and rows to need little memory."""
 
+import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 import jax
@@ -13,7 +15,7 @@ from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import LastUsed, Program
-from numpyro_bnn.data.arguments import as_arrays, bound_by_row, innermost, is_by_row, prepared
+from numpyro_bnn.data.arguments import bound_by_row, innermost, is_by_row, num_rows, prepared
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
@@ -133,7 +135,7 @@ def predict(
         options["drawn_anew"] = frozenset(samples)
     of: Callable = partial(Predictor, model)
     if isinstance(samples, Draws):
-        of = partial(_predictor_of, samples)
+        of = partial(predictor_of, samples)
     return _in_parts(partial(of, **options), samples, x, by_row, reduce)
 
 
@@ -191,22 +193,15 @@ def _refuse_rows_of_nan(predictions: Predictions, x: PyTree, first: int = 0) -> 
         )
 
 
-def predict_with(
-    draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any
-) -> Predictions:
-    """Predictions at inputs `x` and further arguments by place; `options` are those of Predictor."""
-    return _predictor_of(draws, x, others, **options)(draws)
-
-
 def predict_some(
     draws: Draws, x: PyTree, others: Mapping[Place, PyTree], rows: np.ndarray
 ) -> Predictions:
     """Predictions of some rows of inputs, whose numbers are given, as they are among all of these."""
-    predictor = _predictor_of(draws, x, others)
+    predictor = predictor_of(draws, x, others)
     if len(rows) == predictor.size or not predictor.are_separate(draws):
         return predictor(draws).at_rows(rows)
     x, *values = _some_rows([x, *predictor.others.values()], rows, predictor.size)
-    return predict_with(draws, x, dict(zip(predictor.others, values)))
+    return predictor_of(draws, x, dict(zip(predictor.others, values)))(draws)
 
 
 def first_rows(draws: Draws, x: PyTree, count: int) -> tuple[Draws, PyTree]:
@@ -254,33 +249,22 @@ def _some_rows(given: list[Any], rows: np.ndarray | slice, size: int) -> list[An
     return jax.tree.map(of, given)
 
 
-def rows_at_a_time(draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any) -> int:
-    """How many rows are predicted together: those of a block, or all where rows depend on one another."""
-    return _predictor_of(draws, x, others, **options).rows_at_a_time(draws)
-
-
-def separate_at(
-    draws: Draws, x: PyTree, others: Mapping[Place, PyTree], site: str | None = None
-) -> bool:
-    """Whether rows of inputs have the same predictions among any others."""
-    return _predictor_of(draws, x, others, site=site).are_separate(draws)
-
-
-def _predictor_of(
-    draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any
+def predictor_of(
+    draws: Draws,
+    x: PyTree,
+    others: Mapping[Place, PyTree] | None = None,
+    **options: Any,
 ) -> "Predictor":
     """The predictor at the inputs, whose columns are compared with those of the fit."""
-    checked_inputs("predict", draws, x)
     model: Any = draws.model
-    options |= {"fitted": draws.info.get("fitted_rows"), "fixed_anew": "fixed_anew" in draws.info}
-    return Predictor(model, x, others=others, **options)
+    return Predictor(model, x, about=draws.info, others=others, **options)
 
 
 class Predictor:
     """Predicts at fixed inputs from blocks of draws; compiled once for blocks of one shape."""
 
-    # `fitted` are the training inputs or their fingerprint. `others` are further arguments by place in the
-    # call, such as an offset; arrays as long as `x` go with its rows.
+    # `about` is what draws keep of the training inputs, with which these are compared. `others` are further
+    # arguments by place in the call, such as an offset; arrays as long as `x` go with its rows.
 
     def __init__(
         self,
@@ -289,23 +273,18 @@ class Predictor:
         *,
         batch_size: int | None = None,
         site: str | None = None,
-        fitted: PyTree | str | None = None,
-        fixed_anew: bool = False,
+        about: Mapping[str, Any] = MappingProxyType({}),
         others: Mapping[Place, PyTree] | None = None,
         drawn_anew: Collection[str] = (),
+        owner: str = "predict",
     ) -> None:
         self._in_given_blocks = batch_size is not None
         self.batch_size = check_whole(
             "predict", "batch_size", _ROWS if batch_size is None else batch_size
         )
-        table, ((x,), _) = x, as_arrays(model, (x,), {})
-        rows = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
-        if len(rows) != 1 or rows & {(), (0,)}:
-            raise ValueError(
-                f"predict: x must hold arrays with the same positive number of rows, got {sorted(rows)}."
-            )
-        ((self.size,),) = rows
-        self._given, self._fitted, self._site = x, fitted, site
+        table, x = x, checked_inputs(owner, model, about, x)
+        self.size = num_rows("predict: x", x)
+        self.inputs, self._fitted, self._site = x, about.get("fitted_rows"), site
         self.others: dict[Place, PyTree] = {**bound_by_row(model, self.size), **(others or {})}
         self.arguments = prepared(model, *call_with({0: table, **self.others}))
         self.model: Callable = all_rows(model)
@@ -321,7 +300,9 @@ class Predictor:
             self.batch_size = self.size
             self.structure = self._structure_at(self.size)
         if self.structure.unfixed:
-            self.model = with_first_values(self.model, *self.arguments, is_lost=fixed_anew)
+            self.model = with_first_values(
+                self.model, *self.arguments, is_lost="fixed_anew" in about
+            )
             self._frozen = None
             self.structure = self._structure_at(self.batch_size)
         # Sites with draws for fewer groups than the data have.
@@ -346,7 +327,7 @@ class Predictor:
         samples = self._known(samples)
         self.rows_at_a_time(samples)
         target = self.target_of(samples)
-        check_same_rows(self.structure, samples, target, self._given, self._fitted)
+        check_same_rows(self.structure, samples, target, self.inputs, self._fitted)
         grouped = draws_for(self.call, samples, target, self.batch_size, self._extended)
         evaluate = partial(self._evaluate, target, grouped, first)
         values = evaluate("parameters", None)
@@ -354,6 +335,12 @@ class Predictor:
         predictions = Predictions(values, evaluate, self.shift, suspect, site)
         predictions.warn_of_suspects("predict")
         return predictions
+
+    def at_site(self, site: str) -> "Predictor":
+        """The predictor of another site, which shares what was traced and compiled."""
+        other = copy.copy(self)
+        other._site = site
+        return other
 
     def _known(self, samples: Mapping[str, Any]) -> Mapping[str, Any]:
         """The draws that serve at these rows."""
@@ -363,7 +350,7 @@ class Predictor:
     def _measured_elsewhere(self) -> set[str]:
         """Inputs with an error whose draws are of other rows than these."""
         measured = set(measured_sites(self.structure))
-        return set() if measured and is_of_rows(self._given, self._fitted) else measured
+        return set() if measured and is_of_rows(self.inputs, self._fitted) else measured
 
     def target_of(self, samples: Mapping[str, Any]) -> str:
         """The site to predict from draws of some sites; its first axis is that of the rows."""
@@ -426,11 +413,7 @@ class Predictor:
 
     def _first_rows(self, count: int) -> PyTree:
         """The arguments of the model at the first rows."""
-        return self._rows(self.arguments, slice(min(self.size, count)))
-
-    def _rows(self, arguments: PyTree, rows: slice) -> PyTree:
-        """Some rows of the arguments of the model; what is not by row stays whole."""
-        return taken(arguments, rows, self.size)
+        return taken(self.arguments, slice(min(self.size, count)), self.size)
 
     def _programs_of(self, target: str, static: tuple) -> Callable:
         """The compiled programs for a target, made when they are first needed."""
@@ -467,7 +450,7 @@ class Predictor:
             block = jax.device_put({name: value[:, drawn] for name, value in grouped.items()})
             for begin in range(0, self.size, self.batch_size):
                 rows = slice(begin, begin + self.batch_size)
-                part = Arguments.split(*self._rows(self.arguments, rows)).arrays
+                part = Arguments.split(*taken(self.arguments, rows, self.size)).arrays
                 own = None
                 if random:
                     own = keys_of_draws(lead, begin, first)[:, drawn]

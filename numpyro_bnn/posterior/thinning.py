@@ -65,7 +65,7 @@ def thin(run: Run, k: int, x: PyTree = None, **by_row: PyTree) -> Draws:
     chosen = _chosen(flat, k)
     # In double precision: sums of many draws need more digits.
     few, all_draws = (each.mean(0, dtype=np.float64) for each in (parts[chosen], parts))
-    distance = _total_variation(few, all_draws)
+    distance = 0.5 * np.abs(few - all_draws).sum(-1)
     told = {
         "draws": count,
         "total_variation": float(distance.mean()),
@@ -99,10 +99,6 @@ def _probabilities(predictions: Predictions) -> np.ndarray:
         varies = np.ptp(parts, axis=0).any((0, -1))
         parts = parts[:, :, varies] if varies.any() else parts
     return parts
-
-
-def _total_variation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return 0.5 * np.abs(a - b).sum(-1)
 
 
 def _chosen(flat: np.ndarray, k: int) -> np.ndarray:

@@ -22,13 +22,17 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import (
     as_array,
+    as_arrays,
     bound_by_row,
     by_place,
     innermost,
+    inputs_of_call,
     is_by_row,
+    is_ready,
     names_of,
     prepared,
 )
+from numpyro_bnn.data.columns import about_inputs
 from numpyro_bnn.data.fingerprints import noted_rows
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.posterior.draws import Run
@@ -36,6 +40,7 @@ from numpyro_bnn.posterior.fitted import arguments_of, model_of, targets_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place, SiteSources, sources_of
 from numpyro_bnn.potential.sites import all_rows, counted
+from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import blanks, structure_of
 
 
@@ -175,7 +180,15 @@ def rows_of_call(
 
 def known_rows(fitted: object) -> dict[str, Any]:
     """What draws keep of the training rows of a run; nothing where there are none."""
-    return rows_of_call(model_of(fitted), *arguments_of(fitted))
+    model = model_of(fitted)
+    return rows_of_call(model, *as_arrays(model, *arguments_of(fitted)))
+
+
+def data_facts(bound: BoundModel, draws: Mapping[str, Any]) -> dict[str, Any]:
+    """What draws keep of the data that a model was fitted to."""
+    inputs = inputs_of_call(bound.model, *bound.arrays)
+    found = about_inputs(inputs, bound.columns, draws)
+    return found | rows_of_call(bound.model, *bound.arrays)
 
 
 def _shaped(model: Callable) -> Callable[[jax.Array], Callable]:
@@ -191,7 +204,7 @@ def _shaped(model: Callable) -> Callable[[jax.Array], Callable]:
 def _targets(model: Any, sources: SiteSources, sites: list[str]) -> dict[str, frozenset[Place]]:
     """The arguments that are the target of each site."""
     # Of a ready model, distributions also depend on which targets are missing.
-    own = {} if hasattr(innermost(model), "standardization") else sources.distributions
+    own = {} if is_ready(model) else sources.distributions
     others = frozenset[Place]({0}).union(*(one.places for one in own.values()))
     return {name: sources.values[name].places - others for name in sites}
 
@@ -254,7 +267,7 @@ def as_observed(
 ) -> np.ndarray:
     """As :func:`observed_targets`, of targets with numbers of classes in place of their names."""
     y = np.asarray(as_array(owner, "y", y))
-    if model is None or hasattr(innermost(model), "standardization"):
+    if model is None or is_ready(model):
         # A ready model predicts in the units of its user.
         return y
     place, data = _at_rows(fitted, model, x, y)

@@ -6,8 +6,10 @@ given the weights, because weights and precisions have no useful joint mode.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +19,12 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import ParamInfo
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import as_arrays, inputs_of_call
+from numpyro_bnn.data.columns import Columns, column_names
 from numpyro_bnn.potential.potential import Potential, Values, transforms_of
+from numpyro_bnn.potential.rows_in_parts import with_padding
 from numpyro_bnn.potential.sites import Structure
+from numpyro_bnn.potential.structure import trace_and_check
 from numpyro_bnn.priors.coordinates import parameterize, to_own_coordinates
 from numpyro_bnn.priors.paths import usual_axes
 from numpyro_bnn.priors.precision_conditionals import prior_means, typical_values
@@ -156,13 +162,35 @@ def gentle_start(potential: Potential, key: jax.Array) -> Values:
     return potential.unconstrain(gentle_draw(potential, key))
 
 
-class BoundModel(NamedTuple):
-    """A model together with its training data."""
+@dataclass(frozen=True)
+class BoundModel:
+    """A model with its training data, which are parsed and traced once, when a fit begins.
+
+    - **model** - the model, with values of its fixed parameters
+    - **args**, **kwargs** - its arguments as it takes them, in the units of a ready model
+    - **structure** - its sites and plates
+    - **arrays** - arguments and keyword arguments as arrays in the user's units
+    - **columns** - names of the columns of its inputs
+    """
 
     model: Callable
     args: tuple
-    kwargs: dict[str, object]
+    kwargs: dict[str, Any]
     structure: Structure
+    arrays: tuple[tuple, dict[str, Any]]
+    columns: Columns
+
+    @classmethod
+    def of(cls, model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> "BoundModel":
+        """Parse the arguments of a fit, trace the model with them, and check both."""
+        arrays = as_arrays(model, args, kwargs)
+        columns = column_names(inputs_of_call(model, args, kwargs))
+        return cls(*trace_and_check(model, args, dict(kwargs)), arrays, columns)
+
+    @cached_property
+    def padded(self) -> tuple[tuple, dict[str, Any]]:
+        """The arguments with rows of weight 0 up to a size that other data share."""
+        return with_padding(self.model, self.args, self.kwargs)
 
     @property
     def potential(self) -> Potential:

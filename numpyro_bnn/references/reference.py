@@ -41,27 +41,6 @@ class Problem(NamedTuple):
     floor: float = 0.0
 
 
-def _means(values: Mapping[str, Any], y: Any) -> Any:
-    return values["mean"]
-
-
-def _probs(values: Mapping[str, Any], y: Any) -> Any:
-    return values["probs"]
-
-
-def _true_class(values: Mapping[str, Any], y: Any) -> Any:
-    return values["probs"][..., np.arange(len(y)), y]
-
-
-def _second_class(values: Mapping[str, Any], y: Any) -> Any:
-    return values["probs"][..., 1]
-
-
-def _log_hazards(values: Mapping[str, Any], y: Any) -> Any:
-    """Of a hazard that is constant in time: one over the mean time."""
-    return -np.log(values["mean"][..., 0])
-
-
 def _small(kernel: Any, output_bias: Any, by_width: Callable = _by_width) -> priors.ByPath:
     """The prior of Neal's networks of one hidden layer."""
     return priors.ByPath(
@@ -110,39 +89,40 @@ PROBLEMS = {
     "rdata": Problem(
         "regression of one noisy function on 100 rows, network 1-8-1; two modes",
         _regression,
-        _means,
+        lambda values, y: values["mean"],
         _NAMED | {"noise": "y.precision"},
     ),
     "cdata": Problem(
         "three classes from four inputs on 400 rows, network 4-8-3, a precision for each input",
         _cdata,
-        _probs,
+        lambda values, y: values["probs"],
         _NAMED | {"each input": "net/Dense_0.kernel.unit_precision"},
         floor=0.005,
     ),
     "bdata": Problem(
         "two classes from two inputs on 300 rows, network 2-15-1",
         _bdata,
-        _second_class,
+        lambda values, y: values["probs"][..., 1],
         _NAMED,
         floor=0.005,
     ),
     "odata": Problem(
         "regression with outliers on 100 rows, t noise of 4 degrees of freedom, network 1-8-1",
         partial(_regression, case=4.0),
-        _means,
+        lambda values, y: values["mean"],
         _NAMED | {"noise": "y.precision"},
     ),
     "surv": Problem(
         "censored times of 500 rows, the log of a hazard that is constant in time, network 1-8-1",
         _surv,
-        _log_hazards,
+        # A hazard that is constant in time is one over the mean time.
+        lambda values, y: -np.log(values["mean"][..., 0]),
         _NAMED,
     ),
     "digits": Problem(
         "ten classes of images of 8 × 8 pixels, 1437 rows, the probability of the true one, network 64-16-10",
         _digits,
-        _true_class,
+        lambda values, y: values["probs"][..., np.arange(len(y)), y],
         _NAMED | {"output biases": "net/Dense_1.bias.precision"},
         floor=0.005,
     ),

@@ -20,11 +20,9 @@ from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_key, refuse_equal_keys
 from numpyro_bnn._text import constructor_of
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.data.arguments import inputs_of_call
-from numpyro_bnn.data.columns import Columns, column_names
+from numpyro_bnn.data.columns import Columns
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.compiled_arguments import Arguments, Fixed, fixed_in
-from numpyro_bnn.potential.rows_in_parts import with_padding
 from numpyro_bnn.potential.starts import BoundModel, starts_for
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.chain_states import ChainStates, Plan
@@ -137,9 +135,8 @@ class CompiledRuns(NumPyroMCMC):
 
     def _see(self, args: tuple, kwargs: dict[str, Any]) -> BoundModel | None:
         """Trace the model with its data, and refuse what the kernel cannot sample correctly."""
-        given, is_chunked = (args, kwargs), self.chunk_size is not None
-        checked = check_call(self.sampler, self.model, is_chunked, *given)
-        self._args, self._kwargs, fit = checked
+        fit = check_call(self.sampler, self.model, self.chunk_size is not None, args, kwargs)
+        self._args, self._kwargs = (args, kwargs) if fit is None else fit.arrays
         if fit is not None and (values := fixed_in(fit.model)) and not fixed_in(self.model):
             # From here on the run is one of a model with these values of its fixed parameters.
             fix = partial(Fixed, data=values)
@@ -148,7 +145,7 @@ class CompiledRuns(NumPyroMCMC):
             for kernel in with_inner_kernels(self.sampler):
                 if hasattr(kernel, "check_num_warmup"):
                     kernel.check_num_warmup(self.num_warmup)
-        self.columns = column_names(inputs_of_call(self.model, *given))
+        self.columns = [] if fit is None else fit.columns
         return fit
 
     def _facts(self, disk: Disk, fit: BoundModel | None) -> Facts:
@@ -185,7 +182,7 @@ class CompiledRuns(NumPyroMCMC):
         """States of the chains, which run together or (chain_method "sequential") one after another."""
         args, kwargs = (self._args, self._kwargs) if fit is None else (fit.args, fit.kwargs)
         if fit is not None and self._placement.mesh is None and ignores_row_count(self._kernel):
-            args, kwargs = with_padding(fit.model, args, kwargs)
+            args, kwargs = fit.padded
         self._kernel = after_pilot(self._kernel, start.keys, args, kwargs)
         arguments = Arguments.split(args, kwargs)
         one_by_one = self.chain_method == "sequential" and self.num_chains > 1

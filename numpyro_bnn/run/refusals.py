@@ -11,12 +11,10 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
 
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.host_rows import sources_in
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.starts import BoundModel
-from numpyro_bnn.potential.structure import trace_and_check
 from numpyro_bnn.run.kernel_protocol import with_inner_kernels
 from numpyro_bnn.samplers.temperature_of_kernels import refuse_unequal
 
@@ -30,22 +28,20 @@ def check_call(
     chunked: bool,
     args: tuple,
     kwargs: dict[str, object],
-) -> tuple[tuple, dict[str, object], BoundModel | None]:
-    """Arguments as arrays, and the model traced with them; refuses what the kernel samples wrongly."""
+) -> BoundModel | None:
+    """The model traced with its arguments; refuses what the kernel samples wrongly."""
     if model is None:
-        return args, kwargs, None
-    arguments = as_arrays(model, args, kwargs)
+        return None
     refuse_host_rows(sampler, chunked, (args, kwargs))
-    model, args, kwargs, structure = trace_and_check(model, args, kwargs)
+    fit = BoundModel.of(model, args, kwargs)
     if hasattr(sampler, "take_batch_size"):
-        sampler.take_batch_size(structure)
-    refuse_subsampling(sampler, structure)
+        sampler.take_batch_size(fit.structure)
+    refuse_subsampling(sampler, fit.structure)
     for kernel in with_inner_kernels(sampler):
         if isinstance(kernel, Gibbs):
             refuse_unequal([part for part, _ in kernel.blocks])
-    fit = BoundModel(model, args, kwargs, structure)
     refuse_sites_of_host_rows(fit)
-    return *arguments, fit
+    return fit
 
 
 def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:

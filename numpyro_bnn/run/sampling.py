@@ -63,7 +63,7 @@ class ProgressBars:
             for c in range(num_chains)
         ]
         for bar in self._bars:
-            bar.set_postfix_str("starting")
+            bar.set_postfix_str("starting, a first run compiles")
         self._text: Any = None
 
     def update(self, chains: range, steps: int, state: PyTree) -> None:

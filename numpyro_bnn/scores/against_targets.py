@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp, ndtr
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn.data.units import row_blocks
 from numpyro_bnn.scores import inputs
 from numpyro_bnn.scores.inputs import Scored
 
@@ -37,7 +38,7 @@ def lppd(
     """
     draws = inputs.log_density("lppd", log_prob, y)
     rows = np.empty(draws.shape[1])
-    for block in inputs.row_blocks(draws.shape[1], draws.shape[0]):
+    for block in row_blocks(draws.shape[1], draws.shape[0]):
         rows[block] = logsumexp(draws[:, block].astype(np.float64), axis=0)
     rows -= np.log(draws.shape[0])
     return rows if pointwise else float(inputs.mean_of_known(rows, ~np.isnan(draws[0])))
@@ -92,7 +93,7 @@ def _mixture_spread(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
             out[i] = 2.0 * step * np.sum(cdf * (1.0 - cdf))
         else:
             total = 0.0
-            for block in inputs.row_blocks(draws, draws):
+            for block in row_blocks(draws, draws):
                 gap = m[block, None] - m
                 total += _gaussian_absolute(gap, np.hypot(s[block, None], s)).sum()
             out[i] = total / draws**2
@@ -128,7 +129,7 @@ def crps(
     flat_y = y.reshape(-1)
     values = values.reshape(num_draws, -1)
     out = np.empty(flat_y.size)
-    for block in inputs.row_blocks(flat_y.size, num_draws):
+    for block in row_blocks(flat_y.size, num_draws):
         x = values[:, block].T.astype(np.float64)
         gap = x - flat_y[block, None]
         if scales is not None:
@@ -292,7 +293,7 @@ def _sides(
     num_draws = values.shape[0]
     flat_y, values = y.reshape(-1), values.reshape(num_draws, -1)
     out = np.empty(flat_y.size)
-    for block in inputs.row_blocks(flat_y.size, num_draws):
+    for block in row_blocks(flat_y.size, num_draws):
         gap = flat_y[block] - values[:, block].astype(np.float64)
         if scales is not None:
             out[block] = ndtr(gap / scales.reshape(num_draws, -1)[:, block]).mean(axis=0)

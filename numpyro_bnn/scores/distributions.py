@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from scipy.special import xlogy
 from scipy.stats import rankdata, wasserstein_distance
 
+from numpyro_bnn.data.units import row_blocks
 from numpyro_bnn.scores import inputs
 from numpyro_bnn.scores.inputs import Scored
 
@@ -134,14 +135,14 @@ def wasserstein(
     first, second = (a.reshape(len(a), -1, *event) for a in (first, second))
     found = np.zeros(first.shape[1])
     if event_dim == 0:
-        for block in inputs.row_blocks(found.size, len(first) + len(second)):
+        for block in row_blocks(found.size, len(first) + len(second)):
             found[block] = _wasserstein_rows(
                 first[:, block].astype(np.float64), second[:, block].astype(np.float64)
             )
     else:
         directions = np.random.default_rng(seed).normal(size=(num_projections, event[0]))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        for block in inputs.row_blocks(found.size, (len(first) + len(second)) * event[0]):
+        for block in row_blocks(found.size, (len(first) + len(second)) * event[0]):
             for u in directions:
                 found[block] += _wasserstein_rows(first[:, block] @ u, second[:, block] @ u)
         found /= num_projections
@@ -220,7 +221,7 @@ def uncertainty(predictions: Scored, scale: ArrayLike | None = None) -> Uncertai
         probs = inputs.probabilities("uncertainty", predictions)
         total = _entropy_rows(probs.mean(axis=0, dtype=np.float64))
         aleatoric = np.zeros(probs.shape[1])
-        for block in inputs.row_blocks(probs.shape[1], probs.shape[0] * probs.shape[2]):
+        for block in row_blocks(probs.shape[1], probs.shape[0] * probs.shape[2]):
             aleatoric[block] = _entropy_rows(probs[:, block]).mean(axis=0)
         # It is not negative by Jensen's inequality, but rounding could make it -1e-17.
         return Uncertainty(total, aleatoric, np.maximum(total - aleatoric, 0.0))

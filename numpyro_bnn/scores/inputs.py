@@ -11,7 +11,7 @@ shape `(n, 1)` broadcasts against `(n,)` to an n by n table, logits passed as pr
 still have an argmax, labels passed as floats still compare equal.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
@@ -25,8 +25,6 @@ SUM_TOLERANCE = 4e-3
 # Targets a row, at least, that stand for a distribution without a closed form: the score of one row errs by
 # about a sixtieth of its spread, the mean over rows by less.
 SAMPLES = 4000
-# Numbers in one block of rows: 32 MiB in double precision.
-BLOCK_SIZE = 1 << 22
 
 
 class PredictionsLike(Protocol):
@@ -240,13 +238,6 @@ def scale_like(name: str, scale: ArrayLike, means: np.ndarray) -> np.ndarray:
             f"deviations, not logarithms; for a point forecast use rmse."
         )
     return np.broadcast_to(scale, means.shape)
-
-
-def row_blocks(num_rows: int, size_of_row: int) -> Iterator[slice]:
-    """Slices over rows such that a block holds about `BLOCK_SIZE` numbers."""
-    step = max(1, BLOCK_SIZE // max(1, size_of_row))
-    for start in range(0, num_rows, step):
-        yield slice(start, min(start + step, num_rows))
 
 
 def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:

@@ -230,7 +230,8 @@ class Calibrated:
         :raises TypeError: for regression.
         """
         self._check_kind("predict_set", "probs", "Use `predict_interval` for regression.")
-        return self._class_scores(x) <= self.threshold + _ROUNDING
+        penalty = PENALTY if self.method == "raps" else 0.0
+        return class_scores(self._source, x, penalty) <= self.threshold + _ROUNDING
 
     def predict_proba(self, x: PyTree) -> np.ndarray:
         """Probabilities of the classes, averaged over draws and scaled by `temperature`.
@@ -262,13 +263,14 @@ class Calibrated:
             tail = (1 - self.coverage) / 2
             own = predictions.quantiles((tail, 1 - tail)).T
             made = _intervals(predictions, self.method, self.coverage, self.threshold)
-            return Evaluation(*(_of_intervals(ends, y) for ends in (own, made)))
+            before, after = (
+                _measured((low <= y) & (y <= high), high - low) for low, high in (own.T, made.T)
+            )
+            return Evaluation(before, after)
         made = self.predict_set(x_test)
         own = nominal_sets(self._source, x_test, self.coverage)
-        return Evaluation(*(_of_sets(inside, y) for inside in (own, made)))
-
-    def _class_scores(self, x: PyTree) -> np.ndarray:
-        return class_scores(self._source, x, PENALTY if self.method == "raps" else 0.0)
+        rows = np.arange(len(y))
+        return Evaluation(*(_measured(held[rows, y], held.sum(1)) for held in (own, made)))
 
     def _check_kind(self, name: str, kind: str, advice: str) -> None:
         if self.method not in METHODS[kind]:
@@ -482,15 +484,6 @@ def _intervals(predictions: Predictions, method: str, coverage: float, limit: fl
     first, last = np.ceil(low - _ROUNDING), np.floor(high + _ROUNDING)
     whole = first <= last
     return np.stack([np.where(whole, first, low), np.where(whole, last, high)], 1)
-
-
-def _of_intervals(ends: np.ndarray, y: np.ndarray) -> MeasuredCoverage:
-    inside = (ends[:, 0] <= y) & (y <= ends[:, 1])
-    return _measured(inside, ends[:, 1] - ends[:, 0])
-
-
-def _of_sets(inside: np.ndarray, labels: np.ndarray) -> MeasuredCoverage:
-    return _measured(inside[np.arange(len(labels)), labels], inside.sum(1))
 
 
 def _measured(inside: np.ndarray, size: np.ndarray) -> MeasuredCoverage:

@@ -12,12 +12,10 @@ from numpyro_bnn import scores
 from numpyro_bnn._checks import check_key
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, innermost
+from numpyro_bnn.data.arguments import as_arrays, innermost, units_of
 from numpyro_bnn.data.fingerprints import (
     KNOWN_ROWS,
     SeenRows,
-    fingerprint,
-    is_same,
     row_hashes,
     seen_rows,
 )
@@ -39,7 +37,8 @@ from numpyro_bnn.posterior.leave_one_out import (
     why_not_the_posterior,
     why_rows_count_otherwise,
 )
-from numpyro_bnn.posterior.predictions import predict_with, separate_at
+from numpyro_bnn.posterior.prediction_sites import is_of_rows
+from numpyro_bnn.posterior.predictions import Predictor, predictor_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import (
     TrainingData,
@@ -123,18 +122,20 @@ def check_fit(
         raise ValueError(
             f"check_fit: got {len(names)} names for {len(rows)} rows. Give a name for each row."
         )
-    if why := why_densities_are_of_priors(draws, data, target, batch_size):
+    options: dict[str, Any] = {"batch_size": batch_size, "site": site}
+    predictor = predictor_of(draws, data.x, data.others, **options)
+    if why := why_densities_are_of_priors(predictor, draws, target):
         raise ValueError(f"check_fit: {why}")
     if x is not None:
-        _refuse_dependent_rows(run, draws, data, site)
+        _refuse_dependent_rows(run, draws, predictor)
     with named_elsewhere():
-        predictions = predict_with(draws, data.x, data.others, batch_size=batch_size, site=site)
+        predictions = predictor(draws)
     predictions = predictions.at_rows(some)
     loo = leave_one_out(predictions.log_likelihood(own).astype(np.float64))
     made = predictions.sample(key)
     row_names = tuple(str(name) for name, is_counted in zip(names, rows) if is_counted)
-    options = getattr(innermost(draws.model), "options", {})
-    has_tails = own.ndim == 1 and options.get("likelihood") in ("gaussian", "heteroscedastic")
+    settings = getattr(innermost(draws.model), "options", {})
+    has_tails = own.ndim == 1 and settings.get("likelihood") in ("gaussian", "heteroscedastic")
     by_rows, advice = on_weights(loo, row_names, has_tails)
     doubts = (*([by_rows] if by_rows else []), *_doubts(draws, predictions, own))
     calibration = _calibration(predictions, loo, own, made)
@@ -156,7 +157,7 @@ def check_fit(
         own,
         draws.num_chains,
         draws.num_draws,
-        None if held_out is None else _held_out(run, draws, held_out, batch_size, site),
+        None if held_out is None else _held_out(run, draws, held_out, options),
     )
 
 
@@ -174,7 +175,7 @@ def _training_rows(
     index = getattr(x, "index", None) if hasattr(x, "iloc") else None
     if x is not None:
         y = targets_of(run, y, "check_fit")
-        table, x = x, checked_inputs("check_fit", draws, x)
+        table, x = x, checked_inputs("check_fit", draws.model, draws.info, x)
         _refuse_others(held_by(run, "mcmc") or run, draws, table, y, site)
     data = training_data("check_fit", draws.model, run, x, y, site)
     if data.x is None:
@@ -192,16 +193,16 @@ def _training_rows(
     return data, target, range(count) if index is None else list(index)
 
 
-def _refuse_dependent_rows(run: Any, draws: Draws, data: TrainingData, site: str | None) -> None:
+def _refuse_dependent_rows(run: Any, draws: Draws, predictor: Predictor) -> None:
     """Refuse some of the rows of a fit, or another order of them, where rows depend on one another."""
-    whole, count = inputs_of(run), len(jax.tree.leaves(data.x)[0])
+    whole, count = inputs_of(run), predictor.size
     if whole is None:
         known = draws.info.get(KNOWN_ROWS)
         all_given = known is None or count == known["rows"]
     else:
         (whole,), _ = as_arrays(draws.model, (whole,), {})
-        all_given = not holds_host_rows(run) and is_same(fingerprint(whole), fingerprint(data.x))
-    if not all_given and not separate_at(draws, data.x, data.others, site):
+        all_given = not holds_host_rows(run) and is_of_rows(predictor.inputs, whole)
+    if not all_given and not predictor.are_separate(draws):
         raise ValueError(
             f"check_fit: these {count} rows are not all rows of the fit in their order, and rows of this "
             "model depend on one another: among others each has another prediction than in the fit. Leave x "
@@ -234,11 +235,10 @@ def _refuse_others(run: Any, draws: Draws, x: Any, y: Any, site: str | None) -> 
     refuse_new_rows("check_fit", run, x, y, site)
     if any(arguments_of(run)):
         return
-    ready = innermost(draws.model)
-    if getattr(ready, "standardization", None) is None:
+    if units_of(draws.model) is None:
         return
     try:
-        ready.learn(x, y)
+        innermost(draws.model).learn(x, y)
     except ValueError as error:
         raise ValueError(
             "check_fit: these are not the training data of this model, all rows in their order. "
@@ -270,13 +270,13 @@ def _notes(draws: Draws, hidden: int) -> Iterator[str]:
 
 
 def _held_out(
-    run: Any, draws: Draws, rows: tuple[PyTree, ArrayLike], batch_size: int | None, site: str | None
+    run: Any, draws: Draws, rows: tuple[PyTree, ArrayLike], options: dict[str, Any]
 ) -> HeldOut:
     """The score of rows that were not fitted."""
-    x = checked_inputs("check_fit", draws, rows[0])
-    targets = observed_targets("check_fit", run, draws.model, x, rows[1], site)
-    predictions = predict_with(draws, x, {}, batch_size=batch_size, site=site)
-    found = np.asarray(scores.lppd(predictions, targets, pointwise=True))
+    predictor = predictor_of(draws, rows[0], owner="check_fit", **options)
+    given = draws.model, predictor.inputs, rows[1], options["site"]
+    targets = observed_targets("check_fit", run, *given)
+    found = np.asarray(scores.lppd(predictor(draws), targets, pointwise=True))
     found = found[~np.isnan(found)]
     return HeldOut(float(np.mean(found)), scores.standard_error(found), len(found))
 

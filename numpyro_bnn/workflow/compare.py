@@ -29,7 +29,7 @@ from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate
 from numpyro_bnn.approximations.optimize import optimize
 from numpyro_bnn.approximations.sgd_iterates import swag
 from numpyro_bnn.approximations.stopping import num_held
-from numpyro_bnn.data.arguments import as_arrays, with_tables
+from numpyro_bnn.data.arguments import as_arrays, num_rows, with_tables
 from numpyro_bnn.data.columns import check_columns, column_names
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
 from numpyro_bnn.diagnostics.diagnose import diagnose
@@ -409,12 +409,7 @@ def _data(model: Callable, data: Any) -> Data:
     (x, y), _ = as_arrays(model, (given.x, given.y), {})
     (x_test, y_test), _ = as_arrays(model, (given.x_test, given.y_test), {})
     for names, pair in (("x and y", (x, y)), ("x_test and y_test", (x_test, y_test))):
-        rows = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(pair)}
-        if len(rows) != 1 or rows & {(), (0,)}:
-            raise ValueError(
-                f"compare: {names} must have the same positive number of rows, got "
-                f"{sorted(shape[0] if shape else 0 for shape in rows)}. Give a target for every input."
-            )
+        num_rows(f"compare: {names}", pair, " Give a target for every input.")
     # Names of columns are compared with those of finished runs.
     return Data(with_tables(given.x, x), y, with_tables(given.x_test, x_test), y_test)
 

@@ -15,7 +15,7 @@ from numpyro.primitives import Messenger
 from numpyro_bnn._html import Grid, html_of
 from numpyro_bnn._text import text_of
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import innermost, prepared
+from numpyro_bnn.data.arguments import innermost, prepared, units_of
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.jaxpr_dependence import call_order, walk
 from numpyro_bnn.potential.sites import all_rows
@@ -68,7 +68,9 @@ class ModelTable:
 
     def __init__(self, rows: list[Row], not_called: Sequence[str] = ()) -> None:
         self.rows = tuple(rows)
-        self.num_random = sum(row.size for row in rows if _is_weight(row))
+        # Precisions and scales of weights do not count.
+        weights = (row for row in rows if "/" in row.site and not is_auxiliary(row.site))
+        self.num_random = sum(row.size for row in weights if row.kind != "fixed")
         self.num_fixed = sum(row.size for row in rows if row.kind == "fixed")
         self.not_called = tuple(not_called)
 
@@ -137,7 +139,7 @@ def describe(model: Any, *args: PyTree, **kwargs: PyTree) -> ModelTable:
     """
     model = getattr(model, "model_", model)
     ready = innermost(model)
-    units = getattr(ready, "standardization", None)
+    units = units_of(ready)
     if not args and not kwargs and units is not None:
         args = (units.x_mean[None],)
     if not args and not kwargs:
@@ -327,8 +329,3 @@ def _rounded(value: Any) -> Any:
         return value
     values = np.unique(np.asarray(value))
     return float(f"{float(values[0]):.4g}") if values.size == 1 else value
-
-
-def _is_weight(row: Row) -> bool:
-    """Whether a row is of a weight, and not of a precision or scale of it."""
-    return row.kind != "fixed" and "/" in row.site and not is_auxiliary(row.site)

@@ -32,7 +32,7 @@ from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.fitted import arguments_of, targets_of
-from numpyro_bnn.posterior.predictions import predict, separate_at
+from numpyro_bnn.posterior.predictions import predict, predictor_of
 from numpyro_bnn.posterior.predictive_draws import Predictions, average
 from numpyro_bnn.priors.hierarchical import Hierarchical
 from numpyro_bnn.workflow.calibration import Calibrated, calibrate, nominal_sets
@@ -99,7 +99,8 @@ class BNNEstimator(BaseEstimator):
         self.model_ = model
         self.mcmc_: MCMC = fitted.mcmc
         self.draws_: Draws = fitted.draws
-        self._separate = separate_at(self.draws_, table_like(self, in_blocks(X[kept])), {})
+        rows = table_like(self, in_blocks(X[kept]))
+        self._separate = predictor_of(self.draws_, rows).are_separate(self.draws_)
         self.report_: Report = fitted.report
         self.calibration_: Calibrated | None = None
         if len(held):

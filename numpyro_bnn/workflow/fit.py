@@ -22,8 +22,10 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.approximations.optimize import ensemble_of, optimize
-from numpyro_bnn.data.arguments import as_arrays, innermost, with_tables
+from numpyro_bnn.approximations.member_optimizer import TrainingOptions
+from numpyro_bnn.approximations.optimize import ensemble_of, optimized
+from numpyro_bnn.data.arguments import as_arrays, innermost, is_ready, num_rows, with_tables
+from numpyro_bnn.data.fingerprints import KNOWN_ROWS
 from numpyro_bnn.data.units import known_targets, rows_with_targets
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
@@ -33,8 +35,7 @@ from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.stacking import stack
-from numpyro_bnn.posterior.training_data import known_rows
-from numpyro_bnn.potential.structure import trace_and_check
+from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.samplers.sgmcmc import gradients
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
@@ -263,18 +264,19 @@ def fit(
     (arrays, y), _ = as_arrays(model, (x, y), {})
     # Tables of pandas keep the names of their columns, which messages and predictions refer to.
     x = with_tables(x, arrays)
-    num_rows = _num_rows(arrays, y)
-    if hasattr(innermost(model), "standardization"):
+    count = num_rows("fit: x and y", (arrays, y))
+    if is_ready(model):
         x, y, weights = _with_targets(innermost(model).kind, x, y, weights)
-        num_rows = len(y)
+        count = len(y)
     key_split, key_starts, key_run, key_stack = jax.random.split(key, 4)
-    train, held = _split(combine, validation, num_rows, key_split)
+    train, held = _split(combine, validation, count, key_split)
     x_train, y_train = _rows(x, train), _rows(y, train)
     weighted = {} if weights is None else {"weights": _rows(np.asarray(weights), train)}
     if batch_size is None and kernel is None and len(train) > MANY_ROWS:
         batch_size = BATCH
     sampler, steps = kernel_for_fit(kernel, model, batch_size, options)
-    _check_one_target(model, x_train, y_train, weighted)
+    bound = BoundModel.of(model, (x_train, y_train), weighted)
+    _check_one_target(bound.structure.targets)
     thinning = steps if thinning is None else check_whole("fit", "thinning", thinning)
     mcmc = MCMC(
         sampler,
@@ -286,19 +288,11 @@ def fit(
     )
 
     clock = time.perf_counter()
-    starts = optimize(
-        model,
-        key_starts,
-        x_train,
-        y_train,
-        num_chains=num_chains,
-        batch_size=batch_size,
-        progress_bar=progress_bar,
-        **weighted,
-    )
+    training = TrainingOptions(batch_size=batch_size, progress_bar=progress_bar)
+    starts = optimized(bound, key_starts, num_chains, training)
     jax.block_until_ready(starts)
     optimised = time.perf_counter()
-    ensemble = ensemble_of(model, starts, x_train, y_train, **weighted)
+    ensemble = ensemble_of(bound, starts)
     if on_ensemble is not None:
         on_ensemble(ensemble)
     began = time.perf_counter()
@@ -318,7 +312,7 @@ def fit(
     if combine == "stack":
         draws = stack(mcmc, _rows(x, held), _rows(y, held), key=key_stack)
         weights = np.asarray(draws.info["weights"])
-    draws.info |= known_rows(mcmc)
+    draws.info |= {n: rows for n, rows in ensemble.info.items() if n == KNOWN_ROWS}
     seconds = {
         "optimise": optimised - clock,
         "sample": sampled - began,
@@ -328,10 +322,8 @@ def fit(
     return Fit(model, ensemble, mcmc, draws, weights, report, seconds, test)
 
 
-def _check_one_target(model: Callable, x: PyTree, y: ArrayLike, weights: dict[str, Any]) -> None:
+def _check_one_target(targets: list[str]) -> None:
     """Refuse a model of several targets: the report at the end is about predictions of one."""
-    *_, structure = trace_and_check(model, (x, y), weights)
-    targets = structure.targets
     if len(targets) > 1:
         raise ValueError(
             f"fit: the model observes {targets}, and predictions of one target are judged. Observe one of "
@@ -352,15 +344,6 @@ def _check_until(until: Any, max_minutes: Any, x_test: Any, y_test: Any) -> None
             "`until=bnn.Tolerance()` too, or set the length by num_samples."
         )
     check_until(until, max_minutes)
-
-
-def _num_rows(x: Any, y: Any) -> int:
-    sizes = {int(np.shape(leaf)[0]) if np.ndim(leaf) else 0 for leaf in jax.tree.leaves((x, y))}
-    if len(sizes) != 1 or sizes & {0}:
-        raise ValueError(
-            f"fit: x and y must hold arrays with the same positive number of rows, got {sorted(sizes)}."
-        )
-    return sizes.pop()
 
 
 def _with_targets(kind: str, x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:

@@ -29,14 +29,13 @@ from numpyro_bnn.run.recorder import Disk
 from numpyro_bnn.run.sampling import explain_memory
 from numpyro_bnn.samplers.fields import has_exact_energy
 from numpyro_bnn.samplers.suspects import warn_of_run
-from numpyro_bnn.storage.checkpoints import Start
 from numpyro_bnn.storage.processes import Processes
 from numpyro_bnn.storage.same_run import check_accept
 
 if TYPE_CHECKING:
     # Only runs that are judged import what judges them.
     from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-    from numpyro_bnn.workflow.until import StopReason, UntilKnown
+    from numpyro_bnn.workflow.until import StopReason
 
 
 class MCMC(CompiledRuns):
@@ -323,14 +322,12 @@ class MCMC(CompiledRuns):
         fit = self._see(args, kwargs)
         with self._on_disk(resumed=True), explain_tracing(), explain_memory():
             start = self._disk.read_start(self._facts(self._disk, fit), accept)
-            self._sample(start, fit, accept, self._stored_judge(start))
+            judge = None
+            if start.until is not None:
+                from numpyro_bnn.workflow.until import stored_judge
 
-    def _stored_judge(self, start: Start) -> "UntilKnown | None":
-        if start.until is None:
-            return None
-        from numpyro_bnn.workflow.until import stored_judge
-
-        return stored_judge(self.sampler, start, inputs_of(self))
+                judge = stored_judge(self.sampler, start, inputs_of(self))
+            self._sample(start, fit, accept, judge)
 
     def _note(self, disk: Disk) -> None:
         facts = {"suspect": self.suspect} if self.suspect else {}

@@ -19,7 +19,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro_bnn._checks import check_positive
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.data.arguments import as_arrays, num_rows
 from numpyro_bnn.data.columns import Columns, about_inputs, check_columns, check_row_shapes
 from numpyro_bnn.data.not_finite import first_bad_draws
 from numpyro_bnn.diagnostics.diagnose_draws import diagnose_draws
@@ -126,7 +126,7 @@ class UntilKnown:
         # A ready model has not learned its units yet, and its targets stay as they are.
         self._y = None if y is None else as_observed("run_until", None, kernel.model, x, y, None)
         check_row_shapes("run_until", "x of test_data", about_inputs(fitted), x)
-        self._predictor = Predictor(kernel.model, x, fitted=fitted)
+        self._predictor = Predictor(kernel.model, x, about={"fitted_rows": fitted})
         self._sample_field = kernel.sample_field
         self._limits = limits_of(kernel)
         self._parts: list[dict[str, dict[str, np.ndarray]]] = []
@@ -305,12 +305,8 @@ def _checked_test_data(model: Callable, test_data: Any, columns: Columns) -> tup
         )
     check_columns("run_until", "x of test_data", columns, test_data[0])
     (x, y), _ = as_arrays(model, (test_data[0], test_data[1]), {})
-    rows = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves((x, y))}
-    if len(rows) != 1 or rows & {0}:
-        raise ValueError(
-            f"run_until: x and y of test_data must hold arrays with the same positive number of rows, got "
-            f"{sorted(rows)}. Give a target for every input, or `test_data=(x_test, None)`."
-        )
+    advice = " Give a target for every input, or `test_data=(x_test, None)`."
+    num_rows("run_until: x and y of test_data", (x, y), advice)
     return jax.tree.map(np.asarray, x), None if y is None else np.asarray(y)
 
 

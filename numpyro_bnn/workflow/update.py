@@ -30,6 +30,7 @@ from numpyro_bnn.data.arguments import (
     by_place,
     is_by_row,
     names_of,
+    num_rows,
     prepared,
 )
 from numpyro_bnn.data.columns import about_inputs
@@ -149,7 +150,7 @@ def update(
     draws, given = _known("update", run, key)
     if hasattr(run, "classes_"):
         y_new = targets_of(run, y_new, "update")
-    x_new = checked_inputs("update", draws, x_new)
+    x_new = checked_inputs("update", draws.model, draws.info, x_new)
     names = {name: i for i, name in enumerate(names_of(draws.model)) if i in given}
     named = {names.get(name, name): value for name, value in by_row.items()}
     size = _count("update", {0: given[0]}) if given else 0
@@ -249,13 +250,8 @@ def _known(owner: str, run: Any, key: jax.Array | None) -> tuple[Any, dict[Place
 
 def _count(owner: str, arguments: Mapping[Place, PyTree]) -> int:
     """The number of rows of arguments that all have a value for each."""
-    sizes = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(list(arguments.values()))}
-    if len(sizes) != 1 or sizes & {(), (0,)}:
-        raise ValueError(
-            f"{owner}: inputs, targets and other arguments by row must have the same positive number of "
-            f"rows, got {sorted(sizes)}."
-        )
-    return int(sizes.pop()[0])
+    what = f"{owner}: inputs, targets and other arguments by row"
+    return num_rows(what, list(arguments.values()))
 
 
 def _after(change: _Change) -> Updated:

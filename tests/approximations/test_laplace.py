@@ -17,7 +17,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.approximations import curvature
 from numpyro_bnn.approximations.curvature import _kind_for
-from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.models import random_module as networks
 
 NEWTON = {"optimizer": optax.lbfgs(), "num_steps": 40, "progress_bar": False}
@@ -90,7 +89,7 @@ def outliers(x, y=None):
 
 
 def point(model, *args):
-    descent = MemberOptimizer("test", model, args, {})
+    descent = linear.members(model, args)
     z = {name: value * 0.7 for name, value in nets.weights(model, *args).items()}
     return descent, z, sorted(z)
 
@@ -152,7 +151,7 @@ def test_precisions_are_integrated_out_of_the_curvature(data):
         net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(2.0, 0.5), x[:1])
         bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
 
-    descent = MemberOptimizer("test", model, data, {})
+    descent = linear.members(model, data)
     z = {KERNEL: jnp.array([[0.4], [-0.7], [0.2]]), BIAS: jnp.array([0.3])}
 
     def energy(z):
@@ -353,7 +352,8 @@ def test_gauss_newton_of_student_t_has_the_information_of_the_degrees_of_freedom
 
     scores = np.stack([score(i) for i in range(3)])
     rows = np.zeros((50, 1), np.float32)
-    descent = MemberOptimizer("test", free_tail, (rows, np.zeros(50, np.float32)), {})
+    data = rows, np.zeros(50, np.float32)
+    descent = linear.members(free_tail, data)
     sites = ["log_df", "log_scale", "mean"]
     z = dict(zip(sites, jnp.asarray(at, jnp.float32)))
     found = (curvature.matrix(descent, z, sites, "gauss_newton") - np.eye(3)) / 50

@@ -17,7 +17,6 @@ from linear_gaussian import check_law, key, posterior
 import numpyro_bnn as bnn
 from numpyro_bnn.approximations import curvature
 from numpyro_bnn.approximations.laplace import low_rank
-from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 
 X, Y = linear.data(40)
 NEWTON = {"optimizer": optax.lbfgs(), "num_steps": 40, "progress_bar": False}
@@ -34,7 +33,7 @@ def classes(x, y=None):
 def dense():
     """At some weights: their values, the Gauss-Newton covariance, and the eigenvalues that the data add."""
     with nets.double():
-        found = MemberOptimizer("laplace", classes, (X, LABELS), {})
+        found = linear.members(classes, (X, LABELS))
         rng = np.random.default_rng(4)
         sites = found.whole.sites
         shapes = found.whole.centered.structure.shapes
@@ -101,7 +100,7 @@ def test_draws_are_from_the_posterior_of_a_linear_model():
 
 def test_more_directions_than_the_data_determine():
     """Three rows leave most of 31 directions to the prior: the iteration breaks down before its end."""
-    found = MemberOptimizer("laplace", classes, (X[:3], LABELS[:3]), {})
+    found = linear.members(classes, (X[:3], LABELS[:3]))
     _, z, sites, _ = dense()
     z = {name: value.astype(jnp.float32) for name, value in z.items()}
     result = low_rank(found, z, sites, 20)

@@ -18,7 +18,6 @@ from scipy import stats
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.approximations.marginal_energy import Marginal
-from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.approximations.stopping import held_out_call
 
 QUIET = {"progress_bar": False}
@@ -115,7 +114,7 @@ def test_the_energy_has_the_precisions_integrated_out(data):
 
 
 def test_precisions_of_samples_are_drawn_from_their_conditional(data):
-    descent = MemberOptimizer("test", hierarchical, data, {})
+    descent = linear.members(hierarchical, data)
     z = {KERNEL: np.float32([[0.4], [-0.7], [0.2]]), BIAS: np.float32([0.3])}
     many = {name: np.broadcast_to(v, (1, 4000, *v.shape)) for name, v in z.items()}
     draws = descent.draws(many, key())
@@ -336,7 +335,7 @@ def test_arguments_that_are_not_by_row_stay():
 
 
 def test_a_member_that_failed_is_named_and_left_out(data):
-    descent = MemberOptimizer("deep_ensemble", linear.model, data, {})
+    descent = linear.members(linear.model, data)
     z = {KERNEL: jnp.ones((3, 1, 3, 1)).at[1, 0, 2].set(jnp.nan), BIAS: jnp.zeros((3, 1, 1))}
     with pytest.warns(UserWarning, match=r"left out the members \[1\] of 3.*smaller learning"):
         draws = descent.draws(z, None, np.arange(3.0))

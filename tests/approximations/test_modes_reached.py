@@ -16,7 +16,6 @@ from numpyro_bnn import priors
 from numpyro_bnn.approximations.curvature import Newton, _inverse
 from numpyro_bnn.approximations.finish import say_if_not_reached
 from numpyro_bnn.approximations.member_optimizer import (
-    MemberOptimizer,
     TrainingOptions,
     allowed_excess,
     far_above,
@@ -85,7 +84,7 @@ def test_the_decrement_has_precisions_integrated_out(data):
     x, y = (np.asarray(a, np.float64) for a in data)
     w, b = np.array([0.4, -0.7, 0.2]), 0.3
     z = {KERNEL: jnp.asarray(w)[None, :, None], BIAS: jnp.full((1, 1), b)}
-    descent = MemberOptimizer("test", hierarchical, data, {})
+    descent = linear.members(hierarchical, data)
     rows = np.c_[np.ones(len(x)), x]
     at = np.r_[b, w]
     taus = [(2 + 1 / 2) / (0.5 + b**2 / 2), *[(2 + 3 / 2) / (0.5 + w @ w / 2)] * 3]
@@ -97,7 +96,7 @@ def test_the_decrement_has_precisions_integrated_out(data):
 
 def test_conjugate_gradients_find_the_same_number(data, monkeypatch):
     z = {KERNEL: jnp.ones((2, 3, 1)), BIAS: jnp.zeros((2, 1))}
-    newton = Newton(MemberOptimizer("test", linear.model, data, {}), z)
+    newton = Newton(linear.members(linear.model, data), z)
     exact = newton.decrements(z)
     monkeypatch.setattr("numpyro_bnn.approximations.curvature.MOST_DENSE", 3)
     np.testing.assert_allclose(newton.decrements(z), exact, rtol=1e-2)
@@ -108,7 +107,7 @@ def test_a_gradient_that_is_not_finite_has_no_newton_step(data, most_dense, monk
     """As at the end of a step too far, which is then not taken."""
     monkeypatch.setattr("numpyro_bnn.approximations.curvature.MOST_DENSE", most_dense)
     z = {name: value[None] for name, value in nets.weights(linear.model, *data).items()}
-    solve = Newton(MemberOptimizer("test", linear.model, data, {}), z).solver(z, None, 0)
+    solve = Newton(linear.members(linear.model, data), z).solver(z, None, 0)
     assert np.isfinite(solve(np.ones(4))).all()
     for bad in (np.nan, np.inf):
         assert np.isnan(solve(np.array([1.0, bad, 0.0, 0.0]))).all()
@@ -187,14 +186,14 @@ def test_a_member_far_above_is_told_from_modes_of_unequal_depth(members):
 
 
 def test_what_is_allowed_follows_the_data_and_the_parameters(data):
-    structure = MemberOptimizer("test", linear.model, data, {}).whole.centered.structure
+    structure = linear.members(linear.model, data).whole.centered.structure
     assert allowed_excess(structure, 8) == pytest.approx(4 + 5 * 2 + 10)
     assert allowed_excess(structure, 10**6) == pytest.approx(40 + 5 * 40**0.5 + 10)
 
 
 def test_members_that_end_far_above_start_again(data, monkeypatch):
     """The first attempt leaves one of three at an energy from which it does not come back."""
-    descent = MemberOptimizer("optimize", linear.model, data, {})
+    descent = linear.members(linear.model, data)
     begin, calls = descent.begin, []
 
     def bad(key, *rest):

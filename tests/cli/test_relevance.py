@@ -32,5 +32,4 @@ def test_the_fall_is_that_of_a_linear_model():
         # Shuffles of the same rows share their errors: the error over rows is the larger part.
         assert abs(one.drop - size / SCALE**2) < 4 * one.error
         assert 0 < one.error < 0.2 * one.drop
-    again = relevance(draws, x, y, groups[1:2], num_shuffles=5)
-    assert again == found[1:2]
+    assert relevance(draws, x, y, groups[1:2], num_shuffles=5) == found[1:2]

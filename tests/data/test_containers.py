@@ -195,8 +195,8 @@ def data(**parts):
 
 def test_compare_refuses_rows_that_do_not_belong_together():
     for bad, message in (
-        ({"y": Y[:-1]}, r"x and y must have the same positive number of rows, got \[11, 12\]"),
-        ({"y_test": Y[:-2]}, r"x_test and y_test must have the same .* got \[10, 12\]"),
+        ({"y": Y[:-1]}, r"x and y must hold arrays with the same positive .* got \[11, 12\]"),
+        ({"y_test": Y[:-2]}, r"x_test and y_test must hold arrays with the same .* got \[10, 12\]"),
         ({"x": X[:0], "y": Y[:0]}, r"x and y must .* got \[0\]"),
     ):
         with pytest.raises(ValueError, match=message):

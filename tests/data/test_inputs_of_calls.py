@@ -17,6 +17,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn.approximations.optimize import ensemble_of
 from numpyro_bnn.data.arguments import as_arrays, inputs_of_call
 from numpyro_bnn.data.columns import about_inputs, check_columns, column_names
+from numpyro_bnn.potential.starts import BoundModel
 
 KEY = jax.random.key(0)
 NAMES = ["age", "weight", "income"]
@@ -126,7 +127,7 @@ def test_approximations_refuse_other_columns(call):
     model, inputs, args, kwargs = call
     check_refusals(model, bnn.mean_field(model, KEY, *args, **kwargs, **FEW), inputs)
     starts = bnn.optimize(model, KEY, *args, **kwargs, **FEW)
-    check_refusals(model, ensemble_of(model, starts, *args, **kwargs), inputs)
+    check_refusals(model, ensemble_of(BoundModel.of(model, args, kwargs), starts), inputs)
 
 
 def test_a_run_that_is_judged_refuses_other_columns(call):

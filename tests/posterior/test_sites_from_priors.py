@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 import numpyro_bnn as bnn
-from numpyro_bnn.posterior.leave_one_out import sites_from_priors
+from numpyro_bnn.posterior.predictions import predictor_of
 
 ROWS, DRAWS = 12, 500
 rng = np.random.default_rng(0)
@@ -121,7 +121,7 @@ def exact_elpd():
 )
 def test_sites_that_the_target_is_computed_from(model, expected):
     draws = bnn.Draws(exact_draws(), model)
-    assert sites_from_priors(draws, X, {}, site="y") == expected
+    assert predictor_of(draws, X, site="y").sites_from_priors(draws) == expected
 
 
 @pytest.mark.parametrize(("model", "name"), [(local, "e"), (discrete, "z"), (chained, "other")])

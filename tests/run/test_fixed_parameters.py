@@ -121,13 +121,14 @@ def constant(x, y=None):
 
 
 @pytest.mark.parametrize("model", [features, initialised, constant])
-def test_a_run_of_numpyro_keeps_no_parameters_but_those_that_begin_at_one_number(model):
+def test_a_run_of_numpyro_keeps_no_parameters_but_those_that_begin_at_one_number(model, tmp_path):
     kernel = HMC(model, num_steps=1, trajectory_length=None)
     run = MCMC(kernel, num_warmup=1, num_samples=3, progress_bar=False)
     run.run(KEY, X, Y)
     if model is not constant:
-        with pytest.raises(ValueError, match="keeps none"):
-            bnn.predict(model, run, X)
+        for call in (bnn.predict, lambda _, *given: bnn.export(*given, tmp_path / "some.jax")):
+            with pytest.raises(ValueError, match="keeps none"):
+                call(model, run, X)
         return
     found = bnn.predict(model, run, X).mean[0]
     assert np.allclose(found, run.get_samples()["b"][:, None] * X[:, 0] + 3, rtol=1e-5)

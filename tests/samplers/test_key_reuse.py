@@ -18,6 +18,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from key_ledger import Ledger
+from linear_gaussian import members
 from numpyro.infer import HMC, NUTS, CustomGibbs, Gibbs
 
 import numpyro_bnn as bnn
@@ -259,7 +260,7 @@ def test_no_move_comes_to_the_same_key_twice(move, model):
 def test_members_of_an_ensemble_have_keys_of_their_own(monkeypatch):
     # Candidates of one member are compared on the same rows, drawn by the same key on purpose.
     monkeypatch.setattr("numpyro_bnn.approximations.member_programs._CANDIDATES", 1)
-    descent = MemberOptimizer("test", plain, catalogue.data(), {}, batch_size=2)
+    descent = members(plain, catalogue.data(), batch_size=2)
     key_start, key_rows = jax.random.split(jax.random.key(3))
     with Ledger(key_start) as ledger, jax.disable_jit():
         z = descent.begin(key_start, 3, None)
@@ -283,14 +284,14 @@ def test_a_fit_gives_its_starts_and_its_minibatches_two_keys(monkeypatch):
         monkeypatch.setattr(MemberOptimizer, name, noting(name, getattr(MemberOptimizer, name)))
     key = jax.random.key(0)
     training = TrainingOptions(num_steps=0, batch_size=2, progress_bar=False)
-    MemberOptimizer("test", plain, catalogue.data(), {}, batch_size=2).fit(key, 2, training)
+    members(plain, catalogue.data(), batch_size=2).fit(key, 2, training)
     assert [name for name, _ in given] == ["begin", "members"]
     assert len({Ledger.name(key), *(name for _, name in given)}) == 3
 
 
 def test_a_fit_uses_no_key_twice():
     """Starts, minibatches and the draws of precisions, of an ensemble."""
-    descent = MemberOptimizer("test", network, rows(), {}, batch_size=2)
+    descent = members(network, rows(), batch_size=2)
 
     def fit(key):
         key_start, key_rows, key_draws = jax.random.split(key, 3)

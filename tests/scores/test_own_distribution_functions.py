@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from numpyro_bnn import scores
-from numpyro_bnn.scores import inputs
+from numpyro_bnn.data import units
 
 
 class StudentPredictions:
@@ -111,17 +111,18 @@ def test_no_score_depends_on_the_size_of_its_blocks(rng, monkeypatch, block):
         lambda: scores.wasserstein(mean, mean[:4] + 1, pointwise=True),
         lambda: scores.wasserstein(probs, probs[::-1] ** 2, event_dim=1, pointwise=True),
         lambda: scores.mutual_information(probs),
+        lambda: scores.lppd(-np.abs(mean), pointwise=True),
     )
     before = [call() for call in calls]
-    monkeypatch.setattr(inputs, "BLOCK_SIZE", block)
+    monkeypatch.setattr(units, "BLOCK_SIZE", block)
     for call, expected in zip(calls, before):
         np.testing.assert_allclose(call(), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("num_rows", "size"), [(1, 1), (7, 3), (10, 10**9), (1000, 1)])
 def test_blocks_of_rows_follow_each_other_without_gap(monkeypatch, num_rows, size):
-    monkeypatch.setattr(inputs, "BLOCK_SIZE", 64)
-    blocks = list(inputs.row_blocks(num_rows, size))
+    monkeypatch.setattr(units, "BLOCK_SIZE", 64)
+    blocks = list(units.row_blocks(num_rows, size))
     assert np.concatenate([np.arange(num_rows)[b] for b in blocks]).tolist() == list(
         range(num_rows)
     )

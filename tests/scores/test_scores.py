@@ -31,13 +31,6 @@ def test_lppd_is_the_log_of_the_mean_density_even_where_densities_underflow(rng)
     assert scores.lppd([[-np.inf]]) == -np.inf
 
 
-def test_lppd_does_not_depend_on_the_size_of_its_blocks(rng, monkeypatch):
-    log_prob = rng.normal(size=(3, 11))
-    expected = scores.lppd(log_prob, pointwise=True)
-    monkeypatch.setattr("numpyro_bnn.scores.inputs.BLOCK_SIZE", 7)
-    np.testing.assert_array_equal(scores.lppd(log_prob, pointwise=True), expected)
-
-
 def test_rmse_averages_the_draws_before_it_squares(rng):
     mean, y = rng.normal(size=(2, 4, 6)), rng.normal(size=6)
     expected = metrics.mean_squared_error(y, mean.mean(axis=(0, 1))) ** 0.5
@@ -78,7 +71,7 @@ def test_both_ways_to_the_spread_of_a_mixture_agree(rng, monkeypatch):
 
     mean, scale = rng.normal(size=(2, 300)), rng.uniform(0.5, 1.0, size=(2, 300))
     by_nodes = _mixture_spread(mean, scale)
-    monkeypatch.setattr("numpyro_bnn.scores.inputs.BLOCK_SIZE", 1000)
+    monkeypatch.setattr("numpyro_bnn.data.units.BLOCK_SIZE", 1000)
     pairs = np.hypot(scale[:, :, None], scale[:, None, :])
     folded = stats.foldnorm(abs(mean[:, :, None] - mean[:, None, :]) / pairs, scale=pairs)
     np.testing.assert_allclose(by_nodes, folded.mean().mean(axis=(1, 2)), rtol=1e-12)

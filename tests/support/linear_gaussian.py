@@ -7,6 +7,7 @@ import numpy as np
 import numpyro_bnn as bnn
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.approximations.modes import draw_noise, gaussian_priors, known_noise
+from numpyro_bnn.potential.starts import BoundModel
 
 NOISE, SCALE = 0.5, 0.8
 KERNEL, BIAS = "net/Dense_0.kernel", "net/Dense_0.bias"
@@ -30,6 +31,11 @@ def network(x, y=None):
     bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
 
 
+def members(model, data, **options):
+    """The compiled optimisation of members of a model."""
+    return MemberOptimizer("test", BoundModel.of(model, data, {}), **options)
+
+
 def posterior(x, y):
     """Mean and precision of slopes and intercept."""
     rows = np.c_[x, np.ones(len(x))]
@@ -48,7 +54,7 @@ def randomized_modes(num_members, x, y):
 
     The same noise again: targets y + σ ε, weights around anchors s a.
     """
-    whole = MemberOptimizer("randomized_map", model, (x, y), {}).whole
+    whole = members(model, (x, y)).whole
     (known, counts), anchored = known_noise(whole.centered), gaussian_priors(whole)
     keys = jax.random.split(jax.random.split(key())[0], num_members)
     noise = jax.jit(jax.vmap(lambda own: draw_noise(own, whole, anchored, known, counts)))(keys)

@@ -14,6 +14,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn.approximations.optimize import ensemble_of
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS
 from numpyro_bnn.posterior.training_data import rows_of_call
+from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.workflow.check_fit import refuse_training_rows
 from numpyro_bnn.workflow.estimator_inputs import held_out
 
@@ -150,7 +151,7 @@ def test_the_target_is_found_among_other_arguments():
 
     offset = RNG.normal(size=60)
     starts = bnn.optimize(shifted, KEY, X, offset, Y, num_steps=5, progress_bar=False)
-    made = ensemble_of(shifted, starts, X, offset, Y)
+    made = ensemble_of(BoundModel.of(shifted, (X, offset, Y), {}), starts)
     draws = bnn.Draws(made, line, info=made.info)
     bnn.calibrate(draws, X[:40], NEW[1])
     with pytest.raises(ValueError, match="calibrate: 40 of 40 calibration rows are training rows"):

@@ -269,7 +269,7 @@ def test_latent_values_of_rows_are_refused():
 @pytest.mark.parametrize(
     ("x", "y", "said"),
     [
-        (X[:3], Y[:2], r"the same positive number of rows, got \[\(2,\), \(3,\)\]"),
+        (X[:3], Y[:2], r"the same positive number of rows, got \[2, 3\]"),
         (X[:0], Y[:0], "the same positive number of rows"),
         (X[:3, :2], Y[:3], "another form"),
         (X[:3], np.full(3, 1e30), "not finite"),

@@ -52,6 +52,10 @@ VALUES = [
         "SGMCMC: friction=2.0, but .*no momentum",
     ),
     (
+        lambda: bnn.SGHMC(model, step_size=0.5, friction=4.0),
+        r"SGHMC: friction \* step_size must be below 2, got 4.0 \* 0.5",
+    ),
+    (
         lambda: bnn.SGHMC(model, step_size=0.1, resample_momentum=0),
         "resample_momentum must be a positive integer, got 0",
     ),

@@ -49,6 +49,7 @@ class SGHMC(SGMCMC):
     ) -> None:
         method = dynamics.SemiImplicit()
         check_friction("SGHMC", friction, method, positive=True)
+        _bounded_loss(friction, step_size)
         super().__init__(
             model,
             potential_fn,
@@ -208,6 +209,17 @@ class AMAGOLD(SGMCMC):
             friction=friction,
             target_accept_prob=target_accept_prob,
             **options,
+        )
+
+
+def _bounded_loss(friction: float | None, step_size: StepSize) -> None:
+    """Refuse a friction so large that the discretised dynamics is unstable."""
+    if friction is None or not isinstance(step_size, (int, float)):
+        return
+    if friction * step_size >= 2:
+        raise ValueError(
+            f"SGHMC: friction * step_size must be below 2, got {friction} * {step_size}; momenta would "
+            "grow. Use a smaller friction, at most 1 / step_size."
         )
 
 

@@ -404,7 +404,10 @@ def regression(
     """
     families = ("gaussian", "heteroscedastic", "student_t")
     if likelihood not in families:
-        raise ValueError(f"regression: likelihood must be one of {families}, got {likelihood!r}.")
+        others = "Counts and others: `bnn.likelihoods`, in a model of your own."
+        raise ValueError(
+            f"regression: likelihood must be one of {families}, got {likelihood!r}. {others}"
+        )
     if correlation is not None and likelihood != "gaussian":
         raise ValueError(
             f"regression: correlation={correlation!r} is of Gaussian noise, and likelihood={likelihood!r}. "

@@ -102,7 +102,7 @@ def test_every_verdict_but_within_tolerance_warns(verdict):
     if expected:
         assert caught[0].category is ConvergenceWarning
         assert f"verdict: {report.verdict.words}; " in str(caught[0].message)
-        assert "Print `report_`: " in str(caught[0].message)
+        assert "Print `report_`; " in str(caught[0].message)
 
 
 @pytest.mark.parametrize("column", TEXTS)

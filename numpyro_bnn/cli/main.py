@@ -330,8 +330,7 @@ def _show_columns(summary: tuple[tuple[str, ...], ...], console: Console) -> Non
     console.print(grid)
     more = Counter(kind for _, kind, _, _ in summary[_MOST_COLUMNS:])
     if more:
-        counted = ", ".join(f"{kind} {count}" for kind, count in more.items())
-        console.print(f"more columns, by what they are taken as: {counted}")
+        console.print("more: " + ", ".join(f"{count} of {kind}" for kind, count in more.items()))
 
 
 def _shows_progress(parsed: argparse.Namespace) -> bool:

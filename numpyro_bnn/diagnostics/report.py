@@ -440,11 +440,9 @@ def _texts(numbers: tuple[float, ...]) -> list[str]:
 def _error_rows(error: MonteCarloError, tolerance: Tolerance) -> list[tuple[str, ...]]:
     """The errors of predictions beside their limits, as rows of a table."""
     return [
-        (
-            check.what.removesuffix(" (unknown)").replace(" of the worst", ", worst"),
-            *(_number(check.value), f"{check.limit:.3g}", _times(check.needed)),
-        )
+        (what, _number(check.value), f"{check.limit:.3g}", _times(check.needed))
         for check in error.checks(tolerance)
+        for what in [check.what.removesuffix(" (unknown)").replace(" of the worst", ", worst")]
     ]
 
 

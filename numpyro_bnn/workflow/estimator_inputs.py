@@ -32,8 +32,9 @@ def validated(
         y = y if known is None else np.where(known, y, 0.0)
         if y_numeric:
             _refuse_labels(name, y)
-        checks = {"multi_output": is_regressor(estimator), "ensure_min_samples": 2}
-        arrays = _checked(estimator, X, y, y_numeric=y_numeric, **checks)
+        arrays = _checked(
+            estimator, X, y, y_numeric=y_numeric, multi_output=y_numeric, ensure_min_samples=2
+        )
         arrays = arrays if known is None else (arrays[0], np.where(known, arrays[1], np.nan))
         # Rounding may have emptied a column of short floats already; the model sees float64.
         kinds = np.atleast_1d(getattr(X, "dtypes", getattr(X, "dtype", None)))
@@ -45,19 +46,18 @@ def validated(
 
 def _refuse_labels(name: str, y: Any) -> None:
     """Refuse texts that are no numbers."""
-    flat = np.ravel(np.asarray(y, object))
+    texts = [value for value in np.ravel(np.asarray(y, object)) if isinstance(value, str)]
     try:
-        np.array([value for value in flat if isinstance(value, str)], np.float64)
+        np.array(texts, np.float64)
     except ValueError:
-        first = next(value for value in flat if isinstance(value, str))
-        said = f"{name}: y holds {first!r}, expected numbers. For labels take BNNClassifier."
+        said = f"{name}: y holds {texts[0]!r}, expected numbers. For labels take BNNClassifier."
         raise ValueError(said) from None
 
 
 def _checked(estimator: BaseEstimator, *arrays: Any, **checks: Any) -> Any:
     """Arrays checked by scikit-learn; NaN among the inputs is named with its place."""
-    checks |= {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
-    found = validate_data(estimator, *arrays, **checks)
+    checks |= {"ensure_all_finite": "allow-nan"}
+    found = validate_data(estimator, *arrays, dtype=np.float64, **checks)
     X = found if len(arrays) == 1 else found[0]
     if len(places := np.argwhere(np.isnan(X))):
         row, column = places[0]
@@ -90,11 +90,8 @@ def with_targets(estimator: BaseEstimator, X: Any, y: Any, weights: Any = None) 
 
 def _wider(values: Any) -> Any:
     """Arrays of bfloat16, which scikit-learn does not know, as float32."""
-    return (
-        np.asarray(values, np.float32)
-        if str(getattr(values, "dtype", "")) == "bfloat16"
-        else values
-    )
+    narrow = str(getattr(values, "dtype", "")) == "bfloat16"
+    return np.asarray(values, np.float32) if narrow else values
 
 
 def added(estimator: BaseEstimator, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:

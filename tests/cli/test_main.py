@@ -439,7 +439,7 @@ def test_the_summary_of_a_wide_table_is_folded(tmp_path, capsys, monkeypatch):
     assert len(printed) == 10
     assert printed[0] == "wide: regression of 'x0', 40 rows, 51 inputs"
     assert printed[3].split() == ["[b]", "texts", "2:", "[red],", "blue"]
-    assert printed[-1] == "more columns, by what they are taken as: numbers 44"
+    assert printed[-1] == "more: 44 of numbers"
 
 
 def test_help_is_for_people(capsys):

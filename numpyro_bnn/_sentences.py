@@ -25,9 +25,9 @@ SENTENCES: dict[str, str] = {
     "copies": "Give every chain a random key of its own.",
     "sampler first": "First mend what is said of the sampler, then run again.",
     # --- errors of predictions ---
-    "error of classes": "Averaged class probabilities err by {error:.2g} of total variation ({limit:g} accepted), in the worst rows by {worst:.2g} ({worst_limit:g}). More draws could change the likeliest class of {open:%} of rows.",
-    "error of predictions": "Averaged {what} err by {error:.2g} {unit} ({limit:g} accepted), in the worst rows by {worst:.2g} ({worst_limit:g}).",
-    "error of score": "The log score errs by {error:.2g} nats ({limit:.2g} accepted); the number of rows alone leaves {rows:.2g} open. Finite draws lower it by {bias:.2g}.",
+    "error of classes": "Error of averaged class probabilities in total variation: {error:.2g} ({limit:g} accepted), in the worst rows {worst:.2g} ({worst_limit:g}). More draws could change the likeliest class of {open:%} of rows.",
+    "error of predictions": "Error of averaged {what} in {unit}: {error:.2g} ({limit:g} accepted), in the worst rows {worst:.2g} ({worst_limit:g}).",
+    "error of score": "Error of the log score in nats: {error:.2g} ({limit:.2g} accepted); the number of rows alone leaves {rows:.2g} open. Finite draws lower it by {bias:.2g}.",
     "impossible": "The log score was left out: no draw gives the targets of {count} of {rows} rows any probability.",
     "unknown errors": "Errors of {count} of {total} {what} are not known yet. They have fewer than 50 effective draws, or five batches a chain.",
     "worst rows": "{count} of {rows} rows err by more than {limit:.2g} {unit} (worst: {worst}).",
@@ -53,8 +53,8 @@ SENTENCES: dict[str, str] = {
     "drift": "The chains drift. Their first and second halves predict differently at {share:%} of inputs.",
     "distinct": "By what they predict, the {chains} chains count as {distinct:.1f} distinct ones.",
     # --- parameters, weights ---
-    "parameters known": "Parameters known to {limit:g} of their sd: {count} of {count} ({listed}).",
-    "parameters unknown": "Parameters not known to {limit:g} of their sd: {bad} of {count} ({listed}).",
+    "parameters known": "Parameters known to {limit:g} of their sd: {count} of {count} (mean ± Monte Carlo error: {listed}).",
+    "parameters unknown": "Parameters not known to {limit:g} of their sd: {bad} of {count} (mean ± Monte Carlo error: {listed}).",
     "parameters differ": "The chains disagree on parameters, such as {name}. Their averages are up to {far:.2g} sd apart (p = {p:.2g}).",
     "weights": "Weights and precisions of networks are no part of the verdict. Hidden units can be relabelled without changing a prediction.",
     "relabelled": "Matching hidden units explains much of how weights differ. {before:%} of their variance lies between chains, and {after:%} once units are matched.",
@@ -118,16 +118,16 @@ SENTENCES: dict[str, str] = {
     "stopped: chains that do not move": "Some chains do not move, which more draws will not change. Start from `bnn.optimize`, or use another step size.",
     "stopped: predictions are not finite": "More draws will not change that.",
     "stopped: no chain stayed finite": "Every chain has draws that are not finite.",
-    "stopped: max_minutes": "Time was over.",
+    "stopped: max_minutes": "The time limit was reached: give more minutes.",
     "stopped: interrupted": "The run was interrupted.",
     "not confirmed": "The last judgement was within tolerance; no second one confirmed it.",
     "time left": "To be within tolerance would take {time} more.",
     # --- scores beside those of guessing ---
     "right on test rows": "{own} of the {rows} test rows are classified right. Guessing without inputs gets {guessed}, plain training {trained}.",
     "off on test rows": "Predictions of the {rows} test rows are off by {own} (root mean square). Guessing without inputs is off by {guessed}, plain training by {trained}.",
-    "beside plain training": "The log score of the posterior average is {gain:+.4f} ± {error:.4f} nats a row from that of plain training.",
+    "beside plain training": "The log score of the posterior average less that of plain training is {gain:+.4f} ± {error:.4f} nats a row.",
     "one function": "The {members} members of the ensemble are one function: they predict alike, so that averaging them changes nothing.",
-    "inputs do not help": "The inputs help little or not at all: the log score is {gap:+.3f} ± {error:.3f} nats from that of guessing ({guess}).",
+    "inputs do not help": "The inputs help little or not at all: the log score less that of guessing ({guess}) is {gap:+.3f} ± {error:.3f} nats.",
     "no better than guessing": "Always answering the majority class is wrong on {guessed:%} of the test rows, the posterior average on {error:%}. Judge it by its log score, not by its error.",
     "unequal classes": "Classes are unequal: {share:%} of the test rows are {name!r}, so that guessing errs on {error:%}. Look at the recall of each class.",
     # --- whether the model fits ---
@@ -165,7 +165,7 @@ class _Formatter(Formatter):
         if isinstance(value, (list, tuple)):
             return ", ".join(map(str, value))
         if isinstance(value, (float, np.floating)) and not np.isfinite(value):
-            return "an unknown amount"
+            return "not known yet"
         if format_spec == "%":
             return percent(float(value))
         whole = isinstance(value, (int, np.integer)) and not format_spec

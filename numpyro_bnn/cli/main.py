@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 # Columns of a table that the summary before the fit shows.
-_MOST_COLUMNS = 4
+_MOST_COLUMNS = 7
 
 _EXAMPLES = """\
 examples:
@@ -329,7 +329,7 @@ def _show_columns(summary: tuple[tuple[str, ...], ...], console: Console) -> Non
     console.print(grid)
     more = Counter(kind for _, kind, _, _ in summary[_MOST_COLUMNS:])
     if more:
-        console.print("and " + ", ".join(f"{count} more {kind}" for kind, count in more.items()))
+        console.print("more: " + ", ".join(f"{count} of {kind}" for kind, count in more.items()))
 
 
 def _shows_progress(parsed: argparse.Namespace) -> bool:

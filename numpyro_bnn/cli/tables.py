@@ -406,7 +406,8 @@ def read_csv(
     dropped = [fields[name] for name in names if name in drop]
     rows = dropped[0] if dropped and dropped[0].is_unique else [f"row {n}" for n in fields.index]
     summary = sorted(
-        (described(s, kept[s.name]) for s in sources), key=lambda row: row[1:3] == ("numbers", "")
+        (described(s, kept[s.name]) for s in sources),
+        key=lambda row: (not row[2], row[1] == "numbers"),
     )
     goal_row = (f"{target} (target)", *described(goal, kept[target])[1:])
     if classes:

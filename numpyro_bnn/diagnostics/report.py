@@ -56,7 +56,7 @@ class ReportNumbers(NamedTuple):
     by_chain: Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The diagnosis of a run: its verdict, the explanation, and the numbers behind them.
 
@@ -191,6 +191,9 @@ class Report:
         if self.distinct is not None and self.num_chains > 1:
             facts.append(f"{self.distinct.between:.1f} distinct chains")
         return " · ".join(facts)
+
+    def __repr__(self) -> str:
+        return f"Report({self.verdict.words}; {self._chains()}; print it to read it)"
 
     def __str__(self) -> str:
         advice = self.advice[:1].lower() + self.advice[1:]
@@ -437,8 +440,9 @@ def _texts(numbers: tuple[float, ...]) -> list[str]:
 def _error_rows(error: MonteCarloError, tolerance: Tolerance) -> list[tuple[str, ...]]:
     """The errors of predictions beside their limits, as rows of a table."""
     return [
-        (check.what, _number(check.value), f"{check.limit:.3g}", _times(check.needed))
+        (what, _number(check.value), f"{check.limit:.3g}", _times(check.needed))
         for check in error.checks(tolerance)
+        for what in [check.what.removesuffix(" (unknown)").replace(" of the worst", ", worst")]
     ]
 
 

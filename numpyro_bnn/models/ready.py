@@ -404,7 +404,8 @@ def regression(
     """
     families = ("gaussian", "heteroscedastic", "student_t")
     if likelihood not in families:
-        raise ValueError(f"regression: likelihood must be one of {families}, got {likelihood!r}.")
+        said = f"regression: likelihood must be one of {families}, got {likelihood!r}."
+        raise ValueError(f"{said} Counts and others: `bnn.likelihoods`, in a model of your own.")
     if correlation is not None and likelihood != "gaussian":
         raise ValueError(
             f"regression: correlation={correlation!r} is of Gaussian noise, and likelihood={likelihood!r}. "

@@ -30,14 +30,10 @@ def validated(
     if reset:
         known = known_targets(np.asarray(y)) if is_regressor(estimator) else None
         y = y if known is None else np.where(known, y, 0.0)
-        arrays = validate_data(
-            estimator,
-            X,
-            y,
-            dtype=np.float64,
-            y_numeric=y_numeric,
-            multi_output=is_regressor(estimator),
-            ensure_min_samples=2,
+        if y_numeric:
+            _refuse_labels(name, y)
+        arrays = _checked(
+            estimator, X, y, y_numeric=y_numeric, multi_output=y_numeric, ensure_min_samples=2
         )
         arrays = arrays if known is None else (arrays[0], np.where(known, arrays[1], np.nan))
         # Rounding may have emptied a column of short floats already; the model sees float64.
@@ -45,7 +41,33 @@ def validated(
         if any(str(kind) in ("float16", "float32") for kind in kinds):
             moments(name, Column("X", X), np.asarray(arrays[0] if hasattr(X, "dtypes") else X))
         return arrays
-    return validate_data(estimator, X, dtype=np.float64, reset=False)
+    return _checked(estimator, X, reset=False)
+
+
+def _refuse_labels(name: str, y: Any) -> None:
+    """Refuse texts that are no numbers."""
+    texts = [value for value in np.ravel(np.asarray(y, object)) if isinstance(value, str)]
+    try:
+        np.array(texts, np.float64)
+    except ValueError:
+        said = f"{name}: y holds {texts[0]!r}, expected numbers. For labels take BNNClassifier."
+        raise ValueError(said) from None
+
+
+def _checked(estimator: BaseEstimator, *arrays: Any, **checks: Any) -> Any:
+    """Arrays checked by scikit-learn; NaN among the inputs is named with its place."""
+    checks |= {"ensure_all_finite": "allow-nan"}
+    found = validate_data(estimator, *arrays, dtype=np.float64, **checks)
+    X = found if len(arrays) == 1 else found[0]
+    if len(places := np.argwhere(np.isnan(X))):
+        row, column = places[0]
+        column = getattr(estimator, "feature_names_in_", range(X.shape[1]))[column]
+        raise ValueError(
+            f"{type(estimator).__name__}: X has {len(places)} missing values (NaN), the first in row {row}, "
+            f"column {column!r}. Drop such rows, or put SimpleImputer(add_indicator=True) before the "
+            'estimator in a pipeline, as on the page "Mixed tables".'
+        )
+    return found
 
 
 def with_targets(estimator: BaseEstimator, X: Any, y: Any, weights: Any = None) -> tuple:
@@ -68,11 +90,8 @@ def with_targets(estimator: BaseEstimator, X: Any, y: Any, weights: Any = None) 
 
 def _wider(values: Any) -> Any:
     """Arrays of bfloat16, which scikit-learn does not know, as float32."""
-    return (
-        np.asarray(values, np.float32)
-        if str(getattr(values, "dtype", "")) == "bfloat16"
-        else values
-    )
+    narrow = str(getattr(values, "dtype", "")) == "bfloat16"
+    return np.asarray(values, np.float32) if narrow else values
 
 
 def added(estimator: BaseEstimator, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:

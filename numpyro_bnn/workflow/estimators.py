@@ -552,7 +552,7 @@ def warn_of_verdict(owner: str, report: Report) -> None:
     if advice is not None:
         warnings.warn(
             f"{owner}: the predictions are not known within tolerance (verdict: {report.verdict.words}; "
-            f"{report.headline}). Print `report_`: {advice}.",
+            f"{report.headline}). Print `report_`; {advice}.",
             ConvergenceWarning,
             stacklevel=find_stack_level(),
         )

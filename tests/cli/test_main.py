@@ -436,10 +436,10 @@ def test_the_summary_of_a_wide_table_is_folded(tmp_path, capsys, monkeypatch):
     frame.to_csv(tmp_path / "wide.csv", index=False)
     main([str(tmp_path / "wide.csv"), "--target", "x0", "--output", str(tmp_path / "report")])
     printed = capsys.readouterr().out.rstrip().split("\n")
-    assert len(printed) == 7
+    assert len(printed) == 10
     assert printed[0] == "wide: regression of 'x0', 40 rows, 51 inputs"
     assert printed[3].split() == ["[b]", "texts", "2:", "[red],", "blue"]
-    assert printed[-1] == "and 47 more numbers"
+    assert printed[-1] == "more: 44 of numbers"
 
 
 def test_help_is_for_people(capsys):

@@ -88,7 +88,9 @@ def test_parameters_have_rows_of_their_own(make, rng):
     assert report.verdict == "within_tolerance"
     for name in ("tau", "offset[2]", "noise.precision"):
         assert name in report.details()
-    assert "Parameters known to 0.1 of their sd: 6 of 6" in str(report)
+    assert "Parameters known to 0.1 of their sd: 6 of 6 (mean ± Monte Carlo" in str(report)
+    assert repr(report).startswith("Report(within tolerance; ")
+    assert len(repr(report)) < 100
 
 
 @pytest.mark.parametrize("name", ["tau", "offset", "noise.precision", "contrast"])

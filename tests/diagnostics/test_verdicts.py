@@ -259,7 +259,7 @@ def test_the_log_score_enters_where_targets_are_given(rng):
     assert without.verdict == "within_tolerance"
     assert report.verdict == "run_longer"
     assert report.needed_by == "log score"
-    assert "The log score errs by" in report.explanation
+    assert "Error of the log score in nats: " in report.explanation
 
 
 def test_the_group_that_scores_better_is_named(rng):

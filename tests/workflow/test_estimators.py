@@ -102,7 +102,7 @@ def test_every_verdict_but_within_tolerance_warns(verdict):
     if expected:
         assert caught[0].category is ConvergenceWarning
         assert f"verdict: {report.verdict.words}; " in str(caught[0].message)
-        assert "Print `report_`: " in str(caught[0].message)
+        assert "Print `report_`; " in str(caught[0].message)
 
 
 @pytest.mark.parametrize("column", TEXTS)
@@ -488,7 +488,7 @@ BAD_TARGETS = {
     "a target without any value": (lambda y: np.c_[y, np.full(20, np.nan)], "NaN .* in column 1"),
     "no value at all": (lambda y: np.full(20, np.nan), "no value but NaN"),
     "infinity": (lambda y: np.c_[y, np.r_[np.nan, np.inf, y[2:]]], "infinity"),
-    "text": (lambda y: np.array(["a", None] * 10, object), "could not convert string"),
+    "text": (lambda y: np.array(["a", None] * 10, object), "y holds 'a', expected numbers"),
 }
 
 
@@ -498,3 +498,21 @@ def test_targets_that_are_not_merely_missing_are_refused(bad):
     change, said = BAD_TARGETS[bad]
     with pytest.raises(ValueError, match=said):
         bnn.BNNRegressor().fit(np.zeros((20, 2)), change(np.arange(20.0)))
+
+
+@pytest.mark.parametrize("estimator", [bnn.BNNRegressor, bnn.BNNClassifier])
+@pytest.mark.parametrize(
+    ("form", "column"), [(np.asarray, "1"), (lambda x: pd.DataFrame(x, columns=["a", "b"]), "'b'")]
+)
+def test_missing_inputs_are_named_with_their_place(estimator, form, column):
+    x = np.zeros((20, 2))
+    x[3:5, 1] = np.nan
+    said = rf"X has 2 missing values \(NaN\), the first in row 3, column {column}\. .*SimpleImputer"
+    with pytest.raises(ValueError, match=said):
+        estimator().fit(form(x), np.arange(20) % 2)
+
+
+@pytest.mark.parametrize("form", [list, pd.Series, lambda y: pd.Series(y, dtype="category")])
+def test_labels_given_to_a_regressor_are_sent_to_the_classifier(form):
+    with pytest.raises(ValueError, match=r"y holds 'no', expected numbers.*BNNClassifier"):
+        bnn.BNNRegressor().fit(np.zeros((20, 2)), form(["no", "yes"] * 10))

@@ -207,7 +207,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
-    :param thinning: steps to a draw; default 100 of the samplers without a Metropolis correction, else 1.
+    :param thinning: steps to a draw; default 50 of the samplers without a Metropolis correction, else 1.
     :param batch_size: rows in a minibatch; all rows where None, up to 20,000.
     :param calibration: share of the rows to hold out of the fit, such as 0.2: `predict_interval` then holds
         the share of new targets that it says, on average over rows that are exchangeable with these, also
@@ -381,7 +381,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
-    :param thinning: steps to a draw; default 100 of the samplers without a Metropolis correction, else 1.
+    :param thinning: steps to a draw; default 50 of the samplers without a Metropolis correction, else 1.
     :param batch_size: rows in a minibatch; all rows where None, up to 20,000.
     :param calibration: share of the rows to hold out of the fit, of each class alike (of one with too few
         rows none), such as 0.2: `predict_set` then holds the share of new labels that it says, on average

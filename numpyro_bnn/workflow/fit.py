@@ -44,8 +44,9 @@ from numpyro_bnn.workflow.check_fit import check_fit
 from numpyro_bnn.workflow.mcmc import MCMC
 from numpyro_bnn.workflow.until import check_until
 
-# Every hundredth step is kept of samplers that take one gradient a step.
-_STEPS_A_DRAW = 100
+# Every fiftieth step is kept of samplers that take one gradient a step. Twice as many gained
+# 0.09 nats in the median of nine splits of five tables, at twice the time.
+_STEPS_A_DRAW = 50
 # With more rows than this, minibatches are the default: full gradients cost more than they gain.
 MANY_ROWS = 20_000
 BATCH = 500
@@ -231,7 +232,7 @@ def fit(
     :param num_chains: members and chains.
     :param num_warmup: length of warm-up in draws, of `thinning` steps each.
     :param num_samples: draws a chain that are kept; with `until` their number when the run is first judged.
-    :param thinning: steps to a draw; default: 100 of the unadjusted samplers, 1 of all others.
+    :param thinning: steps to a draw; default: 50 of the unadjusted samplers, 1 of all others.
     :param batch_size: rows in a minibatch, of optimisation and sampling. Chains correct their minibatch
         gradients by one over all rows every so often
         (:func:`~numpyro_bnn.samplers.sgmcmc.gradients.svrg`).

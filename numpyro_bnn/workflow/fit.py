@@ -45,7 +45,7 @@ from numpyro_bnn.workflow.mcmc import MCMC
 from numpyro_bnn.workflow.until import check_until
 
 # Every fiftieth step is kept of samplers that take one gradient a step. Twice as many gained
-# 0.09 nats in the median of nine splits of five tables, at twice the time.
+# 0.09 nats in the median of ten splits of five tables, at twice the time.
 _STEPS_A_DRAW = 50
 # With more rows than this, minibatches are the default: full gradients cost more than they gain.
 MANY_ROWS = 20_000

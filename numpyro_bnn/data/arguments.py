@@ -41,7 +41,7 @@ def is_ready(model: Callable | None) -> bool:
 
 def num_rows(what: str, arrays: PyTree, advice: str = "") -> int:
     """The number of rows that arrays share; ValueError where they have none, or different ones."""
-    sizes = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(arrays)}
+    sizes = {(np.shape(leaf) or (0,))[0] for leaf in jax.tree.leaves(arrays)}
     if len(sizes) != 1 or sizes & {0}:
         raise ValueError(
             f"{what} must hold arrays with the same positive number of rows, got {sorted(sizes)}.{advice}"

@@ -44,7 +44,7 @@ def test_the_whole_way():
     assert isinstance(result, Fit)
     assert any(shown is result.ensemble for shown in SHOWN)
     assert isinstance(result.mcmc.sampler, bnn.MCLMC)
-    assert result.mcmc.thinning == 100
+    assert result.mcmc.thinning == 50
     assert set(result.seconds) == {"optimise", "sample", "judge"}
     # Every member of the ensemble is near the mode, the mean of a Gaussian posterior: it holds out a fifth
     # of the rows.

@@ -119,8 +119,21 @@ class BNNEstimator(BaseEstimator):
         if weights is None and "weights" in arguments_of(self)[1]:
             weights = np.ones(len(y))
         by_row = {} if weights is None else {"weights": weights}
-        run = getattr(self, "mcmc_", self.draws_)
-        self.draws_ = update(run, table_like(self, X), y, key=key_from(self.random_state), **by_row)
+        run, (known, named) = getattr(self, "mcmc_", self.draws_), arguments_of(self)
+        try:
+            key = key_from(self.random_state)
+            self.draws_ = update(run, table_like(self, X), y, key=key, **by_row)
+        except RuntimeError as error:
+            if not known:
+                raise
+            message = f"{type(self).__name__}: old and new rows are fitted anew ({error})"
+            warnings.warn(message, ConvergenceWarning, stacklevel=find_stack_level())
+            if weights is not None:
+                weights = np.append(named.get("weights", np.ones(len(known[0]))), weights)
+            x, y = (np.concatenate(pair) for pair in zip(known, (X, y)))
+            if isinstance(self, RegressorMixin):
+                return self.fit(table_like(self, x), y, weights)
+            return self._fit_labels(x, self.classes_[y], weights)
         # The run knows nothing of the new rows.
         self.__dict__.pop("mcmc_", None)
         self.report_ = diagnose(self.draws_, table_like(self, X[:_JUDGED]), y[:_JUDGED])
@@ -300,12 +313,14 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     ) -> "BNNRegressor":
         """Fit first rows, or add rows to a fit by :func:`numpyro_bnn.update`; units stay those of the first.
 
+        Where these draws do not reach the new posterior, all rows are fitted anew, and a warning says so.
+
         :param X: inputs (N, columns).
         :param y: targets (N,), or (N, targets).
         :param sample_weight: (N,), of all batches or none.
         :return: this estimator; ``report_`` is about the rows that were added.
         :raises ValueError: as `fit`, and for `calibration`.
-        :raises RuntimeError: if the posterior cannot be reached from the draws that are there: fit again.
+        :raises RuntimeError: if the old rows, which a new fit needs, are not kept.
         """
         if not hasattr(self, "draws_"):
             return self.fit(X, y, sample_weight)
@@ -481,6 +496,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     ) -> "BNNClassifier":
         """Fit first rows, or add rows to a fit by :func:`numpyro_bnn.update`; units stay those of the first.
 
+        Where these draws do not reach the new posterior, all rows are fitted anew, and a warning says so.
+
         :param X: inputs (N, columns).
         :param y: labels (N,).
         :param classes: all labels that will come, in the first call.
@@ -488,7 +505,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         :return: this estimator; ``report_`` is about the rows that were added.
         :raises ValueError: as `fit`, for other classes than in the first call, and for `calibration` and
             `class_weight`.
-        :raises RuntimeError: if the posterior cannot be reached from the draws that are there: fit again.
+        :raises RuntimeError: if the old rows, which a new fit needs, are not kept.
         """
         if self.class_weight is not None:
             raise ValueError(

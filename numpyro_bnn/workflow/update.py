@@ -228,8 +228,8 @@ def _known(owner: str, run: Any, key: jax.Array | None) -> tuple[Any, dict[Place
         kernel = draws.info.get("kernel", "optimisation")
         why = f"these draws are of an approximation ({kernel}), not of the posterior. Approximate it again."
     elif draws.num_chains * draws.num_draws < LEAST_DRAWS or draws.num_draws < 4:
-        count = f"{draws.num_chains} chains of {draws.num_draws} draws"
-        why = (
+        count = f"{owner}: {draws.num_chains} chains of {draws.num_draws} draws"
+        raise RuntimeError(
             f"{count} are too few to be weighted. Give at least {LEAST_DRAWS}, and 4 of each chain."
         )
     elif holds_host_rows(run):

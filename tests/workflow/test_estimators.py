@@ -55,6 +55,7 @@ CHOSEN = (
     "check_estimator_cloneable",
     "check_estimators_unfitted",
     "check_fit1d",
+    "check_fit_score_takes_y",
     "check_fit2d_1sample",
     "check_no_attributes_set_in_init",
     "check_requires_y_none",

@@ -13,6 +13,7 @@ import numpyro.distributions as dist
 import pytest
 from linear_gaussian import BIAS, KERNEL, NOISE, SCALE
 from numpyro.infer import HMC
+from sklearn.exceptions import ConvergenceWarning
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
@@ -245,7 +246,6 @@ REFUSED = {
     "an approximation": (lambda d: changed(d, approximation=True), "of an approximation"),
     "another temperature": (hot, "temperature 0.5"),
     "no model": (lambda d: bnn.Draws(d), "no model"),
-    "few draws": (lambda d: bnn.Draws({n: v[:, :20] for n, v in d.items()}, d.model), "too few"),
     "a site without draws": (without_bias, "has no draws in this run"),
 }
 
@@ -329,6 +329,18 @@ def test_estimators_take_rows_as_they_come(settings):
     network.set_params(calibration=0.2)
     with pytest.raises(ValueError, match=r"calibration=0.2 holds rows of a fit out"):
         network.partial_fit(X[:2], Y[:2])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_an_estimator_fits_all_rows_anew_where_its_draws_are_too_few():
+    weights = np.arange(1.0, 45)
+    network = bnn.BNNRegressor(**few_draws.SETTINGS).fit(X[:40], Y[:40], weights[:40])
+    with pytest.raises(RuntimeError, match=r"^update: 1 chains of 20 draws are too few"):
+        bnn.update(network, X[40:44], Y[40:44], weights=weights[40:44])
+    with pytest.warns(ConvergenceWarning, match=r"fitted anew \(update: 1 chains of 20"):
+        network.partial_fit(X[40:44], Y[40:44], weights[40:44])
+    again = bnn.BNNRegressor(**few_draws.SETTINGS).fit(X[:44], Y[:44], weights)
+    assert np.array_equal(network.predict(X), again.predict(X))
 
 
 @pytest.mark.slow

@@ -12,8 +12,11 @@ from numpyro_bnn.scores import inputs
 from numpyro_bnn.scores.inputs import Scored
 
 
-def _mean_or_rows(rows: np.ndarray, pointwise: bool) -> float | np.ndarray:
-    return rows if pointwise else float(rows.mean())
+def _mean_or_rows(rows: np.ndarray, known: np.ndarray, pointwise: bool) -> float | np.ndarray:
+    """The mean over rows with a label, or the values of all rows, NaN for the others."""
+    found = np.full(len(known), np.nan)
+    found[known] = rows
+    return found if pointwise else float(rows.mean())
 
 
 def lppd(
@@ -149,7 +152,7 @@ def accuracy(probs: Scored, y: ArrayLike, *, pointwise: bool = False) -> float |
     A tie goes to the lower class, as in `np.argmax`.
 
     :param probs: `(..., n, classes)`, or predictions.
-    :param y: integer labels `(n,)` from zero.
+    :param y: integer labels `(n,)` from zero; rows of NaN are left out.
     :param pointwise: give 0/1 for each row.
     :return: a share between 0 and 1.
     :raises ValueError: for what are not probabilities, or labels of wrong shape or range.
@@ -158,9 +161,8 @@ def accuracy(probs: Scored, y: ArrayLike, *, pointwise: bool = False) -> float |
     >>> accuracy([[[0.9, 0.1], [0.4, 0.6]]], [0, 0])
     0.5
     """
-    p = inputs.mean_probabilities("accuracy", probs)
-    y = inputs.labels("accuracy", y, *p.shape)
-    return _mean_or_rows((p.argmax(axis=1) == y).astype(np.float64), pointwise)
+    p, y, known = inputs.labelled("accuracy", probs, y)
+    return _mean_or_rows((p.argmax(axis=1) == y).astype(np.float64), known, pointwise)
 
 
 def brier(probs: Scored, y: ArrayLike, *, pointwise: bool = False) -> float | np.ndarray:
@@ -170,7 +172,7 @@ def brier(probs: Scored, y: ArrayLike, *, pointwise: bool = False) -> float | np
     to 2. For two classes this is twice the score of the positive class alone (scikit-learn's).
 
     :param probs: `(..., n, classes)`, or predictions; averaged over draws first.
-    :param y: integer labels `(n,)` from zero.
+    :param y: integer labels `(n,)` from zero; rows of NaN are left out.
     :param pointwise: give `(n,)` values in place of their mean.
     :return: the score, between 0 and 2.
     :raises ValueError: for what are not probabilities, or labels of wrong shape or range.
@@ -179,10 +181,9 @@ def brier(probs: Scored, y: ArrayLike, *, pointwise: bool = False) -> float | np
     >>> round(brier([[0.8, 0.2]], [0]), 6)
     0.08
     """
-    p = inputs.mean_probabilities("brier", probs)
-    y = inputs.labels("brier", y, *p.shape)
+    p, y, known = inputs.labelled("brier", probs, y)
     rows = np.square(p - np.eye(p.shape[1])[y]).sum(axis=1)
-    return _mean_or_rows(rows, pointwise)
+    return _mean_or_rows(rows, known, pointwise)
 
 
 def _rows(name: str, what: str, values: ArrayLike) -> np.ndarray:
@@ -385,7 +386,7 @@ def reliability(
     one, a confidence of 1 and one on an edge included.
 
     :param probs: `(..., n, classes)`, or predictions; averaged over draws first.
-    :param y: integer labels `(n,)` from zero.
+    :param y: integer labels `(n,)` from zero; rows of NaN are left out.
     :param num_bins: number of bins.
     :param adaptive: edges at quantiles of the confidence (about equal counts; equal
         confidences stay together) in place of equal widths.
@@ -393,9 +394,15 @@ def reliability(
     :raises ValueError: for fewer than one bin, or bad probabilities or labels.
     :raises TypeError: for labels that are not integers.
     """
-    num_bins = check_whole("scores.reliability", "num_bins", num_bins)
-    p = inputs.mean_probabilities("reliability", probs)
-    y = inputs.labels("reliability", y, *p.shape)
+    return _reliability("reliability", probs, y, num_bins, adaptive)
+
+
+def _reliability(
+    name: str, probs: Scored, y: ArrayLike, num_bins: int, adaptive: bool
+) -> Reliability:
+    """The same under the name of the score that asks."""
+    num_bins = check_whole(f"scores.{name}", "num_bins", num_bins)
+    p, y, _ = inputs.labelled(name, probs, y)
     confidence = p.max(axis=1)
     right = p.argmax(axis=1) == y
     if adaptive:
@@ -424,7 +431,7 @@ def expected_calibration_error(
     biased upwards at few rows a bin and is no mean over rows: it has no pointwise form.
 
     :param probs: `(..., n, classes)`, or predictions; averaged over draws first.
-    :param y: integer labels `(n,)` from zero.
+    :param y: integer labels `(n,)` from zero; rows of NaN are left out.
     :param num_bins: number of bins.
     :param adaptive: bins of about equal count in place of equal width.
     :return: a number between 0 and 1.
@@ -434,6 +441,6 @@ def expected_calibration_error(
     >>> round(expected_calibration_error([[1.0, 0.0], [0.7, 0.3]], [0, 1], num_bins=10), 6)
     0.35
     """
-    table = reliability(probs, y, num_bins, adaptive=adaptive)
+    table = _reliability("expected_calibration_error", probs, y, num_bins, adaptive)
     gap = np.abs(table.accuracy - table.confidence)
     return float(np.nansum(gap * table.num_rows) / table.num_rows.sum())

@@ -153,6 +153,19 @@ def labels(name: str, y: ArrayLike, num_rows: int, num_classes: int) -> np.ndarr
     return y
 
 
+def labelled(
+    name: str, predictions: Scored, y: ArrayLike
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Averaged probabilities and labels of the rows that have a label, and which rows these are, (row,)."""
+    p = mean_probabilities(name, predictions)
+    y, known = np.asarray(as_array(f"scores.{name}", "y", y)), np.ones(len(p), bool)
+    if y.shape == known.shape and (some := known_targets(y)) is not None:
+        known = rows_with_targets(f"scores.{name}", some)
+        p, y = p[known], y[known]
+        y = y.astype(np.int64) if (y == np.round(y)).all() else y
+    return p, labels(name, y, *p.shape), known
+
+
 def target(name: str, y: ArrayLike) -> np.ndarray:
     """A regression target as a double precision array `(n, ...)`, NaN where it is missing; else finite."""
     array = np.asarray(as_array(f"scores.{name}", "y", y), np.float64)

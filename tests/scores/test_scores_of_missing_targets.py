@@ -63,3 +63,28 @@ def test_targets_that_no_row_has_or_that_are_infinite_are_refused(y, said):
     for score in (scores.rmse, scores.crps):
         with pytest.raises(ValueError, match=said):
             score(MEAN, y)
+
+
+LABELLED = {
+    "accuracy": lambda p, y: scores.accuracy(p, y, pointwise=True),
+    "brier": lambda p, y: scores.brier(p, y, pointwise=True),
+    "expected_calibration_error": scores.expected_calibration_error,
+    "reliability": scores.reliability,
+}
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_rows_without_a_label_are_left_out(name):
+    score, probs = LABELLED[name], RNG.dirichlet(np.ones(3), (5, 4))
+    y = np.array([0, 2, 1, 1])
+    right = score(probs[:, :3], y[:3])
+    with pytest.warns(UserWarning, match=rf"^scores\.{name}: 1 of 4 rows have no target"):
+        found = score(probs, np.where(np.arange(4) == 3, np.nan, y))
+    if name in ("accuracy", "brier"):
+        right = [*right, np.nan]
+    np.testing.assert_equal(found, right)
+    with (
+        pytest.warns(UserWarning, match="1 of 4 rows"),
+        pytest.raises(TypeError, match=rf"^scores\.{name}: class labels must be integers"),
+    ):
+        score(probs, [0.5, 1.0, 2.0, np.nan])

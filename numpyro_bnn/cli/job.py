@@ -229,6 +229,8 @@ def run(
         num_chains=options.num_chains,
         num_warmup=options.num_warmup,
         num_samples=options.num_samples,
+        # Each look at a run pays for its draws: fewer of them, with more steps each, are known sooner.
+        thinning=100 if options.kernel is None else None,
         x_test=x_test,
         y_test=y_test,
         until=Tolerance(),

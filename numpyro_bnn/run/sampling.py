@@ -271,8 +271,7 @@ class Sampling:
         if self.disk is None and self.judge is None:
             # Raises now, and not after hours, where memory cannot hold all draws.
             np.empty(self.plan.draws * self.chain_states.bytes_of_a_draw, np.uint8)
-        num_bars = self.num_bars if total else 0
-        bars = ProgressBars(self.kernel, num_bars, total, done.steps)
+        bars = ProgressBars(self.kernel, self.num_bars if total else 0, total, done.steps)
         with bars, finish_before_interrupt(self.disk is not None) as interrupted:
             if self.judge is None:
                 done = self.advance(done, bars, lambda count: interrupted())

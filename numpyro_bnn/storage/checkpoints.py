@@ -208,8 +208,7 @@ class Checkpoint:
                 f"{self._header} is no checkpoint of numpyro_bnn in the format {_FORMAT!r}: it names "
                 f"the format {content.get('format')!r}. {self._safe}"
             )
-        kinds: dict[str, type] = {"facts": dict, "extra_fields": list, "start": dict}
-        kinds |= {"kernel": str, "program": str}
+        kinds = {"facts": dict, "extra_fields": list, "start": dict, "kernel": str, "program": str}
         wrong = [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
         texts = [*content["extra_fields"], *content["facts"].values()] if not wrong else []
         if wrong or not all(isinstance(text, str) for text in texts):

@@ -52,7 +52,7 @@ from numpyro_bnn.workflow.estimator_inputs import (
 )
 from numpyro_bnn.workflow.fit import fit as fit_model
 from numpyro_bnn.workflow.mcmc import MCMC
-from numpyro_bnn.workflow.update import update
+from numpyro_bnn.workflow.update import NotReached, update
 
 # Parameters that both estimators hand on to `fit`.
 _FOR_FIT = ("kernel", "num_chains", "num_warmup", "num_samples", "thinning", "batch_size", "until",
@@ -120,10 +120,10 @@ class BNNEstimator(BaseEstimator):
             weights = np.ones(len(y))
         by_row = {} if weights is None else {"weights": weights}
         run, (known, named) = getattr(self, "mcmc_", self.draws_), arguments_of(self)
+        key = key_from(self.random_state)
         try:
-            key = key_from(self.random_state)
             self.draws_ = update(run, table_like(self, X), y, key=key, **by_row)
-        except RuntimeError as error:
+        except NotReached as error:
             if not known:
                 raise
             message = f"{type(self).__name__}: old and new rows are fitted anew ({error})"

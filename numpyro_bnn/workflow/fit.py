@@ -44,8 +44,7 @@ from numpyro_bnn.workflow.check_fit import check_fit
 from numpyro_bnn.workflow.mcmc import MCMC
 from numpyro_bnn.workflow.until import check_until
 
-# Every fiftieth step is kept of samplers that take one gradient a step. Twice as many gained
-# 0.09 nats in the median of ten splits of five tables, at twice the time.
+# Every fiftieth step is kept of samplers that take one gradient a step.
 _STEPS_A_DRAW = 50
 # With more rows than this, minibatches are the default: full gradients cost more than they gain.
 MANY_ROWS = 20_000

@@ -69,6 +69,10 @@ _NO_WEIGHT = 700.0
 Sites = dict[str, np.ndarray]
 
 
+class NotReached(RuntimeError):
+    """The new posterior cannot be reached from these draws: fit again."""
+
+
 class Updated(Draws):
     """Draws of the posterior given other rows than those of the run that they come from.
 
@@ -228,10 +232,8 @@ def _known(owner: str, run: Any, key: jax.Array | None) -> tuple[Any, dict[Place
         kernel = draws.info.get("kernel", "optimisation")
         why = f"these draws are of an approximation ({kernel}), not of the posterior. Approximate it again."
     elif draws.num_chains * draws.num_draws < LEAST_DRAWS or draws.num_draws < 4:
-        count = f"{owner}: {draws.num_chains} chains of {draws.num_draws} draws"
-        raise RuntimeError(
-            f"{count} are too few to be weighted. Give at least {LEAST_DRAWS}, and 4 of each chain."
-        )
+        few = f"{owner}: {draws.num_chains} chains of {draws.num_draws} draws are too few to be weighted."
+        raise NotReached(f"{few} Give at least {LEAST_DRAWS}, and 4 of each chain.")
     elif holds_host_rows(run):
         why = (
             "the data of this run stay on the host (`OnHost`), and are needed in memory. Fit again."
@@ -353,7 +355,7 @@ def _reached(
         all_sites = energies.constrain(z, energies.arrays)
         made = {name: np.asarray(all_sites[name]) for name in sites}
     else:
-        raise RuntimeError(
+        raise NotReached(
             f"{owner}: these draws cannot be resampled (Pareto k̂ {k_hat:.2f}, {effective:.0f} of "
             f"{of_each.size} effective), and do not keep the rows of their fit, which moves need. Fit again "
             "on all rows."
@@ -363,7 +365,7 @@ def _reached(
     between = chains.std(ddof=1) / np.sqrt(chains.size) if chains.size > 1 else 0.0
     error = max(float(mcse_mean(share)), float(between)) if np.ptp(share) > 0 else 0.0
     if error > _UNKNOWN:
-        raise RuntimeError(
+        raise NotReached(
             f"{owner}: the rows decide between chains, or between few draws, whose weights are not known: "
             f"the error of their log evidence is {error:.2f} nats, {_UNKNOWN} at most. Fit again on all rows."
         )
@@ -427,7 +429,7 @@ def _moved(
             break
         if done == 1:
             return z, share.reshape(shape), log_evidence, size, moves
-    raise RuntimeError(
+    raise NotReached(
         f"{change.owner}: the posterior after this change of {change.changing.sum()} rows was not reached "
         f"from these draws: {moves} trajectories of each went {done:.0%} of the way, {accepted:.0%} of the "
         f"last are accepted, and {size:.0f} draws are effective, {needed:.0f} needed. Fit again on all rows."

@@ -11,11 +11,12 @@ Studies are modules of the package ``benchmarks``, run from the root of the chec
 
 import argparse
 import csv
+import itertools
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,11 @@ def machine() -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     device = jax.devices()[0].device_kind
     return f"{cores} cores, {device}, JAX {jax.__version__}, Python {platform.python_version()}"
+
+
+def every_cell(**values: Iterable[Any]) -> Iterator[Row]:
+    """Each combination of values by name, the last name fastest: the cells of a study."""
+    return (dict(zip(values, cell)) for cell in itertools.product(*values.values()))
 
 
 class Results:

@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import publish, select, starts
-from benchmarks._shared.study import Results, Row, Study, parser
+from benchmarks._shared.study import Results, Row, Study, every_cell, parser
 from benchmarks.mixing.hierarchical_posteriors import Posterior, posterior
 from benchmarks.neal import posteriors
 from numpyro_bnn.diagnostics import diagnose_draws, mean_errors
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import row_distances, units_of
+from numpyro_bnn.plots.style import color_at, label_axes
 
 CHAINS = 4
 TEST_ROWS = 200
@@ -195,10 +197,6 @@ def findings(rows: list[Row]) -> Iterator[str]:
 
 
 def draw(rows: list[Row]) -> Any:
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import color_at, label_axes
-
     figure, ax = plt.subplots(figsize=(5.4, 4.2), layout="constrained")
     known = [row for row in rows if np.isfinite(row["stated"])]
     for i, case in enumerate(dict.fromkeys(row["case"] for row in known)):
@@ -240,9 +238,7 @@ def main(argv: Any = None) -> None:
             first = {name: array[:, :draws] for name, array in values.items()}
             yield {"draws": draws} | judged(first, reference)
 
-    cells = (
-        {"case": case, "seed": seed} for case in asked.cases or CASES for seed in range(size.runs)
-    )
+    cells = every_cell(case=asked.cases or CASES, seed=range(size.runs))
     study.run(cells, compute)
     publish(study, summary(study.rows), TABLE, findings(study.rows), lambda: draw(study.rows))
 

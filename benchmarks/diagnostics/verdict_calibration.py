@@ -17,6 +17,7 @@ into rows of ten class probabilities, 0.1 + 0.05 x; the sums are not one, which 
 import functools
 from itertools import product
 
+import matplotlib.pyplot as plt
 import numpy as np
 from scipy.signal import lfilter
 
@@ -273,8 +274,6 @@ def draw(rows):
     import matplotlib
 
     matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     null = [row for row in rows if row["part"] == "null"]
     styles = (("disagree", "this test", "o-"), ("R-hat above 1.01", "R-hat above 1.01", "s--"),

@@ -14,7 +14,9 @@ import socket
 import statistics
 import subprocess
 
-from benchmarks._shared.study import ROOT, Study, command, parser
+import matplotlib.pyplot as plt
+
+from benchmarks._shared.study import ROOT, Study, command, every_cell, parser
 from benchmarks.large_runs import distributed
 
 # Name, processes, devices of each, groups of devices (the rest of them share rows).
@@ -84,8 +86,6 @@ def draw(rows):
     import matplotlib
 
     matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
     names = [row["placement"] for row in rows]
     bars = axes.barh(names, [row["speed-up"] for row in rows], color="#0072B2")
@@ -104,7 +104,7 @@ def main(argv=None):
     by_name = {name: place for name, *place in PLACEMENTS}
     study = Study(__file__, ("placement", "turn"), given)
     study.run(
-        [{"placement": name, "turn": turn} for turn in range(turns) for name in by_name],
+        every_cell(turn=range(turns), placement=by_name),
         lambda placement, turn: [
             {"rows": rows, "leapfrogs a second": leapfrogs(*by_name[placement], rows, draws)}
         ],

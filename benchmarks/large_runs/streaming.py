@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -78,8 +79,6 @@ def memory(folder, given):
 
 
 def drawn(numbers, peaks):
-    import matplotlib.pyplot as plt
-
     figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
     axes.semilogx(numbers, peaks, "o-", label="streamed, measured")
     dense = np.geomspace(numbers[0], numbers[-1], 200)

@@ -15,12 +15,13 @@ from functools import cache
 from typing import Any
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.study import Row, Study, every_cell, parser
 from benchmarks.predictions import decision_boundary
 from benchmarks.predictions.decision_boundary import BATCH, MODELS, ROWS, STEP, data
 
@@ -194,8 +195,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]) -> Any:
     """One minus acceptance against the scale; dotted where the first order is known."""
-    import matplotlib.pyplot as plt
-
     figure, panels = plt.subplots(
         1, len(MODELS), figsize=(9, 4.2), layout="constrained", sharey=True
     )
@@ -228,12 +227,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser(__doc__ or "").parse_args(argv)
     study = Study(__file__, ("model", "method", "scale"), given)
     study.run(
-        [
-            {"model": model, "method": method, "scale": scale}
-            for model in MODELS
-            for method in POWERS
-            for scale in SIZES[given.size]["scales"]
-        ],
+        every_cell(model=MODELS, method=POWERS, scale=SIZES[given.size]["scales"]),
         lambda model, method, scale: cell(model, method, scale, given.size),
     )
     study.publish(summary(study.rows), findings(study.rows), lambda: picture(study.rows))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -21,6 +22,7 @@ from benchmarks.mixing.against_hmc_methods import Size
 from benchmarks.priors import tempered_network as network
 from benchmarks.priors.average_scores import scored
 from benchmarks.priors.temperature_by_rows import full_batch_run
+from numpyro_bnn.plots.style import color_at, label_axes
 
 KEYS = ("scale",)
 # Test images whose class probabilities are judged for convergence; resampled sets of a bootstrap.
@@ -120,10 +122,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def draw(rows: Sequence[Row]) -> Any:
     """Calibration error and log score by prior scale."""
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import color_at, label_axes
-
     rows = sorted(rows, key=lambda row: row["scale"])
     scales = [row["scale"] for row in rows]
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 from scipy.stats import spearmanr
 
@@ -17,6 +18,7 @@ from benchmarks.mixing.against_hmc_methods import (
     REFERENCE,
     SAMPLED,
 )
+from numpyro_bnn.plots.style import color_at, label_axes
 
 ORDER = (REFERENCE, AGAIN, EQUAL, *OPTIMISED, *SAMPLED[1:])
 # Agreement and total variation with HMC in table 4 of the paper: ResNet-20 on CIFAR-10, HMC against another
@@ -178,10 +180,6 @@ TICKS = (-1, -0.1, 0, 0.1, 1)
 
 def draw(rows: Sequence[Row]) -> Any:
     """Distance from HMC and difference of the log score by method; a row of panels a problem."""
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import color_at, label_axes
-
     names = problems(rows)
     figure, axes = plt.subplots(
         len(names),

@@ -22,13 +22,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import uci
 from benchmarks._shared.sampled_runs import ESS_LIMIT, RHAT_LIMIT, sampled
-from benchmarks._shared.study import Row, Study, parser, without
+from benchmarks._shared.study import Row, Study, every_cell, parser, without
 from benchmarks._shared.words import span
 from numpyro_bnn import diagnostics
 from numpyro_bnn.diagnostics import mcse_mean
@@ -203,8 +204,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]):
     """Left: variance between chains before and after matching; right: worst R-hat of each space."""
-    import matplotlib.pyplot as plt
-
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 0.55 * len(rows) + 2), sharey=True)
     names = [f"{r['table']}, {r['width']} {r['activation']}" for r in rows]
     at = np.arange(len(rows))
@@ -233,12 +232,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     size = SIZES[options.size]
     study = Study(__file__, ("table", "width", "activation"), options)
     study.run(
-        [
-            {"table": table, "width": width, "activation": activation}
-            for table in size["tables"]
-            for width in size["widths"]
-            for activation in ACTIVATIONS
-        ],
+        every_cell(table=size["tables"], width=size["widths"], activation=ACTIVATIONS),
         lambda table, width, activation: cell(table, width, activation, size, options.data),
     )
     study.publish(without(study.rows), findings(study.rows), lambda: picture(study.rows))

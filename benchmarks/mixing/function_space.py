@@ -22,6 +22,7 @@ import math
 from collections.abc import Iterator
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 from scipy.special import logsumexp
 
@@ -40,6 +41,7 @@ from benchmarks._shared.sampled_runs import (
 )
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks._shared.words import number
+from numpyro_bnn.plots.style import MARKERS, label_axes, line_style
 
 # R-hat - 1, below and above which values are counted in the outermost bins.
 BINS = np.geomspace(1e-3, 10, 41)
@@ -185,8 +187,6 @@ def findings(rows: list[Row], names: list[str]) -> Iterator[str]:
 
 
 def draw_histograms(axes, rows: list[Row], names: list[str]) -> None:
-    from numpyro_bnn.plots.style import label_axes, line_style
-
     for ax, name in zip(axes, names):
         kinds = [r for r in select(rows, problem=name, trajectory=1) if r["scalars"]]
         for index, row in enumerate(kinds):
@@ -208,10 +208,7 @@ def _back(log_excess):
 
 
 def draw(rows: list[Row], names: list[str]):
-    import matplotlib.pyplot as plt
     from matplotlib.ticker import NullFormatter
-
-    from numpyro_bnn.plots.style import MARKERS, label_axes, line_style
 
     figure, axes = plt.subplots(
         2, max(2, len(names)), figsize=(4.2 * max(2, len(names)), 7), layout="constrained"

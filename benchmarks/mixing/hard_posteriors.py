@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -53,6 +54,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
 )
 from numpyro_bnn.diagnostics import summarize
 from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean
+from numpyro_bnn.plots.style import color_at, label_axes
 
 # Functions whose chains are further apart than that are counted at the end of a run.
 FAR_APART = 1.05
@@ -250,10 +252,6 @@ def findings(rows: list[Row]) -> Iterator[str]:
 
 
 def draw(rows: list[Row]):
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import color_at, label_axes
-
     names = list(dict.fromkeys(r["problem"] for r in rows))
     columns = min(4, len(names))
     lines = math.ceil(len(names) / columns)

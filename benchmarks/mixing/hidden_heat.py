@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -281,8 +282,6 @@ def within(values: Sequence[float]) -> str:
 
 def picture(rows: Sequence[Row]):
     """Variance of predictions by method, one mark a setting, on a logarithmic scale."""
-    import matplotlib.pyplot as plt
-
     table = averaged(rows)
     names = [name for name in METHODS if any(row["method"] == name for row in table)]
     figure, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import publish, scores_of_chains, select, starts
-from benchmarks._shared.study import Study, parser
+from benchmarks._shared.study import Study, every_cell, parser
 from benchmarks._shared.words import span
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
@@ -30,6 +31,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
     posterior,
 )
 from numpyro_bnn.diagnostics import summarize
+from numpyro_bnn.plots.style import color_at, label_axes
 
 TEST_ROWS = 200
 COORDINATES = {
@@ -174,10 +176,6 @@ MIXING_TABLE = {
 
 
 def draw_cost(rows):
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import color_at, label_axes
-
     figure, ax = plt.subplots(figsize=(5, 3.4), layout="constrained")
     for i, hidden in enumerate(sorted({r["hidden"] for r in rows})):
         here = sorted(select(rows, hidden=hidden), key=lambda r: r["rows"])
@@ -191,10 +189,6 @@ def draw_cost(rows):
 
 
 def draw_mixing(rows):
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import color_at, label_axes
-
     names = list(dict.fromkeys(r["problem"] for r in rows))
     figure, axes = plt.subplots(
         1, len(names), figsize=(1 + 3.4 * len(names), 3.6), layout="constrained", squeeze=False
@@ -248,17 +242,14 @@ def main(argv=None) -> None:
     problems = size.problems if asked.problems is None else tuple(asked.problems)
     costs = Study(__file__, ["rows", "hidden"], asked, "cost")
     costs.run(
-        ({"rows": n, "hidden": h} for n in size.rows for h in size.hidden),
+        every_cell(rows=size.rows, hidden=size.hidden),
         lambda rows, hidden: cost(rows, hidden, size.repeats),
     )
     publish(costs, costs.rows, COST_TABLE, findings(costs.rows, []), lambda: draw_cost(costs.rows))
     mixed = Study(__file__, ["problem", "coordinates", "seed"], asked, "mixing")
     mixed.run(
-        (
-            {"problem": name, "coordinates": coordinates, "seed": seed}
-            for seed in range(asked.seeds or size.seeds)
-            for name in problems
-            for coordinates in COORDINATES
+        every_cell(
+            seed=range(asked.seeds or size.seeds), problem=problems, coordinates=COORDINATES
         ),
         lambda problem, coordinates, seed: mixing(
             posterior(asked.data, problem, size.limit), coordinates, seed, size

@@ -18,12 +18,13 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import publish, select, starts
-from benchmarks._shared.study import Row, Study, from_text, parser
+from benchmarks._shared.study import Row, Study, every_cell, from_text, parser
 from benchmarks.mixing import hard_posteriors
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
@@ -32,6 +33,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
     posterior,
 )
 from numpyro_bnn import moves
+from numpyro_bnn.plots.style import label_axes
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 
 FIELDS = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips", "move_correlations")
@@ -140,10 +142,6 @@ def findings(rows: list[Row]) -> Iterator[str]:
 
 
 def draw(rows: list[Row]):
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import label_axes
-
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(14, 4.4), layout="constrained")
     colors = plt.get_cmap("tab10").colors
     for i, name in enumerate(dict.fromkeys(r["ladder"] for r in rows)):
@@ -192,7 +190,7 @@ def main(argv: Any = None) -> None:
     size = SIZES[asked.size]
     size = size._replace(sweeps=asked.sweeps or size.sweeps)
     study = Study(__file__, ["ladder", "sweeps"], asked)
-    cells = [{"ladder": name, "sweeps": n} for name in asked.ladders for n in counts(size)]
+    cells = every_cell(ladder=asked.ladders, sweeps=counts(size))
 
     def row_of(ladder: str, sweeps: int) -> Iterator[Row]:
         found = run(ladder, asked.data, size)

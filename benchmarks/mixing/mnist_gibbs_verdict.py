@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -39,6 +40,7 @@ from benchmarks.mixing import mnist_gibbs_methods as methods
 from benchmarks.mixing.mnist_gibbs_methods import LAYERS, START_KINDS, TRAINED, Draws, Pace, Task
 from benchmarks.mixing.mnist_gibbs_words import KEYS, START, findings, summary
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
+from numpyro_bnn.plots.style import color_at, label_axes
 
 BOTH = "both starts"
 SHARED = mnist_gibbs_axes.METHOD
@@ -226,10 +228,6 @@ def compared(
 
 def figure(rows: Sequence[Row]) -> Any:
     """Precisions of the hidden layer by passes, a line for each of two chains, and worst R-hat by passes."""
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import color_at, label_axes
-
     tasks = list(dict.fromkeys(r["task"] for r in rows))
     made, axes = plt.subplots(
         len(tasks), 3, figsize=(13, 3.6 * len(tasks)), layout="constrained", squeeze=False

@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import uci
-from benchmarks._shared.study import Results, Row, Study, parser, without
+from benchmarks._shared.study import Results, Row, Study, every_cell, parser, without
 
 NOISE, PREDICTED = 0.1, 100
 # Most that lies between predictions of one mode, in standard deviations of the noise.
@@ -242,8 +243,6 @@ COLUMNS = {
 
 def picture(rows: Sequence[Row]) -> Any:
     """Modes, their energies and distances, and flat directions against hidden units, a line for each n."""
-    import matplotlib.pyplot as plt
-
     found = means(rows)
     tables = list(dict.fromkeys(row["table"] for row in found))
     figure, axes = plt.subplots(
@@ -273,13 +272,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     size = SIZES[options.size]
     study = Study(__file__, ("table", "rows", "width", "subset"), options)
     study.run(
-        [
-            {"table": table, "rows": rows, "width": width, "subset": subset}
-            for table in size.tables
-            for width in size.widths
-            for rows in size.rows
-            for subset in size.subsets
-        ],
+        every_cell(table=size.tables, width=size.widths, rows=size.rows, subset=size.subsets),
         lambda **which: cell(**which, size=size, folder=options.data),
     )
     study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -40,6 +41,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
     posterior,
     rhat_columns,
 )
+from numpyro_bnn.plots.style import color_at, label_axes
 
 MEMBERS = 8
 # Of a table: a fifth is tested.
@@ -214,10 +216,6 @@ def findings(rows: list[Row]) -> Iterator[str]:
 
 
 def draw(rows: list[Row]):
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import color_at, label_axes
-
     tables = list(dict.fromkeys(r["table"] for r in rows))
     others = [method for method in METHODS if method != POSTERIOR and select(rows, method=method)]
     figure, axes = plt.subplots(

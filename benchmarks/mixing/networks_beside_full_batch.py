@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -206,8 +207,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]) -> Any:
     """Variance of predictions against the temperature along gradients, one mark a run."""
-    import matplotlib.pyplot as plt
-
     figure, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")
     colors = plt.get_cmap("tab20").colors
     for method, color in zip(METHODS, colors):

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -53,6 +54,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
     posterior,
 )
 from numpyro_bnn.diagnostics import summarize
+from numpyro_bnn.plots.style import color_at, label_axes
 
 # Gradients of warm-up, as a share of those counted.
 WARMUP = 0.5
@@ -301,10 +303,6 @@ def informative(rows: list[Row], label: str) -> list[str]:
 
 
 def draw(rows: list[Row]):
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import color_at, label_axes
-
     shown = worst_of_seeds(rows)
     names = list(dict.fromkeys(r["problem"] for r in shown))
     methods = list(dict.fromkeys(r["method"] for r in shown))[::-1]

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 from numpyro.infer import HMC, NUTS
 from scipy.interpolate import PchipInterpolator
@@ -32,6 +33,7 @@ from benchmarks._shared.study import Row, Study, parser
 from benchmarks.neal import posteriors
 from numpyro_bnn import moves, priors
 from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean
+from numpyro_bnn.plots.style import color_at, label_axes
 from numpyro_bnn.references.grading import functions_of
 from numpyro_bnn.references.reference import PROBLEMS
 
@@ -243,10 +245,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]) -> Any:
     """The posterior probability that log σ is above a value, by the curve and by each sampler."""
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import color_at, label_axes
-
     made, ax = plt.subplots(figsize=(6.4, 4), layout="constrained")
     curve, _ = curve_with_errors(rows)
     inside = curve.grid > 0

@@ -25,7 +25,7 @@ from sklearn.preprocessing import StandardScaler
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import table as stored_table
-from benchmarks._shared.study import Results, Study, parser
+from benchmarks._shared.study import Results, Study, every_cell, parser
 from benchmarks.predictions.against_boosting_report import (
     TABLES,
     findings,
@@ -218,12 +218,9 @@ def main(argv=None):
     names = names if given.methods is None else given.methods
     held = given.held or (0.0 if full else 0.25)
     study = Study(__file__, ("table", "seed", "method", "held"), given)
-    cells = (
-        {"table": table, "seed": seed, "method": method, "held": held}
-        for table in given.tables or (TABLES if full else TABLES[:1])
-        for seed in given.seeds or (range(10) if full else (0, 1))
-        for method in names
-    )
+    tables, seeds = (TABLES, range(10)) if full else (TABLES[:1], (0, 1))
+    tables, seeds = given.tables or tables, given.seeds or seeds
+    cells = every_cell(table=tables, seed=seeds, method=names, held=[held])
     study.run(cells, compute(given, MOST[given.size]))
     every = summary(study.rows)
     others = list(on_other_splits(study.rows)) or every

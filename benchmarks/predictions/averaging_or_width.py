@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -184,8 +185,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]) -> Any:
     """Log score against width, one panel a table."""
-    import matplotlib.pyplot as plt
-
     tables = list(dict.fromkeys(r["table"] for r in rows))
     figure, axes = plt.subplots(
         1, len(tables), figsize=(1 + 3 * len(tables), 3.4), layout="constrained", squeeze=False

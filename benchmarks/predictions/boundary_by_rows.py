@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 from scipy.interpolate import RegularGridInterpolator
 from scipy.special import logsumexp
@@ -22,7 +23,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.chain_errors import jackknife_error, without_each
 from benchmarks._shared.gaps import Gap
 from benchmarks._shared.sampled_runs import convergence, paired, sampled
-from benchmarks._shared.study import Row, Study, as_text, from_text, parser
+from benchmarks._shared.study import Row, Study, as_text, every_cell, from_text, parser
 from benchmarks._shared.words import span
 from benchmarks.predictions.decision_boundary import (
     HIDDEN,
@@ -181,8 +182,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]) -> Any:
     """The first data set of each size: the network's probabilities, MAP above and the average below."""
-    import matplotlib.pyplot as plt
-
     own = [r for r in rows if (r["model"], r["seed"]) == ("network", 0)]
     figure, panels = plt.subplots(
         2, len(own), figsize=(3.2 * len(own), 6), layout="constrained", squeeze=False
@@ -208,12 +207,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     size = SIZES[given.size]
     study = Study(__file__, ("model", "rows", "seed"), given)
     study.run(
-        [
-            {"model": model, "rows": rows, "seed": seed}
-            for model in MODELS
-            for rows in size["rows"]
-            for seed in range(size["sets"])
-        ],
+        every_cell(model=MODELS, rows=size["rows"], seed=range(size["sets"])),
         partial(cell, size=size),
     )
     study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_diabetes, load_digits
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import table as stored_table
 from benchmarks._shared.splits import split_error
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.study import Row, Study, every_cell, parser
 from benchmarks._shared.words import span
 
 COVERAGE = 0.9
@@ -127,8 +128,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]):
     """Coverage of every split, before and after."""
-    import matplotlib.pyplot as plt
-
     figure, ax = plt.subplots(figsize=(8, 4), layout="constrained")
     labels = []
     for place, (name, method) in enumerate((n, m) for n, ms in METHODS.items() for m in ms):
@@ -152,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     size = SIZES[options.size]
     study = Study(__file__, ("table", "split", "method"), options)
     study.run(
-        ({"table": name, "split": split} for name in METHODS for split in range(size["splits"])),
+        every_cell(table=METHODS, split=range(size["splits"])),
         lambda table, split: cell(table, split, size, options.data),
     )
     study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))

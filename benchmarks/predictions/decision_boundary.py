@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 from numpyro.infer import HMC
 from scipy.special import expit
@@ -26,7 +27,7 @@ from sklearn.datasets import make_moons
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import convergence, sampled
-from benchmarks._shared.study import Row, Study, as_text, from_text, parser, without
+from benchmarks._shared.study import Row, Study, as_text, every_cell, from_text, parser, without
 from benchmarks._shared.words import number, span
 from benchmarks.predictions.quadrature import Nodes, nodes_of
 from numpyro_bnn import scores
@@ -264,7 +265,6 @@ def findings(rows: Sequence[Row], biases: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]):
     """Probabilities and boundaries: MAP, then the averages, one row of panels a model."""
-    import matplotlib.pyplot as plt
     from scipy.interpolate import RegularGridInterpolator
 
     shown = ("MAP", "random walk", "SGLD, accept minibatch", "momentum SGD", "SGHMC", "HMC")
@@ -295,8 +295,6 @@ def picture(rows: Sequence[Row]):
 
 def picture_of_bias(rows: Sequence[Row]):
     """Variance ratio against the step, with the linear theory of Langevin on all rows."""
-    import matplotlib.pyplot as plt
-
     figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
     for k, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
         own = sorted((r for r in rows if r["method"] == method), key=lambda r: r["step"])
@@ -330,11 +328,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     size = SIZES[options.size]
     study = Study(__file__, ("model", "method"), options)
     study.run(
-        [{"model": model, "method": name} for model in MODELS for name in size["methods"]],
+        every_cell(model=MODELS, method=size["methods"]),
         lambda model, method: boundary(model, method, options.size),
     )
     second = Study(__file__, ("method", "step"), options, part="step_size")
-    cells = [{"method": m, "step": s} for s in BIASES[: size["biases"]] for m in size["biased"]]
+    cells = every_cell(step=BIASES[: size["biases"]], method=size["biased"])
     second.run(cells, lambda method, step: bias(method, step, size))
     found = findings(study.rows, second.rows)
     study.publish(without(study.rows, "surface"), found, lambda: picture(study.rows))

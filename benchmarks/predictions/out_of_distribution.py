@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -33,7 +34,7 @@ from benchmarks._shared.mnist_posteriors import (
     said_of,
     three,
 )
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.study import Row, Study, every_cell, parser
 from benchmarks._shared.words import number
 from benchmarks.predictions.corruptions import corrupted
 
@@ -175,8 +176,6 @@ def findings(rows: list[Row]) -> Iterator[str]:
 
 
 def figure(rows: list[Row]) -> Any:
-    import matplotlib.pyplot as plt
-
     fig, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained", sharey=True)
     names = [f"{m}, {p}" for m, p in METHODS]
     for ax, kind in zip(axes, UNFAMILIAR):
@@ -206,11 +205,7 @@ def main(argv: list[str] | None = None) -> None:
     given = parser(__doc__).parse_args(argv)
     lengths, members = LENGTHS[given.size], MEMBERS[given.size]
     study = Study(__file__, ("method", "prior", "seed", "unfamiliar"), given)
-    cells = [
-        {"prior": prior, "seed": seed}
-        for seed in range(SEEDS[given.size])
-        for prior in ("normal", "EmpCov")
-    ]
+    cells = every_cell(seed=range(SEEDS[given.size]), prior=("normal", "EmpCov"))
     study.run(cells, lambda **c: cell(lengths, members, given.data, **c))
     study.publish(
         list(summary(study.rows, lengths, members)),

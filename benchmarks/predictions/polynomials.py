@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.linear_model import BayesianRidge
 from sklearn.pipeline import make_pipeline
@@ -25,7 +26,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split, uci
 from benchmarks._shared.sampled_runs import estimator, select
 from benchmarks._shared.splits import split_error
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.study import Row, Study, every_cell, parser
 from benchmarks.predictions.other_regressors import process, single
 from numpyro_bnn import scores
 
@@ -145,8 +146,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]) -> Any:
     """The error of every split, at random and beyond."""
-    import matplotlib.pyplot as plt
-
     tables = list(dict.fromkeys(r["table"] for r in rows))
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
     for ax, kind in zip(axes, KINDS):
@@ -166,13 +165,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     size = SIZES[given.size]
     study = Study(__file__, ("table", "kind", "split", "method"), given)
     study.run(
-        [
-            {"table": table, "kind": kind, "split": split, "method": method}
-            for split in range(size["splits"])
-            for table in size["tables"]
-            for kind in KINDS
-            for method in METHODS
-        ],
+        every_cell(split=range(size["splits"]), table=size["tables"], kind=KINDS, method=METHODS),
         partial(cell, size=size, folder=given.data),
     )
     study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))

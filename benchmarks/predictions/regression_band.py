@@ -15,6 +15,7 @@ halves of HMC's own chains. Means over data sets drawn anew.
 from collections.abc import Iterator, Sequence
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 from numpyro.infer import HMC
 from scipy.stats import norm
@@ -178,8 +179,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]):
     """Four panels: the band of each method on the data of the first seed."""
-    import matplotlib.pyplot as plt
-
     first = [row for row in rows if row["seed"] == 0]
     figure, panels = plt.subplots(
         1, 4, figsize=(15, 4), sharex=True, sharey=True, layout="constrained"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 from numpyro.infer import HMC
 from scipy.special import expit
@@ -25,7 +26,7 @@ from scipy.stats import norm
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split, uci
 from benchmarks._shared.sampled_runs import convergence, sampled
-from benchmarks._shared.study import Row, Study, parser, without
+from benchmarks._shared.study import Row, Study, every_cell, parser, without
 from benchmarks._shared.words import number, span, with_error
 from benchmarks.predictions.sgd_theory import (
     Setting,
@@ -284,8 +285,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]):
     """Left: variance over the exact one against the rate, with theory; right: distance to HMC."""
-    import matplotlib.pyplot as plt
-
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.2), layout="constrained")
     for k, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
         color = bnn.plots.PALETTE[k]
@@ -322,7 +321,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     study = Study(__file__, ("model", "method", "multiple"), options)
     problem = cache(lambda name: Problem(name, size, options.data))
     study.run(
-        [{"model": model, "method": name} for model in size["models"] for name in METHODS],
+        every_cell(model=size["models"], method=METHODS),
         lambda model, method: problem(model).judged(method),
     )
     study.publish(without(study.rows), findings(study.rows), lambda: picture(study.rows))

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 from scipy.special import logsumexp
 
@@ -12,6 +13,7 @@ from benchmarks._shared.gaps import Gap
 from benchmarks._shared.sampled_runs import paired, select
 from benchmarks._shared.study import Row
 from benchmarks._shared.words import span
+from numpyro_bnn.plots.style import color_at, label_axes
 
 MAP, ENSEMBLE, POSTERIOR = "MAP", "ensemble", "posterior"
 TEN = "posterior, last draws"
@@ -167,10 +169,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]) -> Any:
     """Log score of the posterior beyond MAP's and beyond the ensemble's, by kind of shift."""
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import color_at, label_axes
-
     kinds = kinds_of(rows)
     numbers = sorted({r["rows"] for r in rows})
     figure, axes = plt.subplots(

@@ -21,7 +21,7 @@ from sklearn.datasets import load_diabetes
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import uci
-from benchmarks._shared.study import Row, Study, parser, without
+from benchmarks._shared.study import Row, Study, every_cell, parser, without
 from benchmarks._shared.words import number, span
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.approximations.optimize import ensemble_of
@@ -164,12 +164,7 @@ def main(argv: list[str] | None = None) -> None:
     given = parser(__doc__).parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, ("table", "prior", "likelihood", "rule"), given)
-    cells = [
-        {"table": table, "prior": prior, "likelihood": likelihood}
-        for table in size["tables"]
-        for prior in size["priors"]
-        for likelihood in size["likelihoods"]
-    ]
+    cells = every_cell(table=size["tables"], prior=size["priors"], likelihood=size["likelihoods"])
     study.run(cells, partial(compute, given.data, size["draws"]))
     study.publish(summary(study.rows), findings(without(study.rows)), lambda: picture(study.rows))
 

@@ -27,13 +27,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.infer import HMC, NUTS
-from scipy.stats import norm
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import table
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
 from benchmarks._shared.study import Results, Study, parser
-from benchmarks.predictions.other_regressors import BDE, bde, gaussian_process
+from benchmarks.predictions.other_regressors import (
+    BDE,
+    bde,
+    gaussian_process,
+    single,
+    with_residual_scale,
+)
 from benchmarks.predictions.tabular_report import (
     TABLES,
     by_table,
@@ -110,17 +115,6 @@ def scored(predictions, y):
         values = rhat(predictions.mean)
         found |= {"worst rhat": float(values.max()), "median rhat": float(np.median(values))}
     return found
-
-
-def by_density(mean, scale, y):
-    """The same of one Gaussian a row."""
-    return {
-        "rmse": float(np.sqrt(np.mean((mean - y) ** 2))),
-        "lppd": float(norm(mean, scale).logpdf(y).mean()),
-        "worst rhat": float("nan"),
-        "median rhat": float("nan"),
-        "draws": 0,
-    }
 
 
 def approximations(num_rows, quiet):
@@ -230,15 +224,14 @@ def boosting(parts):
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     trees = HistGradientBoostingRegressor(random_state=0).fit(*map(np.asarray, parts.fit))
-    x, y = map(np.asarray, parts.validate)
-    scale = np.sqrt(np.mean((trees.predict(x) - y) ** 2))
-    return by_density(trees.predict(np.asarray(parts.test[0])), scale, np.asarray(parts.test[1]))
+    return with_residual_scale(trees, tuple(map(np.asarray, parts.validate)))(
+        np.asarray(parts.test[0])
+    )
 
 
 def process(parts):
-    """Scores of a Gaussian process."""
-    mean, scale = gaussian_process(*parts.fit, parts.test[0])
-    return by_density(mean, scale, np.asarray(parts.test[1]))
+    """A Gaussian process."""
+    return single(*gaussian_process(*parts.fit, parts.test[0]))
 
 
 OTHERS = {"gradient boosting": boosting, "Gaussian process": process}
@@ -263,7 +256,7 @@ def compute(given, budget, most):
             predictions = bde(given.bde_python, settings, *parts.fit, parts.test[0])
             found = scored(predictions, parts.test[1])
         elif method in OTHERS:
-            found = OTHERS[method](parts)
+            found = scored(OTHERS[method](parts).predictions, parts.test[1])
         else:
             draws = named[method](jax.random.key(seed), parts)
             found = scored(bnn.predict(None, draws, parts.test[0]), parts.test[1])

@@ -32,6 +32,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -50,7 +51,8 @@ from benchmarks._shared.sampled_runs import (
     select,
     starts,
 )
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.study import Row, Study, every_cell, parser
+from numpyro_bnn.plots.style import MARKERS, label_axes, line_style
 
 TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 MODES = ("plain", "shifts", "labels")
@@ -217,10 +219,6 @@ def findings(rows: list[Row]):
 
 
 def draw(rows: list[Row]):
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import MARKERS, label_axes, line_style
-
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for index, (mode, scored) in enumerate(dict.fromkeys((r["mode"], r["scored"]) for r in rows)):
         here = select(rows, mode=mode, scored=scored)
@@ -275,7 +273,7 @@ def main(argv=None) -> None:
     study = Study(__file__, ["mode", "seed", "scored", "temperature"], asked)
     seeds = SIZES[asked.size][-2]
     study.run(
-        [{"mode": mode, "seed": seed} for seed in seeds for mode in MODES],
+        every_cell(seed=seeds, mode=MODES),
         lambda mode, seed: one_cell(asked.data, asked.size, mode, seed),
     )
     rows = averaged(study.rows)

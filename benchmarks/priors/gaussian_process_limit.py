@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 from flax import linen as nn
 from numpyro.infer import HMC
@@ -164,8 +165,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]):
     """Left: narrow, wide and limit; right: differences and Monte Carlo errors by width."""
-    import matplotlib.pyplot as plt
-
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.2), layout="constrained")
     at, (mean, sd) = GRID[:, 0], process(*data(), GRID)
     for k, row in enumerate((rows[0], rows[-1])):

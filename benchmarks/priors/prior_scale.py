@@ -21,6 +21,7 @@ import functools
 import math
 
 import jax
+import matplotlib.pyplot as plt
 from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
@@ -38,6 +39,7 @@ from benchmarks._shared.sampled_runs import (
     starts,
 )
 from benchmarks._shared.study import Row, Study, parser
+from numpyro_bnn.plots.style import MARKERS, label_axes, line_style
 
 FAMILIES = ("N(0, α²)", "N(0, α²/n)")
 HIERARCHICAL = "hierarchical"
@@ -179,10 +181,6 @@ def findings(rows: list[Row]):
 
 
 def draw(rows: list[Row]):
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import MARKERS, label_axes, line_style
-
     names = list(dict.fromkeys(r["problem"] for r in rows))
     figure, axes = plt.subplots(
         1, len(names), figsize=(4.6 * len(names), 3.9), layout="constrained", squeeze=False

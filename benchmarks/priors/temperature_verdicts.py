@@ -6,12 +6,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks._shared.gaps import Gap
 from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Row
 from benchmarks.priors.tempered_network import HIERARCHICAL
+from numpyro_bnn.plots.style import MARKERS, label_axes, line_style
 
 # α of N(0, α²), and the hierarchical prior.
 PRIORS: tuple[float | str, ...] = (0.1, 0.3, 1.0, 2.0, HIERARCHICAL)
@@ -179,8 +181,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]) -> Any:
     """Gains over T = 1 against T, by rows; gain of cold and gain over the ensemble over rows and priors."""
-    import matplotlib.pyplot as plt
-
     moved = by_shifts(rows)
     counts = list(dict.fromkeys(v.rows for v in moved[UNMOVED]))
     figure = plt.figure(figsize=(11, 2 + 6 * len(moved)), layout="constrained")
@@ -211,8 +211,6 @@ def _moved(shifts: str) -> str:
 
 def _curves(ax: Any, found: Sequence[Verdict]) -> None:
     """Gains over T = 1 against T in nats, a line for each prior, with two standard errors."""
-    from numpyro_bnn.plots.style import MARKERS, label_axes, line_style
-
     for v in found:
         if not v.is_compared:
             continue

@@ -18,13 +18,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from jax import lax
 from scipy.stats import norm
 
 import numpyro_bnn as bnn
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.study import Row, Study, every_cell, parser
 from benchmarks.priors.small_tables import few_rows
 
 TABLES = ("yacht", "boston", "energy")
@@ -142,8 +143,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 def picture(rows: Sequence[Row]) -> Any:
     """Every training: how far predictions move to the nearest mode."""
-    import matplotlib.pyplot as plt
-
     figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
     for k, method in enumerate(METHODS):
         own = [r for r in rows if r["method"] == method]
@@ -166,13 +165,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     size = SIZES[given.size]
     study = Study(__file__, ("table", "spread", "method", "split"), given)
     study.run(
-        [
-            {"table": table, "spread": spread, "method": method, "split": split}
-            for table in size["tables"]
-            for split in range(size["splits"])
-            for spread in SPREADS
-            for method in METHODS
-        ],
+        every_cell(
+            table=size["tables"], split=range(size["splits"]), spread=SPREADS, method=METHODS
+        ),
         partial(cell, size=size, folder=given.data),
     )
     study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))

@@ -17,15 +17,18 @@ from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from flax import linen as nn
 from jax import lax
 
 import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import publish
 from benchmarks._shared.study import Study, parser
 from benchmarks._shared.words import listed, number
 from numpyro_bnn.compilation.program_identity import separate_programs
+from numpyro_bnn.plots.style import color_at, label_axes
 from numpyro_bnn.run import programs
 
 ROWS, BATCH, CLASSES = 1000, 100, 10
@@ -190,10 +193,6 @@ TABLE = {
 
 
 def draw(rows):
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import color_at, label_axes
-
     figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
     names = [SINGLE, LOOP, PLAIN, OURS]
     problems = list(dict.fromkeys(row["problem"] for row in rows))
@@ -229,11 +228,8 @@ def main(argv=None) -> None:
         [{"problem": problem} for problem in size.problems],
         lambda problem: compare(problem, size),
     )
-    study.publish(
-        [{title: row[name] for name, title in TABLE.items()} for row in study.rows],
-        findings(study.rows),
-        lambda: draw(study.rows),
-    )
+    rows = study.rows
+    publish(study, rows, TABLE, findings(rows), lambda: draw(rows))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.study import Study, parser
+from benchmarks._shared.sampled_runs import publish
+from benchmarks._shared.study import Study, every_cell, parser
 from benchmarks._shared.words import span
 from numpyro_bnn.compilation.program_identity import separate_programs
+from numpyro_bnn.plots.style import color_at, label_axes
 from numpyro_bnn.potential import flat_position
 
 ROWS, THINNING, WARMUP = 1000, 50, 100
@@ -152,10 +155,6 @@ TABLE = {
 
 
 def draw(rows):
-    import matplotlib.pyplot as plt
-
-    from numpyro_bnn.plots.style import color_at, label_axes
-
     figure, ax = plt.subplots(figsize=(5, 3.4), layout="constrained")
     for i, kernel in enumerate(KERNELS):
         here = sorted((r for r in rows if r["kernel"] == kernel), key=lambda r: r["numbers"])
@@ -190,14 +189,11 @@ def main(argv=None) -> None:
     size = SIZES[asked.size]
     study = Study(__file__, ["network", "kernel"], asked)
     study.run(
-        ({"network": network, "kernel": kernel} for network in size.networks for kernel in KERNELS),
+        every_cell(network=size.networks, kernel=KERNELS),
         lambda network, kernel: compare(network, kernel, size),
     )
-    study.publish(
-        [{title: row[name] for name, title in TABLE.items()} for row in study.rows],
-        findings(study.rows),
-        lambda: draw(study.rows),
-    )
+    rows = study.rows
+    publish(study, rows, TABLE, findings(rows), lambda: draw(rows))
 
 
 if __name__ == "__main__":

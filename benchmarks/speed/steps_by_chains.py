@@ -29,7 +29,7 @@ from numpyro.infer.util import potential_energy
 from sklearn.datasets import load_digits
 
 import numpyro_bnn as bnn
-from benchmarks._shared.study import Row, Study, parser, without
+from benchmarks._shared.study import Row, Study, every_cell, parser, without
 
 LEAPFROGS = 10
 STEP, FRICTION = 1e-3, 10.0
@@ -250,11 +250,7 @@ def main(argv: list[str] | None = None) -> None:
     study = Study(
         __file__, ("task", "chains", "contender"), options, "tf32" if options.tf32 else ""
     )
-    cells = [
-        {"task": task, "chains": chains}
-        for chains in options.chains or CHAINS[options.size]
-        for task in options.tasks
-    ]
+    cells = every_cell(chains=options.chains or CHAINS[options.size], task=options.tasks)
     study.run(
         cells,
         lambda task, chains: measured(

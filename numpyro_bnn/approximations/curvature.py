@@ -36,6 +36,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.distributions.unwrap import family_of
+from numpyro_bnn.potential.compiled_arguments import map_in_blocks
 from numpyro_bnn.potential.data_dependencies import is_factor
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.sites import counted
@@ -63,8 +64,8 @@ def matrix(
 
 def columns(multiply: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
     """All columns of a matrix from its products with vectors, inside a compiled function."""
-    return lax.map(
-        lambda i: multiply(jnp.zeros(size).at[i].set(1.0)), jnp.arange(size), batch_size=_COLUMNS
+    return map_in_blocks(
+        lambda i: multiply(jnp.zeros(size).at[i].set(1.0)), jnp.arange(size), _COLUMNS
     )
 
 
@@ -74,10 +75,8 @@ def diagonal(
     """The diagonal of :func:`matrix`, at the same cost in time but not in memory."""
 
     def entries(multiply: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
-        return lax.map(
-            lambda i: multiply(jnp.zeros(size).at[i].set(1.0))[i],
-            jnp.arange(size),
-            batch_size=_COLUMNS,
+        return map_in_blocks(
+            lambda i: multiply(jnp.zeros(size).at[i].set(1.0))[i], jnp.arange(size), _COLUMNS
         )
 
     return _compute(member_optimizer, z, sites, kind, entries)

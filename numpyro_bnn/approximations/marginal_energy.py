@@ -24,6 +24,7 @@ being Gaussian. U and its gradient are continuous.
 import copy
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,20 +77,9 @@ class Marginal:
     def __call__(self, z: Values) -> jax.Array:
         return self._integrated(z, self.centered)
 
-    def minibatch(
-        self,
-        z: Values,
-        indices: jax.Array,
-        plate: str,
-        contiguous: bool = False,
-        ahead: jax.Array | None = None,
-    ) -> jax.Array:
-        """U(w; I), the likelihood of the rows `indices` scaled by N/B; see ``Potential``."""
-
-        def some(full: Values) -> jax.Array:
-            return self.centered.minibatch(full, indices, plate, contiguous, ahead)
-
-        return self._integrated(z, some)
+    def minibatch(self, z: Values, *rows: Any) -> jax.Array:
+        """U(w; I), the likelihood of some rows scaled by N/B; see ``Potential`` for what says which."""
+        return self._integrated(z, lambda full: self.centered.minibatch(full, *rows))
 
     def _integrated(self, z: Values, energy: Callable[[Values], jax.Array]) -> jax.Array:
         full = self.with_precisions(z)

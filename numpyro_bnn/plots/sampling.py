@@ -25,6 +25,7 @@ from numpyro_bnn.plots.style import (
 )
 from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.posterior.fitted import is_finished
+from numpyro_bnn.potential.compiled_arguments import map_in_blocks
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule
 
@@ -265,7 +266,7 @@ def plot_density_surface(
     @jax.jit
     def over(plane: jax.Array) -> jax.Array:
         start, axes = jnp.asarray(origin, plane.dtype), jnp.asarray(basis, plane.dtype)
-        return jax.lax.map(lambda p: evaluate(start + p @ axes), plane, batch_size=batch_size)
+        return map_in_blocks(lambda p: evaluate(start + p @ axes), plane, batch_size)
 
     values = np.asarray(over(jnp.asarray(grid, jnp.result_type(float))), np.float64)
     values = values.reshape(resolution, resolution)

@@ -11,7 +11,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import xarray as xr
-from jax import lax
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import Array, PyTree
@@ -25,7 +24,7 @@ from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import blocks_of_draws, predictor_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import TrainingData, call_with
-from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.compiled_arguments import Arguments, map_in_blocks
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.sites import all_rows
 from numpyro_bnn.potential.structure import structure_of
@@ -370,9 +369,7 @@ def log_prior(
     def over_draws(block: dict[str, Any], arrays: list[jax.Array]) -> dict[str, jax.Array]:
         given = Arguments.join(arrays, arguments.static)
         flat = jax.tree.map(flat_draws, block)
-        return lax.map(
-            lambda draw: _of_one_draw(model, draw, given, sites), flat, batch_size=VECTOR
-        )
+        return map_in_blocks(lambda draw: _of_one_draw(model, draw, given, sites), flat, VECTOR)
 
     program = Program(over_draws)
     known = {n: v for n, v in draws.items() if n in structure.shapes}

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export as jax_export
-from jax import lax
 from numpyro.handlers import seed, substitute, trace
 from numpyro.util import find_stack_level
 
@@ -26,6 +25,7 @@ from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.prediction_programs import VECTOR, flat_draws, parameters_of
 from numpyro_bnn.posterior.prediction_sites import draws_for, measured_sites
 from numpyro_bnn.posterior.predictions import Predictor, keys_of_draws, predictor_of
+from numpyro_bnn.potential.compiled_arguments import map_in_blocks
 from numpyro_bnn.samplers.suspects import warn_of_use
 from numpyro_bnn.storage.folders import require_writable
 
@@ -152,7 +152,7 @@ def _predictive(draws: Draws, known: Predictor) -> Callable[..., dict[str, jax.A
 
         # Each draw has its own dropout masks and values of groups without draws.
         keys = flat_draws(keys_of_draws((draws.num_chains, draws.num_draws)))
-        return _averaged(lax.map(of_one, (constants, keys), batch_size=VECTOR))
+        return _averaged(map_in_blocks(of_one, (constants, keys), VECTOR))
 
     return predictive
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax import lax
 from jax.scipy.special import gammaln
 from numpyro.handlers import seed, substitute, trace
 
@@ -23,7 +22,7 @@ from numpyro_bnn.distributions.unwrap import family_of, of_known, unmasked
 from numpyro_bnn.posterior.draws import group_by_chain, one_draw
 from numpyro_bnn.posterior.prediction_sites import ModelCall
 from numpyro_bnn.posterior.predictive_draws import OF_KNOWN
-from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.compiled_arguments import Arguments, map_in_blocks
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.rows_in_parts import same_in_parts
 
@@ -42,51 +41,37 @@ def programs_of(model: Callable, target: str, static: tuple) -> Callable[[str], 
     """Compiled programs ``(draws, arrays, extra, keys) -> values by name``, by what they compute."""
 
     def over_draws(what: str, draws: Any, arrays: Any, extra: Any, prior_keys: Any) -> Any:
+        args, kwargs = Arguments.join(arrays, static)
+
+        def one(given: tuple) -> dict[str, jax.Array]:
+            draw, key, prior_key = given
+            # This key serves the target, and latent values of single rows that have no draws.
+            seeded = seed(model, jax.random.key(0) if prior_key is None else prior_key)
+            site = trace(substitute(seeded, data=draw)).get_trace(*args, **kwargs)[target]
+            if site["type"] == "deterministic":
+                return {"mean": site["value"]}
+            if what == "parameters":
+                return parameters_of(site["fn"])
+            fn = in_double_precision(site["fn"])
+            if what.startswith("log_"):
+                part = unmasked(fn) if what.startswith("log_prob") else fn
+                if what not in OF_KNOWN:
+                    return {what: part.log_prob(extra)}
+                # The distribution may allow for rows without any target.
+                known = ~jnp.isnan(extra) | jnp.isnan(extra).all(-1, keepdims=True)
+                return {what: of_known(part, known).log_prob(jnp.where(known, extra, 0))}
+            if what == "cdf":
+                return {"cdf": distribution_function(fn, extra)}
+            if what == "sample":
+                return {"sample": fn.sample(key)}
+            return {"targets": jnp.moveaxis(jax.vmap(fn.sample)(key), 0, -1)}
+
         # Flattened in here: outside, the shape of every site would be compiled by itself.
         flat, own = jax.tree.map(flat_draws, (draws, prior_keys))
-        extra = flat_draws(extra) if what in DRAWN else extra
-        arguments = Arguments.join(arrays, static)
-        return _over_draws(model, target, flat, arguments, extra, own, what)
+        keys = flat_draws(extra) if what in DRAWN else None
+        return map_in_blocks(one, (flat, keys, own), VECTOR)
 
     return cache(lambda what: Program(partial(over_draws, what)))
-
-
-def _over_draws(
-    model: Callable,
-    target: str,
-    flat: dict[str, Any],
-    arguments: tuple[tuple, dict[str, Any]],
-    extra: Any,
-    prior_keys: jax.Array | None,
-    what: str,
-) -> dict[str, jax.Array]:
-    args, kwargs = arguments
-
-    def one(given: tuple) -> dict[str, jax.Array]:
-        draw, key, prior_key = given
-        # This key serves the target, and latent values of single rows that have no draws.
-        seeded = seed(model, jax.random.key(0) if prior_key is None else prior_key)
-        site = trace(substitute(seeded, data=draw)).get_trace(*args, **kwargs)[target]
-        if site["type"] == "deterministic":
-            return {"mean": site["value"]}
-        if what == "parameters":
-            return parameters_of(site["fn"])
-        fn = in_double_precision(site["fn"])
-        if what.startswith("log_"):
-            part = unmasked(fn) if what.startswith("log_prob") else fn
-            if what not in OF_KNOWN:
-                return {what: part.log_prob(extra)}
-            # The distribution may allow for rows without any target.
-            known = ~jnp.isnan(extra) | jnp.isnan(extra).all(-1, keepdims=True)
-            return {what: of_known(part, known).log_prob(jnp.where(known, extra, 0))}
-        if what == "cdf":
-            return {"cdf": distribution_function(fn, extra)}
-        if what == "sample":
-            return {"sample": fn.sample(key)}
-        return {"targets": jnp.moveaxis(jax.vmap(fn.sample)(key), 0, -1)}
-
-    keys = extra if what in DRAWN else None
-    return lax.map(one, (flat, keys, prior_keys), batch_size=VECTOR)
 
 
 def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:

@@ -1,4 +1,4 @@
-"""What a compiled program takes: arrays are inputs, the rest constants; and fixed parameters of a model.
+"""What a compiled program takes: arrays, constants, blocks of entries, and fixed parameters of a model.
 
 Fixed parameters are neither sampled nor data: sites of ``numpyro.param``. ``flax_module`` makes them, as do
 networks of ``random_flax_module`` with priors for some parameters only. NumPyro initialises them in each
@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from numpyro.handlers import seed, substitute, trace
 
-from numpyro_bnn._types import Array
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.host_rows import WithStandIns
 
 
@@ -38,6 +40,27 @@ class Arguments(NamedTuple):
         remaining = iter(arrays)
         leaves = [next(remaining) if a else leaf for a, leaf in zip(is_array, rest)]
         return jax.tree.unflatten(structure, leaves)
+
+
+def map_in_blocks(function: Callable, entries: PyTree, most: int) -> Any:
+    """A function of each entry of a leading axis, at most so many in one vector; it is traced once."""
+    count = len(jax.tree.leaves(entries)[0])
+    parts = -(-count // most)
+    if parts < 2:
+        return jax.vmap(function)(entries)
+    # The last of the blocks begins earlier: `lax.map` would compile the function again for what is left.
+    size = -(-count // parts)
+    starts = jnp.minimum(size * jnp.arange(parts), count - size)
+    found = lax.map(
+        lambda i: jax.vmap(function)(
+            jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, i, size), entries)
+        ),
+        starts,
+    )
+    last = count - size
+    return jax.tree.map(
+        lambda x: jnp.concatenate([x[:-1].reshape(-1, *x.shape[2:])[:last], x[-1]]), found
+    )
 
 
 KINDS = ("param", "mutable")

@@ -23,7 +23,7 @@ from numpyro.infer import HMC
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import Program
-from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.compiled_arguments import Arguments, map_in_blocks
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 
@@ -232,8 +232,5 @@ class RowEnergies:
 
 def _over_draws(function: Callable, draws: PyTree) -> Any:
     """A function of each draw, of some of them at a time."""
-    count = len(jax.tree.leaves(draws)[0])
-    most = _TOGETHER_ON_CPU if jax.default_backend() == "cpu" else _TOGETHER
-    # In parts of one size: the rest would be compiled a second time.
-    part = max(d for d in range(1, min(count, most) + 1) if count % d == 0)
-    return lax.map(function, draws, batch_size=part)
+    on_cpu = jax.default_backend() == "cpu"
+    return map_in_blocks(function, draws, _TOGETHER_ON_CPU if on_cpu else _TOGETHER)

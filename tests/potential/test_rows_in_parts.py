@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from numpyro_bnn.potential.compiled_arguments import map_in_blocks
 from numpyro_bnn.potential.rows_in_parts import same_in_parts
 
 W = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
@@ -127,3 +128,17 @@ def test_a_model_that_relates_rows_at_some_numbers_of_them_is_not():
         return x * 0 if len(x) % 2 else x.reshape(-1, 8)[:, :4].repeat(2, 0)
 
     assert not by_numbers(pairs, 64, 31)
+
+
+@pytest.mark.parametrize("count", [1, 32, 33, 95, 1201])
+def test_a_function_of_entries_is_traced_once_whatever_their_number(count):
+    traced = []
+
+    def one(entry):
+        traced.append(entry)
+        return 2 * entry[0], jax.random.normal(entry[1])
+
+    entries = jnp.arange(3.0 * count).reshape(count, 3), jax.random.split(jax.random.key(0), count)
+    found = jax.jit(lambda entries: map_in_blocks(one, entries, 32))(entries)
+    assert len(traced) == 1
+    jax.tree.map(np.testing.assert_array_equal, found, jax.vmap(one)(entries))

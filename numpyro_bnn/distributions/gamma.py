@@ -70,6 +70,7 @@ class Gamma(dist.Gamma):
         k, rate, log_value = self.concentration, self.rate, jnp.log(value)
         # JAX would compile the log Gamma function of a constant: half a second for seven precisions, wherever
         # the density is used.
+        at_mode: float | jax.Array
         if isinstance(k, (int, float)) and k > 0:
             at_mode = k * math.log(k) - k - math.lgamma(k)
         else:

@@ -21,7 +21,6 @@ N, P = 6, 3
 
 # Distributions are arguments, so that those of equal shapes share one program.
 log_density = jax.jit(lambda distribution, value: distribution.log_prob(value))
-distribution_function = jax.jit(lambda distribution, value: distribution.cdf(value))
 many_draws = jax.jit(lambda distribution: distribution.sample(jax.random.key(0), (NUM_DRAWS,)))
 
 

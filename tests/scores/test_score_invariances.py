@@ -89,6 +89,3 @@ def test_the_sliced_distance_uses_the_same_directions_for_the_same_seed(rng):
     )
     assert one == again
     assert one != other
-    # No projection moves farther than the vectors themselves.
-    longest = np.linalg.norm(p[:, None] - q[None], axis=-1).max()
-    assert one < longest

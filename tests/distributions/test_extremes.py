@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import numpyro_bnn as bnn
 from numpyro_bnn.priors.precision_conditionals import Array, GammaScaleMixture
 
 
@@ -33,6 +34,8 @@ def test_weights_with_an_integrated_precision_keep_their_digits(a):
     made = GammaScaleMixture(np.float32(a), np.float32(2 * a), (4,), Array("w"))
     right = stats.multivariate_t(shape=2 * np.eye(4), df=2 * a).logpdf(w)
     np.testing.assert_allclose(jax.jit(made.log_prob)(w), right, rtol=1e-5)
+    each = bnn.priors.StudentT(2 * a, 1.5)("w", (4,)).log_prob(w)
+    np.testing.assert_allclose(each, stats.t(2 * a, 0, 1.5).logpdf(w), rtol=1e-5)
 
 
 @pytest.mark.parametrize("what", extremes.FUNCTIONS)

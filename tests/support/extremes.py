@@ -39,7 +39,6 @@ class Half:
         return np.logaddexp(*(log_density(part, x) for part in self.parts)) - np.log(2)
 
     def ppf(self, levels):
-        """Between the quantiles of the parts, by bisection."""
         ends = [part.ppf(levels) for part in self.parts]
         low, high = np.min(ends, 0) - 1, np.max(ends, 0)
         for _ in range(200):
@@ -147,7 +146,6 @@ def at_levels(function, values):
 
 
 def predicted_density(name):
-    """Of targets under a draw, as lppd and leave-one-out take it."""
     _, exact, _, values = case(name)
     found = at_levels(predictions(name).log_prob, values)
     return held(close(found, log_density(exact, values.astype(float)), TOLERANCE), name)
@@ -218,7 +216,6 @@ def on_page():
 
 
 def made_page():
-    """The page with its table made anew."""
     lines = [["distribution", *FUNCTIONS], ["---"] * (1 + len(FUNCTIONS))]
     lines += [[f"`{name}`", *(cell(name, what) for what in FUNCTIONS)] for name in FAMILIES]
     text = PAGE.read_text(encoding="utf-8").split("<!-- table -->")[0]

@@ -1,19 +1,35 @@
-"""The numbers that other libraries call alike: which of theirs is which of ours (`coming_from.md`)."""
+"""The numbers that other libraries call alike: which of theirs is which of ours (`coming_from.md`).
+
+What is not installed is skipped. It comes by ``pip install blackjax crepes mapie posteriors scoringrules
+tfp-nightly``, and by ``sklearn-contrib-bde``, which needs its own blackjax 1.2.2.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import optax
 import pytest
+from numpyro import handlers
 from numpyro.infer.util import initialize_model
+from sklearn.linear_model import LinearRegression
 from sklearn.metrics import brier_score_loss, log_loss
 
 import numpyro_bnn as bnn
-from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsState, Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, SemiImplicit
 
 RNG = np.random.default_rng(0)
 CHAINS = 20_000
+
+
+def assert_moved(values, mean, sd):
+    """Many steps of one kind: mean and standard deviation within five standard errors."""
+    values = np.asarray(values).ravel()
+    assert abs(values.mean() - mean) < 5 * sd / np.sqrt(values.size)
+    assert abs(values.std() / sd - 1) < 5 / np.sqrt(2 * values.size)
 
 
 def test_a_step_of_blackjax_sgld_is_twice_as_long():
@@ -26,10 +42,8 @@ def test_a_step_of_blackjax_sgld_is_twice_as_long():
     run = {"num_chains": CHAINS, "chain_method": "vectorized", "progress_bar": False}
     mcmc = bnn.MCMC(ours, num_warmup=0, num_samples=1, **run)
     mcmc.run(jax.random.key(0), init_params=jnp.ones((CHAINS, 1)))
-    for found in (np.asarray(theirs).ravel(), np.asarray(mcmc.get_samples()).ravel()):
-        sd = np.sqrt(2 * step)
-        assert abs(found.mean() - (1 - step)) < 5 * sd / np.sqrt(CHAINS)
-        assert abs(found.std() / sd - 1) < 5 / np.sqrt(2 * CHAINS)
+    for found in (theirs, mcmc.get_samples()):
+        assert_moved(found, 1 - step, np.sqrt(2 * step))
 
 
 def test_a_step_of_blackjax_mclmc_is_ours_times_the_root_of_the_dimension():
@@ -83,3 +97,146 @@ def test_the_crps_is_that_of_scoringrules():
     assert np.abs(found - fair).min() > 1e-3
     one = bnn.scores.crps(draws[:1], y, scale=0.7, pointwise=True)
     np.testing.assert_allclose(one, scoringrules.crps_normal(y, draws[0], 0.7))
+
+
+def of_torch():
+    torch = pytest.importorskip("torch")
+    normal = lambda z, batch: (-0.5 * (z**2).sum(), torch.tensor([]))  # noqa: E731
+    return pytest.importorskip("posteriors"), torch, normal
+
+
+def sgld_from_one(step, temperature=1.0):
+    """Positions after one step of ours at a standard normal, from 1."""
+    settings = Settings(step_size=step, temperature=temperature)
+    start = Langevin().init(jnp.ones(CHAINS), None, settings)
+    noise = jax.random.normal(jax.random.key(0), (CHAINS,))
+    return Langevin().complete(start, start.position, (noise,), settings).position
+
+
+def test_the_learning_rate_of_posteriors_is_half_a_step_of_sgld():
+    """posteriors 0.1.3 moves by lr ∇ + √(2 lr T) ξ, of a log posterior of all rows."""
+    posteriors, torch, log_posterior = of_torch()
+    rate, temperature, sd = 0.1, 0.5, np.sqrt(2 * 0.1 * 0.5)
+    sampler = posteriors.sgmcmc.sgld.build(log_posterior, lr=rate, temperature=temperature)
+    torch.manual_seed(0)
+    theirs, _ = sampler.update(sampler.init(torch.ones(CHAINS)), None)
+    assert_moved(theirs.params, 1 - rate, sd)
+    assert_moved(sgld_from_one(2 * rate, temperature), 1 - rate, sd)
+
+
+def test_friction_of_posteriors_is_that_of_sghmc_times_its_mass():
+    """posteriors 0.1.3: `alpha` over `sigma`²; `lr` is our step size, and `sigma`² our mass."""
+    posteriors, torch, log_posterior = of_torch()
+    rate, alpha, sigma, temperature = 0.1, 2.0, 1.5, 0.5
+    sampler = posteriors.sgmcmc.sghmc.build(
+        log_posterior, lr=rate, alpha=alpha, sigma=sigma, temperature=temperature
+    )
+    torch.manual_seed(0)
+    state = sampler.init(torch.ones(CHAINS), momenta=torch.full((CHAINS,), 0.5))
+    mean = 0.5 * (1 - rate * alpha / sigma**2) - rate
+    sd = np.sqrt(2 * alpha * rate * temperature)
+    assert_moved(sampler.update(state, None)[0].momenta, mean, sd)
+    settings = Settings(
+        rate, temperature, inverse_mass_matrix=1 / sigma**2, friction=alpha / sigma**2
+    )
+    start = DynamicsState(jnp.ones(CHAINS), momentum=jnp.full(CHAINS, 0.5))
+    noise = jax.random.normal(jax.random.key(0), (CHAINS,))
+    ours = SemiImplicit().complete(start, start.position, (noise,), settings)
+    assert_moved(ours.momentum, mean, sd)
+
+
+def test_a_step_of_langevin_in_tensorflow_probability_is_a_step_of_sgld():
+    """TFP 0.26 moves by ε/2 ∇ + √ε ξ, as ours."""
+    tfp = pytest.importorskip("tensorflow_probability.substrates.jax")
+    kernel = tfp.mcmc.UncalibratedLangevin(lambda z: -0.5 * z**2, step_size=0.2)
+    start = jnp.ones(CHAINS)
+    theirs, _ = kernel.one_step(start, kernel.bootstrap_results(start), seed=jax.random.key(1))
+    assert_moved(theirs, 0.9, np.sqrt(0.2))
+    assert_moved(sgld_from_one(0.2), 0.9, np.sqrt(0.2))
+
+
+def test_the_total_count_of_tensorflow_probability_is_our_concentration():
+    """TFP 0.26; its logits are our predictions less the logarithm of the concentration."""
+    tfp = pytest.importorskip("tensorflow_probability.substrates.jax")
+    f, y, a = jnp.log(jnp.array([0.3, 4.0, 9.0])), jnp.array([0.0, 5.0, 7.0]), 2.5
+    theirs = tfp.distributions.NegativeBinomial(a, logits=f - np.log(a)).log_prob(y)
+    with handlers.trace() as sites:
+        bnn.likelihoods.negative_binomial(f, y, concentration=a)
+    np.testing.assert_allclose(sites["y"]["fn"].log_prob(y), theirs, rtol=1e-4)
+
+
+def of_first_column(x, y=None):
+    w = numpyro.sample("w", dist.Normal())
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(w * x[:, 0], 0.7), obs=y)
+
+
+CALIBRATION = RNG.normal(size=(39, 1))
+TARGETS = CALIBRATION[:, 0] + RNG.normal(size=39)
+NEW = np.array([[-1.0], [0.0], [2.0]])
+
+
+def predicting(shift):
+    """A fitted regressor, whose predictions are the first column and `shift`."""
+    return LinearRegression().fit(CALIBRATION, CALIBRATION[:, 0] + shift)
+
+
+def calibrated(method):
+    draws = bnn.Draws({"w": np.ones((1, 1), np.float32)}, of_first_column)
+    return bnn.calibrate(draws, CALIBRATION, TARGETS, method=method)
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.8, 0.9, 0.95])
+def test_the_confidence_level_of_mapie_is_our_coverage(coverage):
+    """MAPIE 1.6, absolute residuals: the intervals of a Gaussian with one standard deviation."""
+    regression = pytest.importorskip("mapie.regression")
+    made = regression.SplitConformalRegressor(predicting(0.0), confidence_level=coverage)
+    theirs = made.conformalize(CALIBRATION, TARGETS).predict_interval(NEW)[1][..., 0]
+    ours = calibrated("cdf").at(coverage).predict_interval(NEW)
+    np.testing.assert_allclose(np.transpose(ours), theirs, atol=2e-3)
+
+
+def test_quantiles_of_mapie_are_moved_alike_by_a_symmetric_correction():
+    """MAPIE 1.6; by default it moves each end by itself, at half of the error each."""
+    regression = pytest.importorskip("mapie.regression")
+    half = 0.7 * 1.6448536
+    ends = [predicting(shift) for shift in (-half, half, 0.0)]
+    made = regression.ConformalizedQuantileRegressor(ends, confidence_level=0.9, prefit=True)
+    made.conformalize(CALIBRATION, TARGETS)
+    theirs = made.predict_interval(NEW, symmetric_correction=True)[1][..., 0]
+    ours = np.transpose(calibrated("cqr").predict_interval(NEW))
+    np.testing.assert_allclose(ours, theirs, atol=2e-3)
+    assert np.abs(made.predict_interval(NEW)[1][..., 0] - theirs).max() > 0.05
+
+
+def test_the_confidence_of_crepes_is_our_coverage():
+    """crepes 0.9.1; where (n + 1) (1 - confidence) rounds below a whole number it takes one rank more."""
+    crepes = pytest.importorskip("crepes")
+    residuals = TARGETS - CALIBRATION[:, 0]
+    made = crepes.ConformalRegressor().fit(residuals)
+    for coverage, more in ((0.5, 0), (0.95, 0), (0.9, 1)):
+        half = np.sort(np.abs(residuals))[round(40 * coverage) - 1 + more]
+        theirs = made.predict_int(NEW[:, 0], confidence=coverage)
+        np.testing.assert_allclose(theirs, np.c_[NEW - half, NEW + half])
+        if not more:
+            ours = calibrated("cdf").at(coverage).predict_interval(NEW)
+            np.testing.assert_allclose(np.transpose(ours), theirs, atol=2e-3)
+
+
+def test_credible_intervals_of_bde_are_our_quantiles():
+    """bde 1.0.2: quantiles from draws; the second number of `raw=True` becomes a scale by softplus."""
+    evaluator = pytest.importorskip("bde.bde_evaluator")
+    raw = np.broadcast_to(np.float32([[0.0, 1.0], [3.0, -1.0]]), (2, 1000, 2, 2))
+    made = evaluator.BdePredictor(lambda given, x: given, raw, NEW, evaluator.TaskType.REGRESSION)
+    theirs = made.predict(credible_intervals=[0.05, 0.95])["credible_intervals"]
+
+    def model(x, y=None):
+        f = numpyro.sample("f", dist.Normal().expand([2, 2]).to_event(2))
+        bnn.likelihoods.heteroscedastic(f, y)
+
+    predicted = bnn.predict(model, bnn.Draws({"f": raw[:, :20]}, model), NEW[:2])
+    ours = predicted.quantiles([0.05, 0.95])
+    # Of 20,000 draws, the quantile of a standard normal with density .103 there.
+    error = np.sqrt(0.05 * 0.95 / 20_000) / 0.103 * predicted.scale[0, 0]
+    assert (np.abs(np.asarray(theirs) - ours) < 5 * error).all()
+    assert np.asarray(made.predict(credible_intervals=[0.9])["credible_intervals"]).shape == (1, 2)

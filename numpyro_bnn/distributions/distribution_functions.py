@@ -1,6 +1,7 @@
 """Densities, distribution functions and draws of targets, also where NumPyro's are rounded or missing."""
 
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -9,11 +10,19 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import lax
 from jax.typing import ArrayLike
+from numpyro.distributions import truncated
 from scipy import stats
 from scipy.special import expit
 
 from numpyro_bnn.distributions.unwrap import family_of
 
+
+def _cut(m: Any, s: Any, low: Any = -np.inf, high: Any = np.inf) -> Any:
+    """A truncated normal distribution."""
+    return stats.truncnorm((low - m) / s, (high - m) / s, m, s)
+
+
+_NORMAL = ("base_dist.loc", "base_dist.scale")
 # Distributions whose functions SciPy computes on the host in double precision: their parameters, and the same
 # distribution there. Single precision cancels what is left of their log Gamma functions: of Poisson counts
 # around 10⁶ the log density would be off by 0.6 nats.
@@ -29,8 +38,13 @@ _SCIPY: dict[type[dist.Distribution], tuple[tuple[str, ...], Any]] = {
     dist.StudentT: (("df", "loc", "scale"), stats.t),
     dist.Gamma: (("concentration", "rate"), lambda k, r: stats.gamma(k, scale=1 / r)),
     dist.Beta: (("concentration1", "concentration0"), stats.beta),
+    dist.InverseGamma: (("concentration", "rate"), lambda k, r: stats.invgamma(k, scale=r)),
+    truncated.LeftTruncatedDistribution: ((*_NORMAL, "low"), _cut),
+    truncated.RightTruncatedDistribution: ((*_NORMAL, "high"), lambda m, s, b: _cut(m, s, high=b)),
+    truncated.TwoSidedTruncatedDistribution: ((*_NORMAL, "low", "high"), _cut),
 }
 
+_TRUNCATED = tuple(kind for kind in _SCIPY if "base_dist.loc" in _SCIPY[kind][0])
 # Above this rate Poisson quantiles come from an expansion, accurate to a hundredth of a count.
 _MANY = 1e4
 
@@ -73,11 +87,13 @@ class _ByScipy(dist.Distribution):
             return _poisson(key, rate, jnp.shape(rate))
         if isinstance(distribution, dist.Poisson):
             return _poisson(key, distribution.rate, sample_shape + distribution.batch_shape)
+        if isinstance(distribution, _TRUNCATED):
+            return self._found("isf", jax.random.uniform(key, sample_shape + self.batch_shape))
         return distribution.sample(key, sample_shape)
 
     def _found(self, what: str, value: ArrayLike) -> jax.Array:
         family = next(kind for kind in _SCIPY if isinstance(self.base_dist, kind))
-        given = [value, *(getattr(self.base_dist, name) for name in _SCIPY[family][0])]
+        given = [value, *(attrgetter(name)(self.base_dist) for name in _SCIPY[family][0])]
         given = list(jnp.broadcast_arrays(*map(jnp.asarray, given)))
         made = jax.ShapeDtypeStruct(given[0].shape, jnp.result_type(float))
         host = partial(_on_host, family, what, made.dtype)
@@ -104,10 +120,12 @@ def in_double_precision(distribution: dist.Distribution) -> dist.Distribution:
     """The same distribution, with SciPy's double precision for the parts that SciPy has."""
 
     def is_known(part: Any) -> bool:
+        if isinstance(part, _TRUNCATED):
+            return isinstance(part.base_dist, dist.Normal)
         return isinstance(part, (_ByScipy, *_SCIPY))
 
     def replaced(part: Any) -> Any:
-        return _ByScipy(part) if isinstance(part, tuple(_SCIPY)) else part
+        return _ByScipy(part) if is_known(part) and not isinstance(part, _ByScipy) else part
 
     # `tree.map` would lose the attributes of a class that is no pytree, so it is left alone.
     has_known = any(map(is_known, jax.tree.leaves(distribution, is_leaf=is_known)))

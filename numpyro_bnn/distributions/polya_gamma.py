@@ -18,15 +18,13 @@ Jacobi distribution J*(1, z), with ω = J*(1, c/2) / 4.
 """
 
 import math
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpyro.distributions as dist
 from jax import lax
 from jax.scipy.special import ndtri
 from jax.typing import ArrayLike
-from numpyro.distributions import constraints
 
 # Where the two series of the Jacobi density meet: each alternates, with falling terms, on its side of it.
 _MEET = 0.64
@@ -92,66 +90,12 @@ def jacobi(key: jax.Array, z: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
     return lax.while_loop(lambda state: state[2].any(), propose, start)[1]
 
 
-class PolyaGamma(dist.Distribution):
-    """The Pólya-Gamma distribution PG(count, tilt), with exact draws.
+def draw(key: jax.Array, count: ArrayLike, tilt: ArrayLike) -> jax.Array:
+    """Exact draws from PG(count, tilt): for each, a sum of as many draws for one trial, at their cost."""
+    shape = jnp.broadcast_shapes(jnp.shape(count), jnp.shape(tilt))
 
-    A draw for `count` trials is the sum of that many for one trial, and costs as much. The density is not
-    given: Gibbs steps, which this distribution is for, only draw.
+    def add(i: jax.Array, total: jax.Array) -> jax.Array:
+        one = jacobi(jax.random.fold_in(key, i), jnp.asarray(tilt) / 2, shape) / 4
+        return total + jnp.where(i < count, one, 0.0)
 
-    :param count: b, a whole number of trials, at least 1.
-    :param tilt: c, the logit; any real number. Its sign does not matter.
-    :raises ValueError: with ``validate_args=True``, for a count below 1 or not whole.
-
-    >>> import jax.numpy as jnp
-    >>> distribution = PolyaGamma(1, jnp.array([0.0, 400.0]))
-    >>> distribution.mean
-    Array([0.25   , 0.00125], dtype=float32)
-    """
-
-    arg_constraints: ClassVar = {"count": constraints.positive_integer, "tilt": constraints.real}
-    support = constraints.positive
-
-    def __init__(
-        self,
-        count: ArrayLike = 1,
-        tilt: ArrayLike = 0.0,
-        *,
-        validate_args: bool | None = None,
-    ) -> None:
-        dtype = jnp.result_type(float)
-        batch_shape = lax.broadcast_shapes(jnp.shape(count), jnp.shape(tilt))
-        self.count = jnp.broadcast_to(jnp.asarray(count), batch_shape)
-        self.tilt = jnp.broadcast_to(jnp.asarray(tilt, dtype), batch_shape)
-        super().__init__(batch_shape, validate_args=validate_args)
-
-    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
-        """Draws of shape ``sample_shape + batch_shape``."""
-        shape = (*sample_shape, *self.batch_shape)
-
-        def add(i: jax.Array, total: jax.Array) -> jax.Array:
-            one = jacobi(jax.random.fold_in(key, i), self.tilt / 2, shape) / 4
-            return total + jnp.where(i < self.count, one, 0.0)
-
-        return lax.fori_loop(0, self.count.max(), add, jnp.zeros(shape, self.tilt.dtype))
-
-    @property
-    def mean(self) -> jax.Array:
-        """b tanh(c/2) / (2c), and b/4 at c = 0."""
-        c = jnp.abs(self.tilt)
-        small = c < 0.1
-        safe = jnp.where(small, 1.0, c)
-        series = (1 - c**2 / 12 + c**4 / 120) / 4
-        return self.count * jnp.where(small, series, jnp.tanh(safe / 2) / (2 * safe))
-
-    @property
-    def variance(self) -> jax.Array:
-        """b (2 tanh(c/2) - c sech²(c/2)) / (4c³), and b/24 at c = 0."""
-        c = jnp.abs(self.tilt)
-        small = c < 0.3
-        safe = jnp.where(small, 1.0, c)
-        series = (1 - c**2 / 5 + 17 * c**4 / 560) / 24
-        tanh = jnp.tanh(safe / 2)
-        # 1 - tanh² in the form 4 e^(-c) / (1 + e^(-c))², which does not cancel.
-        sech2 = 4 * jnp.exp(-safe) / (1 + jnp.exp(-safe)) ** 2
-        exact = (2 * tanh - safe * sech2) / (4 * safe**3)
-        return self.count * jnp.where(small, series, exact)
+    return lax.fori_loop(0, jnp.max(count), add, jnp.zeros(shape, jnp.result_type(float)))

@@ -23,6 +23,7 @@ from numpyro.primitives import apply_stack
 from numpyro_bnn._checks import check_positive
 from numpyro_bnn._text import call_of
 from numpyro_bnn.distributions.gamma import Gamma
+from numpyro_bnn.distributions.stable_densities import StudentT
 from numpyro_bnn.priors.base import Prior, parameter
 from numpyro_bnn.priors.coordinates import (
     Parameterization,
@@ -308,7 +309,7 @@ def _weights(array: Array, shape: Shape, precision: Any, parameterization: str) 
     scale = 1 / jnp.sqrt(array.factor * array.spread(precision, len(shape)))
 
     def distribution(scale: Any) -> dist.Distribution:
-        each = dist.Normal(0.0, scale) if array.df is None else dist.StudentT(array.df, 0.0, scale)
+        each = dist.Normal(0.0, scale) if array.df is None else StudentT(array.df, 0.0, scale)
         return each.expand(shape).to_event(len(shape))
 
     if parameterization != "noncentered" or any(enclosing_handlers(array.site)):

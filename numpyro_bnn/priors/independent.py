@@ -13,6 +13,7 @@ from numpyro.util import find_stack_level
 from numpyro_bnn._checks import check_positive
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.distributions import stable_densities
 from numpyro_bnn.priors.base import Prior, as_prior
 from numpyro_bnn.priors.paths import (
     CallOrder,
@@ -105,7 +106,7 @@ class StudentT(Prior):
         self.scale = scale
 
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:
-        return dist.StudentT(self.df, 0.0, self.scale)
+        return stable_densities.StudentT(self.df, 0.0, self.scale)
 
 
 class Laplace(Prior):

@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
-from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from scipy.special import gammaincinv
@@ -31,6 +30,7 @@ from scipy.special import gammaincinv
 from numpyro_bnn._types import Number
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.generalized_inverse_gaussian import mode_of_log, sample_log
+from numpyro_bnn.distributions.stable_densities import rising
 from numpyro_bnn.priors.base import is_parameter
 
 Values = Mapping[str, jax.Array]
@@ -317,9 +317,8 @@ class GammaScaleMixture(dist.Distribution):
         square = self.array.total(value**2, len(self.event_shape))
         a, factor = self.concentration, self.array.factor
         each = (
-            gammaln(a + count / 2)
-            - gammaln(a)
-            + count / 2 * (jnp.log(factor) - jnp.log(2 * jnp.pi) - jnp.log(self.rate))
+            rising(a, count / 2)
+            + count / 2 * (jnp.log(factor) - jnp.log(2 * jnp.pi) - jnp.log(self.rate / a))
             - (a + count / 2) * jnp.log1p(factor * square / (2 * self.rate))
         )
         return each.sum(tuple(range(-self.rate.ndim, 0)))

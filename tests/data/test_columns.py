@@ -12,12 +12,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 import numpyro_bnn as bnn
-from numpyro_bnn.data.columns import (
-    about_inputs,
-    check_columns,
-    check_row_shapes,
-    column_names,
-)
+from numpyro_bnn.data.columns import about_inputs, check_columns, check_row_shapes, column_names
 
 NAMES = ["age", "weight", "income"]
 

@@ -37,23 +37,13 @@ class Tensor:
 
 KINDS = {
     "table": lambda x, y: (pd.DataFrame(x, columns=["a", "b"]), pd.Series(y)),
-    "nullable": lambda x, y: (
-        pd.DataFrame(x, columns=["a", "b"]).astype("Float64"), pd.Series(y, dtype="Float64")
-    ),
     "mixed": lambda x, y: (pd.DataFrame({"a": x[:, 0], "b": x[:, 1].astype(object)}).astype(
         {"b": "float64"}), pd.Series(y)),
     "lists": lambda x, y: (x.tolist(), y.tolist()),
-    "tensors": lambda x, y: (Tensor(x), Tensor(y)),
-    "jax": lambda x, y: (jnp.asarray(x), jnp.asarray(y)),
-    # As files of FITS, IDX and netCDF-3 hold them.
-    "big-endian": lambda x, y: (x.astype(">f4"), y.astype(">f8")),
     "table of big-endian": lambda x, y: (pd.DataFrame(x.astype(">f4")), pd.Series(y.astype(">f4"))),
-    "extended precision": lambda x, y: (x.astype(np.longdouble), y.astype(np.longdouble)),
+    "tensors": lambda x, y: (Tensor(x), Tensor(y)),
 }  # fmt: skip
-MODELS = {
-    "own": lambda: own,
-    "ready": small_run.regression,
-}
+MODELS = {"own": lambda: own, "ready": small_run.regression}
 
 
 @pytest.mark.parametrize("name", MODELS)

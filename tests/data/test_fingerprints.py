@@ -5,12 +5,7 @@ import numpy as np
 import pytest
 
 import numpyro_bnn as bnn
-from numpyro_bnn.data.fingerprints import (
-    checksum_of,
-    fingerprint,
-    is_same,
-    is_same_checksum,
-)
+from numpyro_bnn.data.fingerprints import checksum_of, fingerprint, is_same, is_same_checksum
 
 # Seconds since 1970: numbers that differ by less than single precision tells apart.
 DAY = 1.7e9 + np.arange(6.0)

@@ -14,7 +14,7 @@ def need(name):
 def test_rows_arrive_as_those_of_float64_or_are_refused(name, tmp_path):
     need(name)
     found = {door: doors.cell(name, door, tmp_path) for door in doors.CONVERSIONS}
-    assert found == doors.on_page()[name]
+    assert found == doors.table_on(doors.PAGE)[name]
 
 
 @pytest.mark.parametrize("door", doors.DOORS)

@@ -12,6 +12,12 @@ from numpyro_bnn.distributions.distribution_functions import distribution_functi
 TRIALS = np.array([1, 4, 30])
 P = np.array([0.3, 0.5, 0.9])
 GATE = np.array([0.2, 0.6, 0.9])
+
+
+def cut(low, high):
+    return stats.truncnorm((low - P) / 2, (high - P) / 2, P, 2.0).cdf
+
+
 DISTRIBUTIONS = {
     "poisson": (lambda: dist.Poisson(jnp.asarray(TRIALS)), stats.poisson(TRIALS).cdf),
     "binomial": (lambda: dist.Binomial(TRIALS, P), stats.binom(TRIALS, P).cdf),
@@ -46,8 +52,9 @@ DISTRIBUTIONS = {
         lambda y: (stats.norm(P, 2.0).cdf(y) + stats.expon(scale=1 / P).cdf(y)) / 2,
     ),
     "delta": (lambda: dist.Delta(jnp.asarray(TRIALS)), lambda y: 1.0 * (y >= TRIALS)),
-    "exponential": (lambda: dist.Exponential(P), stats.expon(scale=1 / P).cdf),
-    "normal": (lambda: dist.Normal(P, 2.0), stats.norm(P, 2.0).cdf),
+    "normal above": (lambda: dist.TruncatedNormal(P, 2.0, low=0.5), cut(0.5, np.inf)),
+    "normal below": (lambda: dist.TruncatedNormal(P, 2.0, high=4.0), cut(-np.inf, 4.0)),
+    "normal between": (lambda: dist.TruncatedNormal(P, 2.0, low=0.5, high=4.0), cut(0.5, 4.0)),
 }
 
 

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
@@ -54,29 +53,11 @@ def test_what_would_underflow_is_positive_and_what_has_no_distribution_is_nan():
     np.testing.assert_array_equal(np.isnan(without_distribution), [True, True, True, True, False])
 
 
-@jax.jit
-def _drawn_with_density(key, rate):
-    distribution = Gamma(0.01, rate)
-    drawn = distribution.sample(key, (2000,))
-    return drawn, distribution.log_prob(drawn)
-
-
 @pytest.mark.parametrize("rate", [0.5, 2.0, 1e6])
 def test_draws_of_any_rate_are_inside_the_support(rate):
-    drawn, densities = map(np.asarray, _drawn_with_density(jax.random.key(0), rate))
+    distribution = Gamma(0.01, rate)
+    drawn = np.asarray(distribution.sample(jax.random.key(0), (2000,)))
     # At this concentration a third of the draws are below the smallest number of single precision.
     assert (drawn <= 4 * jnp.finfo(drawn.dtype).tiny).mean() > 0.2
     assert (drawn > 0).all()
-    assert np.isfinite(densities).all()
-
-
-def test_it_is_the_distribution_of_numpyro_in_all_else():
-    ours, theirs = (
-        distribution(2.0, jnp.array([1.0, 4.0])).expand([3, 2]).to_event(1)
-        for distribution in (Gamma, dist.Gamma)
-    )
-    drawn = ours.sample(jax.random.key(0), (50_000,))
-    assert drawn.shape == (50_000, *theirs.shape())
-    np.testing.assert_allclose(ours.log_prob(drawn[0]), theirs.log_prob(drawn[0]))
-    error = np.sqrt(theirs.variance / len(drawn))
-    np.testing.assert_array_less(np.abs(drawn.mean(0) - theirs.mean), 4 * error)
+    assert np.isfinite(distribution.log_prob(drawn)).all()

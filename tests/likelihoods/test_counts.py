@@ -18,23 +18,6 @@ F = np.array([-1.0, 0.0, 0.7, 2.0, 3.0])
 COUNTS = np.array([0, 2, 1, 9, 20])
 
 
-def test_poisson():
-    found = log_prob(lambda: likelihoods.poisson(jnp.asarray(F), COUNTS))["y"]
-    np.testing.assert_allclose(found, stats.poisson(np.exp(F)).logpmf(COUNTS), rtol=1e-4)
-
-
-@pytest.mark.parametrize("shape", [0.5, 7.0])
-def test_negative_binomial_has_its_mean_and_variance(shape):
-    found = log_prob(
-        lambda: likelihoods.negative_binomial(jnp.asarray(F), COUNTS, concentration=shape)
-    )
-    mean = np.exp(F)
-    distribution = stats.nbinom(shape, shape / (shape + mean))
-    np.testing.assert_allclose(distribution.mean(), mean)
-    np.testing.assert_allclose(distribution.var(), mean + mean**2 / shape)
-    np.testing.assert_allclose(found["y"], distribution.logpmf(COUNTS), rtol=1e-4)
-
-
 def test_a_prior_on_the_concentration_is_a_site():
     prior = dist.Gamma(2.0, 1.0)
     found = log_prob(

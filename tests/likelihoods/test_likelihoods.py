@@ -47,8 +47,7 @@ def test_gaussian(rng):
 def test_noise_with_a_prior_is_a_site(rng, noise, site, value, prior):
     f, y = rng.normal(size=(2, SIZE))
     parts = log_prob(
-        lambda: likelihoods.gaussian(jnp.asarray(f), y, noise=noise),
-        values={site: value},
+        lambda: likelihoods.gaussian(jnp.asarray(f), y, noise=noise), values={site: value}
     )
     np.testing.assert_allclose(parts[site], prior.logpdf(value), rtol=1e-4)
     np.testing.assert_allclose(parts["y"], stats.norm(f, 0.3).logpdf(y), rtol=1e-4)

@@ -1,4 +1,4 @@
-"""What scores must not depend on, what must change them by a known factor, and that truth scores best."""
+"""What scores must not depend on, and what must change them by a known factor."""
 
 import numpy as np
 import pytest
@@ -60,13 +60,6 @@ def test_the_order_of_draws_rows_and_classes_does_not_matter(rng, name):
     assert score(probs[..., order], np.argsort(order)[y]) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", sorted(OF_CLASSES))
-def test_a_draw_counted_twice_with_all_others_changes_nothing(rng, name):
-    score = OF_CLASSES[name]
-    probs, y = random_probs(rng, 4, 15, 3), rng.integers(0, 3, 15)
-    assert score(np.concatenate([probs, probs]), y) == pytest.approx(score(probs, y), rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("score", "power"),
     [
@@ -89,92 +82,6 @@ def test_scores_are_in_the_units_of_the_target(rng, score, power):
         assert given == pytest.approx(unit**power * plain, rel=1e-9)
 
 
-@pytest.mark.parametrize("shift", [-300.0, 12.0])
-def test_a_shift_of_predictions_and_targets_changes_no_score(rng, shift):
-    mean, y = rng.normal(size=(8, 10)), rng.normal(size=10)
-    for name, score in OF_REGRESSIONS.items():
-        assert score(mean + shift, y + shift) == pytest.approx(score(mean, y), rel=1e-9), name
-
-
-def test_the_log_score_falls_by_the_log_of_the_unit(rng):
-    """Densities are per unit: a target in units a thousand times smaller is a thousand times less dense."""
-    mean, y = rng.normal(size=(5, 8)), rng.normal(size=8)
-    plain = scores.lppd(stats.norm.logpdf(y, mean, 0.5))
-    finer = scores.lppd(stats.norm.logpdf(1000 * y, 1000 * mean, 500.0))
-    assert plain - finer == pytest.approx(np.log(1000), rel=1e-12)
-
-
-@pytest.mark.parametrize("wrong", [(0.3, 1.0), (0.0, 1.4), (0.0, 0.7), (-0.2, 1.2)])
-def test_the_true_distribution_has_the_best_log_score_and_crps_by_the_known_gap(rng, wrong):
-    """Of N(0, 1) against N(m, s): the Kullback-Leibler divergence, and the squared Cramér distance."""
-    shift, width = wrong
-    y = stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000)
-    at = np.zeros((1, y.size))
-    gap = scores.lppd(stats.norm.logpdf(y)[None]) - scores.lppd(stats.norm.logpdf(y, *wrong)[None])
-    divergence = np.log(width) + (1 + shift**2) / (2 * width**2) - 0.5
-    assert gap == pytest.approx(divergence, abs=1e-3)
-    grid = np.linspace(-12, 12, 24_001)
-    distance = np.trapezoid((stats.norm.cdf(grid) - stats.norm.cdf(grid, *wrong)) ** 2, grid)
-    worse = scores.crps(at + shift, y, width) - scores.crps(at, y, 1.0)
-    assert worse == pytest.approx(distance, abs=2e-4)
-    assert min(divergence, distance) > 0.005
-
-
-def test_the_true_probabilities_have_the_best_brier_score_by_their_squared_distance(rng):
-    """E Brier(q) - E Brier(p) = |p - q|^2 for labels with probabilities p, with a row for each label."""
-    p, q = np.array([0.5, 0.3, 0.2]), np.array([0.3, 0.3, 0.4])
-    labels = np.repeat([0, 1, 2], [50, 30, 20])
-    true, false = (scores.brier(np.tile(distribution, (100, 1)), labels) for distribution in (p, q))
-    assert true == pytest.approx(1 - p @ p, rel=1e-12)
-    assert false - true == pytest.approx(np.sum((p - q) ** 2), rel=1e-12)
-
-
-def test_an_average_of_draws_is_never_worse_than_its_draws_on_average(rng):
-    """Jensen: the log score and Brier of the average against the mean of those of each draw."""
-    probs, y = random_probs(rng, 7, 25, 4), rng.integers(0, 4, 25)
-    log = np.log(probs[:, np.arange(25), y])
-    together, alone = scores.lppd(log), [scores.lppd(draw[None]) for draw in log]
-    assert together > np.mean(alone) + 0.05
-    each = [scores.brier(draw, y) for draw in probs]
-    # The gap of Brier is the variance of the draws, exactly.
-    variance = probs.var(axis=0).sum(axis=1).mean()
-    assert np.mean(each) - scores.brier(probs, y) == pytest.approx(variance, rel=1e-12)
-
-
-def test_crps_of_a_far_target_is_its_distance_less_half_of_the_spread(rng):
-    """Far outside |X - y| is y - E X, so that only the spread E|X - X'| is left of the distribution."""
-    mean = np.array([[-1.0], [0.0], [4.0]])
-    pairs = np.abs(mean - mean.T).mean()
-    assert scores.crps(mean, [1000.0]) == pytest.approx(1000 - 1.0 - pairs / 2, rel=1e-12)
-    # E|X - X'| of a normal distribution is 2 s / sqrt(pi).
-    given = scores.crps([[2.0]], [500.0], scale=3.0)
-    assert given == pytest.approx(498 - 3 / np.sqrt(np.pi), rel=1e-12)
-
-
-def test_a_narrow_mixture_scores_as_its_samples(rng):
-    """As the noise goes to zero the mixture becomes the samples, from above."""
-    samples, y = rng.normal(size=(15, 6)), rng.normal(size=6)
-    exact = scores.crps(samples, y)
-    gaps = [abs(scores.crps(samples, y, scale) - exact) for scale in (1e-1, 1e-2, 1e-3)]
-    assert gaps[0] > gaps[1] > gaps[2]
-    assert gaps[2] < 1e-3
-
-
-@pytest.mark.parametrize("distance", ["total_variation", "wasserstein", "disagreement"])
-def test_distances_are_zero_for_equals_symmetric_and_triangular(rng, distance):
-    measure = {
-        "total_variation": scores.total_variation,
-        "wasserstein": lambda a, b: scores.wasserstein(a, b, event_dim=1),
-        "disagreement": lambda a, b: 1 - scores.agreement(a, b),
-    }[distance]
-    for _ in range(10):
-        a, b, c = (random_probs(rng, 3, 12, 4) for _ in range(3))
-        assert measure(a, a) == 0.0
-        assert measure(a, b) == pytest.approx(measure(b, a), rel=1e-12)
-        assert measure(a, c) <= measure(a, b) + measure(b, c) + 1e-12
-    assert measure(a, b) > 0
-
-
 def test_the_sliced_distance_uses_the_same_directions_for_the_same_seed(rng):
     p, q = rng.normal(size=(10, 3, 4)), rng.normal(size=(10, 3, 4))
     one, again, other = (
@@ -182,15 +89,3 @@ def test_the_sliced_distance_uses_the_same_directions_for_the_same_seed(rng):
     )
     assert one == again
     assert one != other
-    # No projection moves farther than the vectors themselves.
-    longest = np.linalg.norm(p[:, None] - q[None], axis=-1).max()
-    assert one < longest
-
-
-def test_total_variation_bounds_every_difference_of_probabilities(rng):
-    """It is the largest difference of the probability of any set of classes, found by trying all sets."""
-    p, q = random_probs(rng, 9, 4), random_probs(rng, 9, 4)
-    sets = np.array([[bool(k & (1 << c)) for c in range(4)] for k in range(16)])
-    largest = np.abs((p - q) @ sets.T).max(axis=1)
-    rows = scores.total_variation(p, q, pointwise=True)
-    np.testing.assert_allclose(rows, largest, rtol=1e-12)

@@ -98,12 +98,6 @@ def test_accuracy_brier_and_entropy_agree_with_scikit_learn_and_scipy(rng):
     assert scores.lppd(log_prob) == pytest.approx(-metrics.log_loss(y, mean), rel=1e-9)
 
 
-def test_brier_of_two_classes_is_twice_that_of_the_positive_class(rng):
-    probs, y = random_probs(rng, 30, 2), rng.integers(0, 2, 30)
-    expected = 2 * metrics.brier_score_loss(y, probs[:, 1])
-    assert scores.brier(probs, y) == pytest.approx(expected, rel=1e-12)
-
-
 def binary(confidence):
     return np.stack([confidence, 1 - confidence], axis=-1)
 

@@ -36,3 +36,10 @@ def links_of(path: Path) -> list[str]:
     """Targets of all links and pictures of a document outside of code, each with its anchor."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
     return re.findall(r"\]\(([^)\s]+)\)", text)
+
+
+def table_on(page):
+    """Cells of the table of a page, by the first cell of a row and the head of a column."""
+    lines = re.findall(r"^\| (.*) \|$", page.read_text(encoding="utf-8"), re.M)
+    head, _, *rows = ([part.strip() for part in line.split(" | ")] for line in lines)
+    return {row[0]: dict(zip(head[1:], row[1:])) for row in rows}

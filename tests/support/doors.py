@@ -5,7 +5,6 @@
 
 import functools
 import importlib.util
-import re
 import tempfile
 import traceback
 import warnings
@@ -209,13 +208,6 @@ def cell(name, door, folder):
 
 
 PAGE = PAGES / "inputs.md"
-
-
-def on_page():
-    """Cells of the table of the page, by container and door."""
-    lines = re.findall(r"^\| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.M)
-    head, _, *rows = ([part.strip() for part in line.split(" | ")] for line in lines)
-    return {row[0]: dict(zip(head[1:], row[1:])) for row in rows}
 
 
 def made_page():

@@ -7,7 +7,6 @@
 import functools
 import json
 import pickle
-import re
 import subprocess
 import sys
 import tempfile
@@ -242,13 +241,6 @@ def read_all(folder):
 
 
 PAGE = PAGES / "outputs.md"
-
-
-def on_page():
-    """Cells of the table of the page, by kind and way."""
-    lines = re.findall(r"^\| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.M)
-    head, _, *rows = ([part.strip() for part in line.split(" | ")] for line in lines)
-    return {row[0]: dict(zip(head[1:], row[1:])) for row in rows}
 
 
 def read_elsewhere(folder, python=sys.executable):

@@ -13,11 +13,7 @@ def log_prob(model, *args, values=None):
 
     @jax.jit
     def densities(values):
-        with (
-            handlers.seed(rng_seed=0),
-            handlers.substitute(data=values),
-            handlers.trace() as sites,
-        ):
+        with handlers.seed(rng_seed=0), handlers.substitute(data=values), handlers.trace() as sites:
             model(*args)
         return {
             name: site["fn"].log_prob(site["value"])

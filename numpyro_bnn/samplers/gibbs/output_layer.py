@@ -25,9 +25,9 @@ import numpyro.distributions as dist
 from jax import lax
 
 from numpyro_bnn._text import ReprMixin
+from numpyro_bnn.distributions import polya_gamma
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.linear_gaussian import product, weights_given
-from numpyro_bnn.distributions.polya_gamma import PolyaGamma
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.affine_sites import (
     Asked,
@@ -165,7 +165,7 @@ class _Layer(NamedTuple):
                 others = jnp.where(jnp.arange(classes) == k, -jnp.inf, logits)
                 offset = jax.nn.logsumexp(others, axis=1)
             tilt = logits[:, k] - offset
-            omega = PolyaGamma(self.trials, tilt, validate_args=False).sample(key_omega)
+            omega = polya_gamma.draw(key_omega, self.trials, tilt)
             design = self.design[:, :, k]
             own = _gaussian_draw(
                 key_weights, design, omega, self.kappa[:, k], self.fixed[:, k] - offset

@@ -95,8 +95,8 @@ def check_row_shapes(owner: str, label: str, about: Mapping[str, Any], values: P
     if noted and ("row" in noted) != jax.tree_util.all_leaves([values]):
         keys = ", ".join(f"{key!r}: …" for key in noted.get("dict", ()))
         kind = "one array" if "row" in noted else f"{{{keys}}}" if keys else "several arrays"
-        given = type(values).__name__
-        raise TypeError(f"{owner}: {label} is of type {given}, and the fit had {kind}.")
+        kind_given = type(values).__name__
+        raise TypeError(f"{owner}: {label} is of type {kind_given}, and the fit had {kind}.")
     rows = [tuple(shape) for shape in about.get("row_shapes", [])]
     leaves = jax.tree_util.tree_flatten_with_path(values)[0]
     given = [(jax.tree_util.keystr(path), np.shape(leaf)) for path, leaf in leaves]

@@ -98,8 +98,7 @@ def load(path: str | Path, model: Callable | None = None) -> Draws:
     """
     path = Path(path)
     if model is None:
-        how = "Give that of the fit, your own or a ready one (of an estimator, `model_`)."
-        raise TypeError(f"load: {path} holds draws, and no model. {how}")
+        raise TypeError(f"load: {path} holds draws, and no model. Give that of the fit beside it.")
     if path.is_dir():
         require_storage("load: a folder of draws")
         return _from_store(DrawStore(path), model)

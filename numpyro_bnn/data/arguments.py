@@ -49,14 +49,14 @@ def num_rows(what: str, arrays: PyTree, advice: str = "") -> int:
     return int(sizes.pop())
 
 
-def bound_by_row(model: Callable | None, size: int) -> dict[Any, PyTree]:
-    """Keyword arguments with a value for each row that ``functools.partial`` binds, also inside handlers."""
+def bound_by_row(model: Callable | None, size: int | None) -> dict[Any, PyTree]:
+    """Keyword arguments by row (None: all of them) that ``functools.partial`` binds, also in handlers."""
     found: dict[str, Any] = {}
     inner: Any = model
     while inner is not None:
         found = getattr(inner, "keywords", {}) | found if isinstance(inner, partial) else found
         inner = inner.func if isinstance(inner, partial) else getattr(inner, "fn", None)
-    return {name: value for name, value in found.items() if is_by_row(value, size)}
+    return {name: value for name, value in found.items() if size is None or is_by_row(value, size)}
 
 
 def is_by_row(value: PyTree, size: int) -> bool:

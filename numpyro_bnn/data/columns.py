@@ -88,9 +88,15 @@ def about_inputs(
     return {name: value for name, value in known.items() if value}
 
 
-def check_row_shapes(owner: str, label: str, about: Mapping[str, list], values: PyTree) -> None:
+def check_row_shapes(owner: str, label: str, about: Mapping[str, Any], values: PyTree) -> None:
     """Refuse arrays with another number of columns, or of axes, than the training inputs had."""
-    # Images of another size pass: they may be meant. Inputs of another structure are left to the model.
+    # Images of another size pass: they may be meant. A model may do without one of several arrays.
+    noted = json.loads(about.get("input_ranges", "{}"))
+    if noted and ("row" in noted) != jax.tree_util.all_leaves([values]):
+        keys = ", ".join(f"{key!r}: …" for key in noted.get("dict", ()))
+        kind = "one array" if "row" in noted else f"{{{keys}}}" if keys else "several arrays"
+        kind_given = type(values).__name__
+        raise TypeError(f"{owner}: {label} is of type {kind_given}, and the fit had {kind}.")
     rows = [tuple(shape) for shape in about.get("row_shapes", [])]
     leaves = jax.tree_util.tree_flatten_with_path(values)[0]
     given = [(jax.tree_util.keystr(path), np.shape(leaf)) for path, leaf in leaves]

@@ -112,15 +112,10 @@ class SeenRows(NamedTuple):
 def row_hashes(*tables: list[PyTree]) -> list[list[bytes]]:
     """A hash of each row of some tables (lists of arrays), the same where all their numbers are equal."""
     # One table may have gone through the device, which rounds to float32.
-    kinds = [
-        min((np.dtype(leaf.dtype) for leaf in column), key=_significance) for column in zip(*tables)
-    ]
+    # Whole numbers are exact in float64, of 8 bytes.
+    types = [[np.dtype(leaf.dtype) for leaf in column] for column in zip(*tables)]
+    kinds = [min(own, key=lambda k: k.itemsize if k.kind == "f" else 8) for own in types]
     return [_of_rows(table, kinds) for table in tables]
-
-
-def _significance(kind: np.dtype) -> int:
-    """Bytes of a type of real numbers; whole numbers are exact in the widest."""
-    return kind.itemsize if kind.kind == "f" else np.dtype(np.float64).itemsize
 
 
 def _of_rows(table: list[Any], kinds: list[np.dtype], size: int = 16) -> list[bytes]:

@@ -450,9 +450,9 @@ def _parameter_rows(own: ParameterErrors) -> list[tuple[str, ...]]:
     """Parameters with their errors as rows of a table; of many those that are known worst."""
     worst = np.argsort(-own.relative, kind="stable")[:_MOST_GROUPS]
     columns = (own.mean, own.mean_error, own.sd, own.sd_error, own.relative, own.ess)
-    formats = (".4g", ".1g", ".4g", ".1g", ".2g", ",.0f")
+    pairs = list(zip(columns, (".4g", ".1g", ".4g", ".1g", ".2g", ",.0f")))
     rows = [
-        (own.names[i], *(format(column[i], spec) for column, spec in zip(columns, formats)))
+        (own.names[i], *(format(c[i], s).replace("inf", "not known yet") for c, s in pairs))
         for i in sorted(worst)
     ]
     left = len(own.names) - len(rows)

@@ -289,9 +289,8 @@ def layouts_of_nnx(module: nnx.Module, shapes: Shapes) -> Shapes:
     for path, single in found.items():
         if path in shapes:
             embeddings = _embeddings(shapes[path], single.shape)
-            laid_out[path] = _as_stored(
-                path, shapes[path], single, embeddings, _in_several_ways(single.shape, shapes[path])
-            )
+            why = _IN_SEVERAL_WAYS.format(tuple(single.shape), tuple(shapes[path]))
+            laid_out[path] = _as_stored(path, shapes[path], single, embeddings, why)
             every = range(len(shapes[path]))
             stacked = {tuple(a for a in every if a not in own) for own in embeddings}
             for owner in _owners(path):
@@ -311,12 +310,10 @@ def _embeddings(shape: Shape, single: Shape) -> list[tuple[int, ...]]:
     return [own for own in ways if tuple(shape[axis] for axis in own) == tuple(single)]
 
 
-def _in_several_ways(single: Shape, shape: Shape) -> str:
-    return (
-        f"the layer alone has the shape {tuple(single)}, which the stored shape {tuple(shape)} does not hold "
-        "in exactly one way, so that it is not known which axes are those of the layer. Stack another number "
-        "of layers than there are units; or use a prior without a level of units (`unit=`)"
-    )
+_IN_SEVERAL_WAYS = (
+    "the layer alone has the shape {}, which the stored shape {} does not hold in exactly one way. Stack "
+    "another number of layers than there are units; or use a prior without a level of units (`unit=`)"
+)
 
 
 def _beside_others(

@@ -123,7 +123,10 @@ def plot_agreement(
     brightest = max(2 * limit, 2 * chance, float(np.max(distance)))
     image = ax.imshow(distance, cmap="cividis", vmin=0, vmax=brightest)
     if len(order) <= _MOST_WRITTEN:
-        _written(ax, distance, 0.5 * brightest)
+        for (row, column), value in np.ndenumerate(distance):
+            if row != column:
+                color = "white" if value < 0.5 * brightest else "black"
+                ax.text(column, row, f"{value:.2g}", ha="center", va="center", color=color)
     for edge in np.flatnonzero(np.diff(result.members[order])) + 0.5:
         ax.axhline(edge, color="white", linewidth=3)
         ax.axvline(edge, color="white", linewidth=3)
@@ -159,14 +162,6 @@ def _logarithmic(ax: Axes, first: float, last: float) -> None:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:.1g}"))
-
-
-def _written(ax: Axes, distance: np.ndarray, dark: float) -> None:
-    """Write the distance of each pair of different chains into its cell."""
-    for (row, column), value in np.ndenumerate(distance):
-        if row != column:
-            color = "white" if value < dark else "black"
-            ax.text(column, row, f"{value:.2g}", ha="center", va="center", color=color)
 
 
 def _verdict_in_words(result: Agreement, tolerance: Tolerance) -> str:

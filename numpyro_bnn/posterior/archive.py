@@ -81,7 +81,7 @@ def _archive(path: str | Path) -> Path:
     return path
 
 
-def load(path: str | Path, model: Callable) -> Draws:
+def load(path: str | Path, model: Callable | None = None) -> Draws:
     """Read draws that :func:`save` or ``MCMC(…, draws=path)`` wrote, to predict with.
 
     Draws in a folder stay on disk: predictions and diagnoses read the part that they need. The folder of
@@ -97,6 +97,8 @@ def load(path: str | Path, model: Callable) -> Draws:
     :raises RuntimeError: if every chain was left out.
     """
     path = Path(path)
+    if model is None:
+        raise TypeError(f"load: {path} holds draws, and no model. Give that of the fit beside it.")
     if path.is_dir():
         require_storage("load: a folder of draws")
         return _from_store(DrawStore(path), model)

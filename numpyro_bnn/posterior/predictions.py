@@ -119,8 +119,6 @@ def predict(
         model = samples.model
     if model is None:
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
-    if empty := {name: np.shape(v) for name, v in samples.items() if 0 in np.shape(v)[:2]}:
-        raise ValueError(f"predict: sites of shapes {empty} hold no draws. Give at least one.")
     if any(
         isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((dict(samples), x, by_row))
     ):
@@ -148,7 +146,7 @@ def _in_parts(
 ) -> Any:
     """All predictions, or what `reduce` makes of those of some rows at a time."""
     of_all = predictor(x, others=by_row)
-    draws = min(np.size(value) for value in samples.values() if np.size(value))
+    draws = min((np.size(value) for value in samples.values() if np.size(value)), default=1)
     step = of_all.batch_size * max(1, _REDUCED // (draws * of_all.batch_size))
     if reduce is None or of_all.size <= step or not of_all.are_separate(samples):
         found = of_all(samples)
@@ -278,7 +276,7 @@ class Predictor:
         drawn_anew: Collection[str] = (),
         owner: str = "predict",
     ) -> None:
-        self._in_given_blocks = batch_size is not None
+        self._in_given_blocks, self._owner = batch_size is not None, owner
         self.batch_size = check_whole(
             "predict", "batch_size", _ROWS if batch_size is None else batch_size
         )
@@ -354,6 +352,8 @@ class Predictor:
 
     def target_of(self, samples: Mapping[str, Any]) -> str:
         """The site to predict from draws of some sites; its first axis is that of the rows."""
+        if any(0 in np.shape(value)[:2] for value in samples.values()):
+            raise ValueError(f"{self._owner}: these sites hold no draws. Give at least one.")
         known, site = self._known(samples), site_in(self.structure, self._site)
         target = target_of(self._first_call, known, site)
         if target not in self._with_rows:
@@ -393,13 +393,15 @@ class Predictor:
                 (args, kwargs), "structure", partial(structure_at, self.model, *args, **kwargs)
             )
         except (TypeError, ValueError) as error:
-            shapes = {n: np.shape(v) for n, v in self.others.items() if np.ndim(v)}
+            given = bound_by_row(self.model, None) | self.others
+            shapes = {n: np.shape(v) for n, v in given.items() if np.ndim(v)}
             other = {n: shape for n, shape in shapes.items() if shape[0] != self.size}
             if not other:
                 raise
             raise ValueError(
                 f"predict: x has {self.size} rows, and the arguments {other} other numbers of them. The "
-                f"model says: {error}. Give a value for each row of x."
+                f"model says: {error}. Give a value for each row of x, by name: what `functools.partial` "
+                "binds has the rows of the fit."
             ) from error
 
     @property

@@ -146,7 +146,9 @@ def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[t
         if still[chain]:
             reasons.append(f"all draws{of} are the same{_for_no_step(stats, chain)}")
         if failing[chain] and part.acceptance is not None:
-            reasons.append(f"{_share(part.acceptance[chain])} of proposals{of} are accepted")
+            rate = part.acceptance[chain]
+            share = f"{100 * rate:.2g} %" if rate >= 1e-4 else "less than 0.01 %"
+            reasons.append(f"{share} of proposals{of} are accepted")
         yield chain, ", ".join(reasons)
 
 
@@ -242,10 +244,6 @@ def _for_no_step(stats: Mapping[str, Any], chain: int) -> str:
     if steps is None or np.asarray(steps)[chain].any():
         return ""
     return " (step_size is 0)"
-
-
-def _share(acceptance: float) -> str:
-    return f"{100 * acceptance:.2g} %" if acceptance >= 1e-4 else "less than 0.01 %"
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -195,10 +195,15 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[list
     seeded = seed(substitute(calls, substitute_fn=_typical), jax.random.key(0))
     sites = trace(seeded).get_trace(*args, **kwargs)
     computed = _computed_numbers(calls.fn, args, kwargs, sites)
+    # A target that is not given and values of single rows are no parameters, effects of groups are.
+    sizes = {len(leaf) for leaf in jax.tree.leaves(args[:1]) if jnp.ndim(leaf)}
+    plates = {
+        name: {p.size for p in site.get("cond_indep_stack", ())} for name, site in sites.items()
+    }
     latent = {
         name: site
         for name, site in sites.items()
-        if (site["type"] == "sample" and not site["is_observed"] and not site["cond_indep_stack"])
+        if (site["type"] == "sample" and not site["is_observed"] and not sizes & plates[name])
         or (site["type"] == "deterministic" and is_parameter(site))
     }
     levels = levels_of(sites)

@@ -212,6 +212,13 @@ def test_what_is_compared_of_other_inputs():
     image = r"x\['image'\] has rows of shape \(8, 1\), and the fit had rows of shape \(8, 8, 1\)"
     with pytest.raises(ValueError, match=image + r".* write `x\['image'\]\[None\]`"):
         check(about, {"image": np.zeros((8, 8, 1)), "level": np.zeros(2), "n": 3})
+    for fitted, given, had in [
+        ({"a": np.zeros((9, 2))}, np.zeros((2, 2)), "ndarray, and the fit had {'a': …}"),
+        (np.zeros((9, 2)), {"a": np.zeros((2, 2))}, "dict, and the fit had one array"),
+        ([np.zeros(9)] * 2, np.zeros(2), "ndarray, and the fit had several arrays"),
+    ]:
+        with pytest.raises(TypeError, match=had):
+            check(about_inputs(fitted), given)
     column = about_inputs(np.zeros((9, 1)))
     with pytest.raises(ValueError, match=r"single axis, of 4 numbers, .* 1 column. Write `x\[:, N"):
         check(column, np.zeros(4))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from sklearn.dummy import DummyClassifier
 from test_plots import POINTS, X2, Y2, Regressor, centers, density
 
 from numpyro_bnn import plots
@@ -41,6 +42,7 @@ from numpyro_bnn import plots
             lambda: plots.plot_score_against_time({"NUTS": ([1, 2], [1])}),
             "same first dimension",
         ),
+        (lambda: plots.plot_intervals(DummyClassifier(), POINTS), "classes have no intervals"),
         (
             lambda: plots.plot_severity([0, 1], {"MAP": [1, 2, 3]}),
             "same first dimension",

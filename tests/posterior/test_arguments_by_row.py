@@ -67,6 +67,8 @@ def test_other_numbers_of_rows_and_unknown_names_are_refused():
         ValueError, match=r"x has 5 rows, and the arguments \{'exposure': \(1001,\)\}"
     ):
         bnn.predict(counts, DRAWS, X[:5], exposure=EXPOSURE)
+    with pytest.raises(ValueError, match=r"by name: what `functools.partial` binds"):
+        bnn.predict(partial(counts, exposure=EXPOSURE), DRAWS, X[:5])
     with pytest.raises(
         TypeError, match=r"keyword argument 'exposures'; its arguments are .*exposure"
     ):

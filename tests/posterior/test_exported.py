@@ -215,6 +215,11 @@ NOT_RUN = bnn.MCMC(bnn.SGLD(per_row_mean, step_size=0.1), num_warmup=1, num_samp
 LOCAL = single(with_local_values, "own", (4,))
 REFUSED = {
     "no model": (NO_MODEL, ValueError, "these draws carry no model"),
+    "no draws": (
+        bnn.Draws({"w": np.ones((2, 0))}, per_row_mean),
+        ValueError,
+        "export: .* no draws",
+    ),
     "a number": (3, TypeError, "export: expected an MCMC after `run`, .* or draws .* got int"),
     "no run": (NOT_RUN, ValueError, "export: the MCMC has no draws yet"),
     "values of rows": (LOCAL, ValueError, r"sites \['own'\] have a value for every row"),

@@ -83,13 +83,15 @@ def test_a_model_of_the_users_own_with_two_networks():
         two = bnn.random_module(
             "two", nn.Dense(1), lambda path, shape: dist.Laplace(0.0, tau), x[:1]
         )
+        with numpyro.plate("groups", len(x) + 1):
+            a = numpyro.sample("a", dist.Normal(0.0, tau))
         with numpyro.plate("data", len(x)):
-            f = one(x).sum(1) + two(x)[:, 0]
+            f = one(x).sum(1) + two(x)[:, 0] + a[: len(x)]
             numpyro.sample("y", dist.Normal(f, 1.0), obs=y)
 
     table = bnn.describe(model, X)
     assert [row.site for row in table.rows] == [
-        *("one/bias", "one/kernel", "two/bias", "two/kernel", "tau"),
+        *("one/bias", "one/kernel", "two/bias", "two/kernel", "tau", "a"),
     ]
     assert table.rows[0].prior == "Normal(loc=0.0, scale=2.0)"
     assert table.rows[3].prior == "Laplace(loc=0.0, scale=tau)"

@@ -132,7 +132,7 @@ def trajectory(rule: Metropolis, begin: ProposalInputs) -> Decision:
         estimate = gradient.estimate(rows, state.position, estimator)
         state = method.complete(state, estimate.gradient, noises, settings)
         new = (state, estimate.state, estimate.value, estimate.gradient)
-        return jax.tree.map(_as, carry, new)
+        return jax.tree.map(lambda old, now: jnp.asarray(now, jnp.result_type(old)), carry, new)
 
     real = energy.dtype
     like = jax.tree.map(jnp.zeros_like, state.position)
@@ -144,10 +144,6 @@ def trajectory(rule: Metropolis, begin: ProposalInputs) -> Decision:
     change = end_energy - energy + end.work
     decision = _decide(key_accept, begin, end, end_energy, change, last, estimator)
     return decision._replace(num_steps=count)
-
-
-def _as(old: jax.Array, new: jax.Array) -> jax.Array:
-    return jnp.asarray(new, jnp.result_type(old))
 
 
 def _decide(

@@ -415,7 +415,7 @@ def read_csv(
         sizes = [f"{label} ({count})" for label, count in zip(classes, np.bincount(y))]
         kind, said = "classes", listed(sizes, 6)
     without = len(every) - len(fields)
-    said += f"; {without} rows without it are left out" if without else ""
+    said = f"{without} rows without it are left out; {said}" if without else said
     goal_row = (f"{target} (target)", kind, str(without or ""), said)
     found = Table(
         path.stem,

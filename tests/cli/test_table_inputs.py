@@ -95,7 +95,7 @@ def test_rows_without_a_target_are_left_out_with_a_count(frame, tmp_path, target
     assert table.row_names == tuple(f"row {n + 2}" for n in range(ROWS) if n not in (7, 9))
     name, kind, missing, said = table.summary[0]
     assert (name, kind, missing) == (f"{target} (target)", others.summary[0][1], "2")
-    assert said == f"{others.summary[0][3]}; 2 rows without it are left out"
+    assert said == f"2 rows without it are left out; {others.summary[0][3]}"
 
 
 def test_a_column_without_values_is_refused(frame, tmp_path):

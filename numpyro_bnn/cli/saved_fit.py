@@ -17,6 +17,7 @@ from numpyro_bnn.cli.tables import (
     Table,
     absent,
     inputs_of,
+    is_missing,
     listed,
     misfits,
     parsed,
@@ -116,11 +117,16 @@ def _new_rows(
     fields = every[[source.name for source in sources]]
     if fields.empty:
         raise ValueError(f"{path} has a header and no rows. Give at least one row.")
+    gaps = {
+        f"no value of {s.name!r}": list(fields.index[is_missing(fields[s.name])]) for s in goals
+    }
+    fields = fields.drop(index=[row for rows in gaps.values() for row in rows])
     found = misfits(fields, sources)
     if found and not skip:
         advice = "Correct it, or leave such rows out by --unknown skip."
         refuse(path, [f"{said} (rows {listed(rows, 5)}). {advice}" for said, rows in found.items()])
     fields = fields.drop(index=[row for rows in found.values() for row in rows])
+    found |= {said: rows for said, rows in gaps.items() if rows}
     if fields.empty:
         refuse(path, [*found, "no row is left."])
     x = inputs_of(path, fields, fit.table.sources)[list(fit.table.columns)].to_numpy()

@@ -369,8 +369,9 @@ def read_csv(
     # column names the rows if it has a text of its own in each. With `impute` missing numbers, truth values
     # and dates get an input that says where they are missing, and missing texts a level of their own.
     path = Path(path)
-    fields = read_fields(path, separator)
-    names = list(fields.columns)
+    every = read_fields(path, separator)
+    names = list(every.columns)
+    fields = every[~is_missing(every[target])] if target in names else every
     asked = [("--drop", name) for name in drop] + [("--text", name) for name in text]
     problems = [f"{by}: {absent(name, names)}" for by, name in asked if name not in names]
     if target is None:
@@ -384,8 +385,8 @@ def read_csv(
     kept = fields.drop(columns=list(drop), errors="ignore")
     if kept.shape[1] < 2 or len(kept) < 20:
         problems.append(
-            f"{len(kept)} rows and {kept.shape[1]} columns, and at least 20 rows and one column beside the "
-            "target are needed."
+            f"{len(kept)} rows with a target and {kept.shape[1]} columns, and at least 20 rows and one "
+            "column beside the target are needed."
         )
     refuse(path, problems)
     sources = []
@@ -397,7 +398,7 @@ def read_csv(
                 refuse_identifiers(source, kept[name])
         except ValueError as error:
             problems.append(str(error))
-    refuse(path, [*_missing(kept, sources, str(target), impute), *problems])
+    refuse(path, [*_missing(kept, sources, impute), *problems])
     goal = next(source for source in sources if source.name == target)
     y, classes, task = _target(parsed(kept[target], goal.kind), task)
     sources.remove(goal)
@@ -409,10 +410,13 @@ def read_csv(
         (described(s, kept[s.name]) for s in sources),
         key=lambda row: (not row[2], row[1] == "numbers"),
     )
-    goal_row = (f"{target} (target)", *described(goal, kept[target])[1:])
+    _, kind, _, said = described(goal, kept[target])
     if classes:
         sizes = [f"{label} ({count})" for label, count in zip(classes, np.bincount(y))]
-        goal_row = (goal_row[0], "classes", "", listed(sizes, 6))
+        kind, said = "classes", listed(sizes, 6)
+    without = len(every) - len(fields)
+    said = f"{without} rows without it are left out; {said}" if without else said
+    goal_row = (f"{target} (target)", kind, str(without or ""), said)
     found = Table(
         path.stem,
         inputs.to_numpy(),
@@ -434,33 +438,18 @@ def read_csv(
     return found
 
 
-def _missing(
-    fields: pd.DataFrame, sources: Sequence[Source], target: str, impute: bool
-) -> list[str]:
+def _missing(fields: pd.DataFrame, sources: Sequence[Source], impute: bool) -> list[str]:
     """Says where values are missing that may not be, or infinite."""
-    wrong = fields.apply(is_missing)
-    if impute:
-        wrong.loc[:, wrong.columns != target] = False
+    wrong = fields.apply(is_missing) & (not impute)
     for source in sources:
         if source.kind == "numbers":
             wrong[source.name] |= np.isinf(parsed(fields[source.name], "numbers"))
     places = [(fields.index[i], fields.columns[k]) for i, k in np.argwhere(wrong.to_numpy())]
-    if not places:
-        return []
-    advice = ""
-    if any(name != target for _, name in places):
-        advice += (
-            " Correct the infinite inputs."
-            if impute
-            else " Fill them in or drop those rows; --missing impute allows missing inputs."
-        )
-    if any(name == target for _, name in places):
-        advice += (
-            f" Rows without a target '{target}' cannot be learned from: drop them, or put them into a "
-            "file of their own and predict them after the fit, with `python -m numpyro_bnn predict`."
-        )
+    advice = "Fill them in or drop those rows; --missing impute allows missing inputs."
+    advice = "Correct the infinite values." if impute else advice
     shown = listed((f"row {row}, column '{name}'" for row, name in places), 10, "; ")
-    return [f"{len(places)} missing or infinite value(s): {shown}.{advice}"]
+    said = f"{len(places)} missing or infinite value(s): {shown}. {advice}"
+    return [said] if places else []
 
 
 def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str, ...], Task]:

@@ -136,6 +136,16 @@ def rows_with_targets(owner: str, known: np.ndarray) -> np.ndarray:
     return rows
 
 
+def with_targets(owner: str, y: np.ndarray) -> tuple[np.ndarray | slice, np.ndarray]:
+    """Which rows have any target, (row,), and their targets, of which labels are whole numbers again."""
+    if (known := known_targets(y)) is None:
+        return slice(None), y
+    rows = rows_with_targets(owner, known)
+    with np.errstate(invalid="ignore"):
+        labels = y[rows].astype(np.int32)
+    return rows, labels if np.array_equal(labels, y[rows]) else y[rows]
+
+
 def _spread(
     values: np.ndarray, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.units import with_targets
 from numpyro_bnn.diagnostics.checked_draws import Arrays, distinct_chains, is_precision
 from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest, superchain_labels
 from numpyro_bnn.diagnostics.diagnose_draws import UNEQUAL, diagnose_draws
@@ -129,9 +130,10 @@ def diagnose(
     scored = None
     if y is not None:
         targets = observed_targets("diagnose", run, draws.model, x, y, site)
-        scored = predictions.log_prob(targets)
+        rows, targets = with_targets("diagnose", targets)
+        scored = predictions.at_rows(rows).log_prob(targets)
         if other is not None:
-            other["log_likelihood"] = values[2].log_prob(targets)
+            other["log_likelihood"] = values[2].at_rows(rows).log_prob(targets)
     energy, no_series = draws.stats.get("potential_energy"), _why_no_series(draws)
     report = diagnose_draws(
         weights,

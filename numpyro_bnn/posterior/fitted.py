@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 from numpyro.infer import MCMC as NumPyroMCMC
 
@@ -61,14 +62,18 @@ def inputs_of(fitted: object, model: Callable | None = None) -> PyTree:
 
 
 def targets_of(fitted: object, y: ArrayLike, owner: str) -> np.ndarray:
-    """Targets as the model has them: class numbers in place of the labels that an estimator was given."""
+    """Targets as the model has them: for the labels of an estimator numbers, NaN if missing."""
     classes = getattr(fitted, "classes_", None)
     if classes is None:
         return np.asarray(as_array(owner, "y", y))
     y = np.asarray(y)
-    if not (known := np.isin(y, classes)).all():
+    missing = np.asarray(pd.isna(y))
+    labels = y[~missing]
+    if not (known := np.isin(labels, classes)).all():
         raise ValueError(
-            f"{owner}: y has the label {y[~known][0].item()!r}, and the training labels are "
+            f"{owner}: y has the label {labels[~known][0].item()!r}, and the training labels are "
             f"{classes.tolist()}. Leave out rows of other classes."
         )
-    return np.searchsorted(classes, y)
+    found = np.full(y.shape, np.nan) if missing.any() else np.zeros(y.shape, int)
+    found[~missing] = np.searchsorted(classes, labels)
+    return found

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from numpyro_bnn.data.arguments import as_array
-from numpyro_bnn.data.units import known_targets, rows_with_targets
+from numpyro_bnn.data.units import known_targets, rows_with_targets, with_targets
 
 # Rounding to bfloat16 moves a sum of probabilities by up to 2^-9; logits are off by far more.
 SUM_TOLERANCE = 4e-3
@@ -158,12 +158,10 @@ def labelled(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Averaged probabilities and labels of the rows that have a label, and which rows these are, (row,)."""
     p = mean_probabilities(name, predictions)
-    y, known = np.asarray(as_array(f"scores.{name}", "y", y)), np.ones(len(p), bool)
-    if y.shape == known.shape and (some := known_targets(y)) is not None:
-        known = rows_with_targets(f"scores.{name}", some)
-        p, y = p[known], y[known]
-        y = y.astype(np.int64) if (y == np.round(y)).all() else y
-    return p, labels(name, y, *p.shape), known
+    y, known = np.asarray(as_array(f"scores.{name}", "y", y)), np.zeros(len(p), bool)
+    rows, y = with_targets(f"scores.{name}", y) if y.shape == known.shape else (slice(None), y)
+    known[rows] = True
+    return p[rows], labels(name, y, *p[rows].shape), known
 
 
 def target(name: str, y: ArrayLike) -> np.ndarray:
@@ -259,10 +257,11 @@ def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
     if is_predictions(log_prob):
         y = np.asarray(as_array(f"scores.{name}", "y", y))
         _warn_of_suspects(log_prob)
-        if (known := known_targets(y)) is not None and hasattr(log_prob, "at_rows"):
-            rows = rows_with_targets(f"scores.{name}", known)
-            log_prob, y = log_prob.at_rows(rows), y[rows]
-            gaps = np.flatnonzero(~rows) - np.arange(np.sum(~rows))
+        if hasattr(log_prob, "at_rows") and (known := known_targets(y)) is not None:
+            gaps = np.flatnonzero(~known.reshape(len(y), -1).any(1))
+            gaps -= np.arange(len(gaps))
+            rows, y = with_targets(f"scores.{name}", y)
+            log_prob = log_prob.at_rows(rows)
         log_prob = np.asarray(log_prob.log_prob(y))
         if log_prob.ndim != 3 or log_prob.shape[-1:] != np.shape(y)[:1]:
             raise ValueError(

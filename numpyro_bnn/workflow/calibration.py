@@ -32,6 +32,7 @@ from scipy.special import log_softmax, softmax
 from numpyro_bnn._checks import check_share
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, refuse_text_columns
+from numpyro_bnn.data.units import taken, with_targets
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import held_by, targets_of
 from numpyro_bnn.posterior.predictions import predict
@@ -231,7 +232,8 @@ class Calibrated:
         """
         self._check_kind("predict_set", "probs", "Use `predict_interval` for regression.")
         penalty = PENALTY if self.method == "raps" else 0.0
-        return class_scores(self._source, x, penalty) <= self.threshold + _ROUNDING
+        scores = class_scores(predictions_of(self._source, x), _inputs(self._source, x), penalty)
+        return scores <= self.threshold + _ROUNDING
 
     def predict_proba(self, x: PyTree) -> np.ndarray:
         """Probabilities of the classes, averaged over draws and scaled by `temperature`.
@@ -252,13 +254,14 @@ class Calibrated:
         Standard errors are over the test rows, of this calibration.
 
         :param x_test: inputs, N rows, neither of the fit nor of the calibration.
-        :param y_test: their targets, (N,).
+        :param y_test: their targets, (N,); rows of NaN are left out.
         :return: the two, before and after.
         """
-        predictions = predictions_of(self._source, x_test)
-        y = targets_of(self._source, y_test, "evaluate")
-        y = _observed("evaluate", self._source, x_test, y)
-        _check_targets(predictions, y)
+        rows, y = with_targets("evaluate", targets_of(self._source, y_test, "evaluate"))
+        inputs = taken(_inputs(self._source, x_test), rows)
+        predictions = predictions_of(self._source, x_test).at_rows(rows)
+        y = _observed("evaluate", self._source, inputs, y)
+        _check_targets("evaluate", predictions, y)
         if self.temperature is None:
             tail = (1 - self.coverage) / 2
             own = predictions.quantiles((tail, 1 - tail)).T
@@ -267,10 +270,9 @@ class Calibrated:
                 _measured((low <= y) & (y <= high), high - low) for low, high in (own.T, made.T)
             )
             return Evaluation(before, after)
-        made = self.predict_set(x_test)
-        own = nominal_sets(self._source, x_test, self.coverage)
-        rows = np.arange(len(y))
-        return Evaluation(*(_measured(held[rows, y], held.sum(1)) for held in (own, made)))
+        made = self.predict_set(x_test)[rows]
+        own = nominal_sets(self._source, x_test, self.coverage)[rows]
+        return Evaluation(*(_measured(held[range(len(y)), y], held.sum(1)) for held in (own, made)))
 
     def _check_kind(self, name: str, kind: str, advice: str) -> None:
         if self.method not in METHODS[kind]:
@@ -312,8 +314,8 @@ def calibrate(
     :param fitted: what :func:`numpyro_bnn.fit` returned, an ``MCMC`` after `run`, :class:`numpyro_bnn.Draws`
         with a model, or a fitted estimator.
     :param x_cal: inputs of the calibration rows.
-    :param y_cal: their targets, as the model takes them. Intervals are about what it observes, as predictions
-        are, such as their logarithm.
+    :param y_cal: their targets, as the model takes them; rows of NaN are left out. Intervals are about what
+        it observes, as predictions are, such as their logarithm.
     :param coverage: a probability strictly between 0 and 1.
     :param method: of regression ``"cdf"`` (default; interval between two quantiles of the predictive
         distribution, wider where that is wide) or ``"cqr"`` (ends of its central interval moved by one
@@ -330,10 +332,11 @@ def calibrate(
     """
     check_share("calibrate", "coverage", coverage)
     source = _source_of(fitted)
-    labels = targets_of(source, y_cal, "calibrate")
-    refuse_training_rows("calibrate", fitted, _inputs(source, x_cal), labels)
-    predictions = predictions_of(source, x_cal)
-    labels = _observed("calibrate", source, x_cal, labels)
+    known, labels = with_targets("calibrate", targets_of(source, y_cal, "calibrate"))
+    inputs = taken(_inputs(source, x_cal), known)
+    refuse_training_rows("calibrate", fitted, inputs, labels)
+    predictions = predictions_of(source, x_cal).at_rows(known)
+    labels = _observed("calibrate", source, inputs, labels)
     kind = "probs" if "probs" in predictions.values else "mean"
     chosen = METHODS[kind][0] if method is None else method
     if chosen not in METHODS[kind]:
@@ -346,18 +349,17 @@ def calibrate(
             f"calibrate: predictions have shape {predictions.values[kind].shape}, expected one target a "
             "row. Calibrate outputs one by one, each with a model of its own."
         )
-    _check_targets(predictions, labels)
+    _check_targets("calibrate", predictions, labels)
     if kind == "mean":
         scores = _scores(predictions, np.asarray(labels), chosen, coverage)
         return Calibrated(source, chosen, coverage, scores, None)
-    rows = np.arange(len(labels))
-    every = class_scores(source, x_cal, PENALTY if chosen == "raps" else 0.0, predictions)
+    every = class_scores(predictions, inputs, PENALTY if chosen == "raps" else 0.0)
     labels = np.asarray(labels, int)
     temperature = temperature_of(probabilities(predictions), labels)
-    return Calibrated(source, chosen, coverage, every[rows, labels], temperature)
+    return Calibrated(source, chosen, coverage, every[range(len(labels)), labels], temperature)
 
 
-def _check_targets(predictions: Predictions, y: Any) -> None:
+def _check_targets(owner: str, predictions: Predictions, y: Any) -> None:
     """Refuse targets of other shapes or kinds, as every function of targets does."""
     if "probs" in predictions.values:
         predictions.log_prob(y)
@@ -366,7 +368,7 @@ def _check_targets(predictions: Predictions, y: Any) -> None:
     missing = np.flatnonzero(~np.isfinite(np.asarray(y, np.float64)))
     if missing.size:
         raise ValueError(
-            f"calibrate: the targets y of {missing.size} of {len(y)} rows are NaN or infinite, the first in "
+            f"{owner}: the targets y of {missing.size} of {len(y)} rows are NaN or infinite, the first in "
             f"row {missing[0]}. Leave out rows whose targets are not known, in x and in y."
         )
 
@@ -407,15 +409,9 @@ def _inputs(source: Draws | FittedEstimator, x: PyTree) -> Any:
     return np.asarray(x, np.float64)
 
 
-def class_scores(
-    source: Draws | FittedEstimator,
-    x: PyTree,
-    penalty: float = 0.0,
-    predictions: Predictions | None = None,
-) -> np.ndarray:
+def class_scores(predictions: Predictions, inputs: PyTree, penalty: float = 0.0) -> np.ndarray:
     """The score of each class, (N, classes), at inputs that decide the uniform numbers of their rows."""
-    predictions = predictions_of(source, x) if predictions is None else predictions
-    return set_scores(probabilities(predictions), uniforms(_inputs(source, x)), penalty)
+    return set_scores(probabilities(predictions), uniforms(inputs), penalty)
 
 
 def uniforms(x: PyTree) -> np.ndarray:
@@ -437,7 +433,7 @@ def uniforms(x: PyTree) -> np.ndarray:
 def nominal_sets(source: Draws | FittedEstimator, x: PyTree, coverage: float) -> np.ndarray:
     """Sets that hold `coverage` of the model's own probability, (N, classes)."""
     check_share("predict_set", "coverage", coverage)
-    return class_scores(source, x) <= coverage
+    return class_scores(predictions_of(source, x), _inputs(source, x)) <= coverage
 
 
 def _scores(predictions: Predictions, y: np.ndarray, method: str, coverage: float) -> np.ndarray:

@@ -24,9 +24,9 @@ from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.member_optimizer import TrainingOptions
 from numpyro_bnn.approximations.optimize import ensemble_of, optimized
-from numpyro_bnn.data.arguments import as_arrays, innermost, is_ready, num_rows, with_tables
+from numpyro_bnn.data.arguments import as_arrays, is_ready, num_rows, with_tables
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS
-from numpyro_bnn.data.units import known_targets, rows_with_targets
+from numpyro_bnn.data.units import known_targets, with_targets
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
@@ -265,9 +265,10 @@ def fit(
     # Tables of pandas keep the names of their columns, which messages and predictions refer to.
     x = with_tables(x, arrays)
     count = num_rows("fit: x and y", (arrays, y))
-    if is_ready(model):
-        x, y, weights = _with_targets(innermost(model).kind, x, y, weights)
-        count = len(y)
+    if is_ready(model) and known_targets(np.asarray(y)) is not None:
+        rows, y = with_targets("fit", np.asarray(y))
+        x, count = _rows(x, rows), len(y)
+        weights = None if weights is None else np.asarray(weights)[rows]
     key_split, key_starts, key_run, key_stack = jax.random.split(key, 4)
     train, held = _split(combine, validation, count, key_split)
     x_train, y_train = _rows(x, train), _rows(y, train)
@@ -344,16 +345,6 @@ def _check_until(until: Any, max_minutes: Any, x_test: Any, y_test: Any) -> None
             "`until=bnn.Tolerance()` too, or set the length by num_samples."
         )
     check_until(until, max_minutes)
-
-
-def _with_targets(kind: str, x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
-    """Inputs, targets and weights of the rows of a ready model that have any target."""
-    if (known := known_targets(np.asarray(y))) is None:
-        return x, y, weights
-    rows = np.flatnonzero(rows_with_targets("fit", known))
-    x, y = _rows((x, np.asarray(y)), rows)
-    y = y.astype(np.int32) if kind != "regression" and (y == np.round(y)).all() else y
-    return x, y, None if weights is None else np.asarray(weights)[rows]
 
 
 def _rows(values: Any, rows: Any) -> Any:

@@ -60,7 +60,7 @@ _UNKNOWN = 0.5
 # Draws of each chain and in all that are moved, at least and at most: four times as many as are effective.
 _OF_CHAIN, _MOVED = 100, 2000
 # Most powers, and trajectories at one power; the longest trajectory, in units of the metric and in steps.
-_POWERS, _ROUNDS, _LENGTH, _STEPS = 60, 20, 1.0, 32
+_POWERS, _ROUNDS, _LENGTH, _STEPS = 60, 20, 1.0, 8
 # Acceptance of trajectories that step sizes are adapted to, and the least that counts as a move.
 _ACCEPTANCE, _LEAST_ACCEPTANCE = 0.8, 0.4
 # A draw under which rows are less likely than this, in nats below the most likely, has no weight.

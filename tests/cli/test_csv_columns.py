@@ -157,22 +157,15 @@ BAD = {
     "infinity": (lambda: lines(width=at(WIDTH, row4="-Inf")), "missing or infinite.*row 4, column 'width'"),
     "too large": (lambda: lines(width=at(WIDTH, row4="1e400")), "infinite.*row 4, column 'width'"),
     "NaN": (lambda: lines(width=at(WIDTH, row4="NaN", row5="n/a")), "2 missing.*row 4.*row 5"),
-    "no target": (
-        lambda: lines(weight=at(WEIGHT, row4="")),
-        "row 4, column 'weight'. Rows without a target 'weight' cannot be learned from: drop them, or put",
-    ),
-    "neither": (
-        lambda: lines(weight=at(WEIGHT, row4=""), width=at(WIDTH, row5="")),
-        "2 missing.*; --missing impute allows missing inputs. Rows without a target 'weight'",
-    ),
+    "an infinite target": (lambda: lines(weight=at(WEIGHT, row4="inf")), "infinite.*row 4, column 'weight'"),
     "nothing": (lambda: lines(width=at(WIDTH, row4="")), "1 missing .*row 4, column 'width'"),
-    "a blank target": (lambda: lines(weight=at(WEIGHT, row4=" ")), "row 4, column 'weight'"),
+    "blank targets": (lambda: lines(weight=[" "] * ROWS), "0 rows with a target"),
     "missing after blank lines": (
         lambda: [*lines()[:3], "", *lines(colour=at(COLOUR, row4="NA"))[3:]], "row 5, column 'colour'"
     ),
     "an empty file": (lambda: "", "not a CSV table with a header: it is empty"),
     "blank lines only": (lambda: "\n \n", "it is empty"),
-    "a header only": (lambda: lines()[:1], "0 rows and 3 columns"),
+    "a header only": (lambda: lines()[:1], "0 rows with a target and 3 columns"),
     "no such target": (lambda: lines("a,b,c"), "no column 'weight'; it has: a, b, c"),
     "a constant target": (lambda: lines(weight=["2.5"] * ROWS), "one value only"),
     "another encoding": (lambda: "\n".join(lines()).encode("utf-16"), "not a CSV table.*UTF-8"),
@@ -306,7 +299,9 @@ def test_names_of_things_keep_their_zeros(read):
 
 def test_all_problems_of_a_file_come_at_once(read):
     content = lines(
-        width=at(WIDTH, row7="?"), colour=[f"c{i}" for i in range(ROWS)], weight=at(WEIGHT, row4="")
+        width=at(WIDTH, row7="?"),
+        colour=[f"c{i}" for i in range(ROWS)],
+        weight=at(WEIGHT, row4="inf"),
     )
     with pytest.raises(ValueError, match=r"3 problems") as refused:
         read(content)

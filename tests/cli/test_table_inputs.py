@@ -82,11 +82,21 @@ def test_missing_values_get_an_input_and_the_median_of_training_rows(frame, tmp_
     np.testing.assert_array_equal(complete.x[6:], table.x[6:])
 
 
-def test_a_missing_target_and_a_column_without_values_are_refused(frame, tmp_path):
-    frame.loc[7, "weight"] = np.nan
-    with pytest.raises(ValueError, match="row 9, column 'weight'"):
-        tables.read_csv(write(frame, tmp_path), "weight", impute=True)
-    frame = frame.dropna()
+@pytest.mark.parametrize("target", ["weight", "colour"])
+def test_rows_without_a_target_are_left_out_with_a_count(frame, tmp_path, target):
+    frame["colour"] = np.resize(["red", "blue"], ROWS)
+    frame.loc[[7, 9], target] = None
+    frame.loc[7, "width"] = np.nan
+    table = tables.read_csv(write(frame, tmp_path), target)
+    others = tables.read_csv(write(frame.drop([7, 9]), tmp_path, "others.csv"), target)
+    np.testing.assert_array_equal(table.x, others.x)
+    np.testing.assert_array_equal(table.y, others.y)
+    assert table.row_names == tuple(f"row {n + 2}" for n in range(ROWS) if n not in (7, 9))
+    _, kind, _, said = others.summary[0]
+    assert table.summary[0][1:] == (kind, "2", f"2 rows without it are left out; {said}")
+
+
+def test_a_column_without_values_is_refused(frame, tmp_path):
     with pytest.raises(ValueError, match="the column 'width' holds no value at all"):
         tables.read_csv(write(frame.assign(width=np.nan), tmp_path), "weight", impute=True)
     gap = frame.assign(width=frame["width"].where(np.arange(len(frame)) > 0))

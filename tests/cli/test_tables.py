@@ -66,7 +66,7 @@ BAD = {
     "infinite value": (lambda f: f.assign(width=np.inf), "weight", None, "30 missing or infinite"),
     "constant target": (lambda f: f.assign(weight=1.0), "weight", None, "one value only"),
     "text for regression": (lambda f: f, "kind", "regression", "not numeric .*'b'"),
-    "too few rows": (lambda f: f[:5], "weight", None, "5 rows and 4 columns"),
+    "too few rows": (lambda f: f[:5], "weight", None, "5 rows with a target and 4 columns"),
     "lonely class": (
         lambda f: f.assign(kind=["rare"] + ["a", "b"] * 14 + ["a"]), "kind", None, "occur once only"
     ),

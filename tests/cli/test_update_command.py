@@ -46,12 +46,15 @@ def test_new_rows_update_the_fit_in_a_folder_of_its_own(shop, tmp_path, capsys):
     frame = pd.read_csv(shop / "shop.csv", float_precision="round_trip")
     new, output = tmp_path / "new.csv", tmp_path / "more"
     # The first of them is known already.
-    frame.iloc[ROWS - 1 :][["price", "b", "a"]].assign(more="x").to_csv(new, index=False)
+    rows = frame.iloc[[*range(ROWS - 1, 60), 0, 1]][["price", "b", "a"]].assign(more="x")
+    rows.iloc[3:, 0] = np.nan
+    rows.to_csv(new, index=False)
     before = [(path.name, path.read_bytes()) for path in sorted((shop / "run").iterdir())]
     arguments = ["update", str(shop / "run"), str(new), "--output", str(output)]
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 12
+    assert lines.pop(0) == "Left out rows 5, 6: no value of 'price'"
     assert lines[0] == f"3 new rows of 'price' beside {ROWS} that were fitted."
     assert lines[1].startswith("Beware: 1 of them equal rows that were fitted.")
     assert lines[2].startswith("Log score of the new rows before they were used: ")
@@ -76,7 +79,7 @@ def test_new_rows_update_the_fit_in_a_folder_of_its_own(shop, tmp_path, capsys):
         (lambda t: t.drop(columns="price"), "no column 'price'"),
         (lambda t: t.drop(columns="b"), "no column 'b'"),
         (lambda t: t.assign(price="dear"), "'price' holds 'dear', and in the table that was"),
-        (lambda t: t.assign(price=np.nan), "'price' has missing values"),
+        (lambda t: t.assign(price=np.nan), "no value of 'price' - no row is left"),
     ],
 )
 def test_new_rows_that_cannot_be_added_are_refused(shop, change, message, tmp_path, capsys):

@@ -36,10 +36,10 @@ def masked(kind, always):
     return model
 
 
-def run_of(model, y):
+def run_of(model, y, mask=KNOWN):
     kernel = bnn.BAOAB(model, step_size=0.1)
     run = bnn.MCMC(kernel, num_warmup=100, num_samples=100, num_chains=2, progress_bar=False)
-    run.run(jax.random.key(0), X, y, mask=KNOWN)
+    run.run(jax.random.key(0), X, y, mask=mask)
     return run
 
 
@@ -81,3 +81,13 @@ def test_classes_that_are_missing_are_no_target_of_predictions():
     found = bnn.predict(masked("a class", False), draws, X)
     expected = 1 / (1 + np.exp(-draws["w"][..., None] * X[:, 0]))
     assert np.allclose(found.probs[..., 1], expected, atol=1e-6)
+
+
+def test_log_scores_and_their_errors_are_those_of_rows_with_a_label():
+    model, y = masked("a class", False), target("a class")
+    run, gaps = run_of(model, y, None), np.where(KNOWN, y, np.nan)
+    with pytest.warns(UserWarning, match="lppd: 4 of 12 rows have no target"):
+        score = bnn.scores.lppd(found := bnn.predict(None, run, X), gaps)
+    with pytest.warns(UserWarning, match="diagnose: 4 of 12 rows have no target"):
+        assert "log score" in bnn.diagnose(run, X, gaps).details()
+    assert score == pytest.approx(bnn.scores.lppd(found.at_rows(KNOWN), y[KNOWN]), abs=1e-12)

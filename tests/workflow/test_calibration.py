@@ -168,6 +168,22 @@ def test_coverage_and_size_before_and_after():
     assert "after: coverage 0." in str(calibrated.evaluate(x, y))
 
 
+@pytest.mark.parametrize("kind", [(narrow, regression_rows), (overconfident, class_rows)])
+def test_rows_without_a_target_are_left_out_with_a_count(kind):
+    predictions, rows_of = kind
+    x, y = rows_of(60, np.random.default_rng(8))
+    gaps, known = np.where(np.arange(60) % 6 == 1, np.nan, y), np.arange(60) % 6 != 1
+    with pytest.warns(
+        UserWarning, match="calibrate: 10 of 60 rows have no target and are left out"
+    ):
+        found = bnn.calibrate(Known(predictions), x, gaps)
+    expected = bnn.calibrate(Known(predictions), x[known], y[known])
+    assert repr(found) == repr(expected)
+    with pytest.warns(UserWarning, match="evaluate: 10 of 60 rows have no target"):
+        evaluated = found.evaluate(x, gaps)
+    assert evaluated == expected.evaluate(x[known], y[known])
+
+
 def test_the_same_rows_serve_another_coverage():
     rng = np.random.default_rng(5)
     rows, new = regression_rows(500, rng), regression_rows(5, rng)[0]
@@ -361,8 +377,15 @@ def test_wrong_arguments_are_refused(call, kind, text):
 
 
 def test_wrong_arguments_to_a_classifier_are_refused():
+    labels = np.array([None, "middle"] * 30, object)
     with pytest.raises(ValueError, match="label 'middle', and the training labels are"):
-        bnn.calibrate(classifier(), X, np.full(60, "middle"))
+        bnn.calibrate(classifier(), X, labels)
+    labels[1::2] = "high"
+    with (
+        pytest.warns(UserWarning, match="30 of 60 rows have no target"),
+        pytest.raises(ValueError, match="of 30 calibration rows are training rows"),
+    ):
+        bnn.calibrate(classifier(), X, labels)
     with pytest.raises(ValueError, match="strictly between 0 and 1, got 2"):
         classifier().predict_set(X, 2)
 

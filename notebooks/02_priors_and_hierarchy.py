@@ -75,11 +75,7 @@ def cauchy(path, shape):
 
 
 grid = np.linspace(-4, 4, 81)[:, None]
-choices = {
-    "Normal(1)": priors.Normal(1.0),
-    "FanIn(1)": priors.FanIn(),
-    "Cauchy": cauchy,
-}
+choices = {"Normal(1)": priors.Normal(1.0), "FanIn(1)": priors.FanIn(), "Cauchy": cauchy}
 
 
 def functions(width, prior, num_samples):

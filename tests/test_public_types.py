@@ -5,14 +5,7 @@ from collections import Counter
 
 import pytest
 from architecture import FILES, room_of
-from public_code import (
-    PYTREE,
-    Annotation,
-    annotations,
-    described,
-    names_for_any,
-    tree_of,
-)
+from public_code import PYTREE, Annotation, annotations, described, names_for_any, tree_of
 
 MOST_ANY = 0.05
 LEAST_DESCRIBED = 0.97

@@ -8,14 +8,7 @@ import pytest
 
 import numpyro_bnn as bnn
 
-MODULES = (
-    "gradients",
-    "likelihoods",
-    "moves",
-    "preconditioners",
-    "priors",
-    "schedules",
-)
+MODULES = ("gradients", "likelihoods", "moves", "preconditioners", "priors", "schedules")
 # Rooms of their own tests.
 ELSEWHERE = {"diagnostics", "plots", "scores"}
 # Keyword arguments of the user's model, of its network or of a kernel that the user names: there is no

@@ -128,12 +128,7 @@ class Task(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        prior: str,
-        data: data_sets.Split,
-        length: Length,
-        seed: int,
-        scale: float = SCALE,
+        cls, prior: str, data: data_sets.Split, length: Length, seed: int, scale: float = SCALE
     ) -> "Task":
         """The model under a prior."""
         pixels = pixels_under(prior, data.x, scale)

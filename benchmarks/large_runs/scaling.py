@@ -28,11 +28,7 @@ PLACEMENTS = [
     ("chains on 2 processes", 2, 1, 2),
 ]
 # Rows and draws of a run, turns of every placement.
-SETTINGS = {
-    "full": (100_001, 20, 3),
-    "quick": (10_001, 5, 1),
-    "toy": (1_001, 2, 1),
-}
+SETTINGS = {"full": (100_001, 20, 3), "quick": (10_001, 5, 1), "toy": (1_001, 2, 1)}
 
 
 def leapfrogs(processes, devices, groups, rows, draws):

@@ -30,13 +30,7 @@ LENGTH = 1.0
 RANDOM_WALK, ALL_ROWS = "random walk", "SGLD, accepted by all rows"
 # The power of h that one minus acceptance falls with: Roberts and Rosenthal (1998) for MALA, Beskos and
 # others (2013) for HMC; for the others the first term of the logarithm of the ratio.
-POWERS = {
-    RANDOM_WALK: 1,
-    ALL_ROWS: 1,
-    "SGLD, accepted by its minibatch": 3,
-    "MALA": 3,
-    "HMC": 2,
-}
+POWERS = {RANDOM_WALK: 1, ALL_ROWS: 1, "SGLD, accepted by its minibatch": 3, "MALA": 3, "HMC": 2}
 SIZES = {
     "full": {"starts": 64, "steps": 100, "scales": SCALES},
     "quick": {"starts": 32, "steps": 20, "scales": SCALES[::2]},

@@ -56,10 +56,7 @@ from numpyro_bnn.workflow.compare import judged
 
 KEYS = ("problem", "method", "seed")
 # Of each problem of the toy size, to see in seconds whether all kinds run.
-IN_TOY = {
-    CHOSEN: ("mean field", SVRG),
-    "boston": (EQUAL, "deep ensemble"),
-}
+IN_TOY = {CHOSEN: ("mean field", SVRG), "boston": (EQUAL, "deep ensemble")}
 
 
 @cache

@@ -28,13 +28,7 @@ from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split
-from benchmarks._shared.sampled_runs import (
-    Problem,
-    network,
-    problem,
-    sampled,
-    starts,
-)
+from benchmarks._shared.sampled_runs import Problem, network, problem, sampled, starts
 from benchmarks.priors import common_step_hmc
 from benchmarks.priors.tempered_network import images
 from numpyro_bnn import gradients
@@ -252,11 +246,7 @@ def hmc_run(case: Case, seed: int) -> Reference:
 def _short(model: Callable, step: float, leapfrogs: int) -> HMC:
     """HMC with so many leapfrogs a trajectory, whatever its step size."""
     return HMC(
-        model,
-        step_size=step,
-        num_steps=leapfrogs,
-        trajectory_length=None,
-        adapt_mass_matrix=False,
+        model, step_size=step, num_steps=leapfrogs, trajectory_length=None, adapt_mass_matrix=False
     )
 
 

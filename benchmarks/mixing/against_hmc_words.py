@@ -11,13 +11,7 @@ from scipy.stats import spearmanr
 from benchmarks._shared.sampled_runs import means, select
 from benchmarks._shared.study import Row
 from benchmarks._shared.words import number
-from benchmarks.mixing.against_hmc_methods import (
-    AGAIN,
-    EQUAL,
-    OPTIMISED,
-    REFERENCE,
-    SAMPLED,
-)
+from benchmarks.mixing.against_hmc_methods import AGAIN, EQUAL, OPTIMISED, REFERENCE, SAMPLED
 from numpyro_bnn.plots.style import color_at, label_axes
 
 ORDER = (REFERENCE, AGAIN, EQUAL, *OPTIMISED, *SAMPLED[1:])

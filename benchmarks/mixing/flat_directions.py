@@ -47,20 +47,8 @@ SIZES = {
         "draws": 500,
         "leapfrogs": 48,
     },
-    "quick": {
-        "tables": ("yacht",),
-        "widths": (4,),
-        "chains": 6,
-        "draws": 300,
-        "leapfrogs": 32,
-    },
-    "toy": {
-        "tables": ("yacht",),
-        "widths": (3,),
-        "chains": 2,
-        "draws": 100,
-        "leapfrogs": 2,
-    },
+    "quick": {"tables": ("yacht",), "widths": (4,), "chains": 6, "draws": 300, "leapfrogs": 32},
+    "toy": {"tables": ("yacht",), "widths": (3,), "chains": 2, "draws": 100, "leapfrogs": 2},
 }
 
 

@@ -104,12 +104,7 @@ def one_run(size: str, folder, problem_name: str, trajectory: float):
     settings = SIZES[size][problem_name]
     hidden, scale, step, num_rows, num_test, num_chains, warmup, draws, _ = settings
     given = problem(
-        folder,
-        problem_name,
-        hidden,
-        bnn.priors.Normal(scale),
-        num_rows=num_rows,
-        num_test=num_test,
+        folder, problem_name, hidden, bnn.priors.Normal(scale), num_rows=num_rows, num_test=num_test
     )
     x, y, x_test, y_test = given.split
     kernel = hmc(given.model, step, trajectory * math.pi / 2 * scale)
@@ -267,8 +262,7 @@ def main(argv=None) -> None:
     names = list(SIZES[given.size])
     cells = [{"problem": n, "trajectory": t} for n in names for t in SIZES[given.size][n][-1]]
     study.run(
-        cells,
-        lambda problem, trajectory: one_run(given.size, given.data, problem, trajectory),
+        cells, lambda problem, trajectory: one_run(given.size, given.data, problem, trajectory)
     )
     shown = [row for row in study.rows if row["scalars"]]
     rows = study.rows

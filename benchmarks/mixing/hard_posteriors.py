@@ -31,12 +31,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import (
-    RHAT_LIMIT,
-    publish,
-    scores_of_chains,
-    select,
-)
+from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, scores_of_chains, select
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,

@@ -26,12 +26,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import publish, select, starts
 from benchmarks._shared.study import Row, Study, every_cell, from_text, parser
 from benchmarks.mixing import hard_posteriors
-from benchmarks.mixing.hierarchical_posteriors import (
-    CHAINS,
-    ladder_columns,
-    numbers,
-    posterior,
-)
+from benchmarks.mixing.hierarchical_posteriors import CHAINS, ladder_columns, numbers, posterior
 from numpyro_bnn import moves
 from numpyro_bnn.plots.style import label_axes
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of

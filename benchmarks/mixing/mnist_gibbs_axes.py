@@ -77,12 +77,7 @@ def logits(z: Mapping[str, Any], x: Any, of_bias: Any) -> Any:
 def squares_of(z: Mapping[str, Any], of_bias: Any) -> list[Any]:
     """Sums of squares of the standardised weights of each layer."""
     biases = ((of_bias @ z[TURNED]) ** 2).sum()
-    return [
-        (z[TURNED] ** 2).sum() - biases,
-        biases,
-        (z[SECOND] ** 2).sum(),
-        (z[LAST] ** 2).sum(),
-    ]
+    return [(z[TURNED] ** 2).sum() - biases, biases, (z[SECOND] ** 2).sum(), (z[LAST] ** 2).sum()]
 
 
 def sizes_of(z: Mapping[str, Any]) -> list[int]:
@@ -239,11 +234,7 @@ def run(
             **options,
         )
         mcmc.run(
-            jax.random.key(2 * key + (draws > 1)),
-            x,
-            data.y,
-            init_params=begin,
-            extra_fields=FIELDS,
+            jax.random.key(2 * key + (draws > 1)), x, data.y, init_params=begin, extra_fields=FIELDS
         )
         return mcmc
 

@@ -205,12 +205,7 @@ def facts_of(mcmc: bnn.MCMC, method: str, task: Task) -> dict[str, Any]:
     return {name.replace("_", " "): value for name, value in found.items()} | {"time": length}
 
 
-def run(
-    task: Task,
-    method: str,
-    data: data_sets.Split,
-    weights: Mapping[str, Any],
-) -> Draws:
+def run(task: Task, method: str, data: data_sets.Split, weights: Mapping[str, Any]) -> Draws:
     """One method from given weights, a chain each."""
     rows = len(data.x)
     chosen = pace(method, task, rows)

@@ -67,9 +67,7 @@ SIZES = {
         ),
     },
     "quick": {TWO: Run(Task((3, 5), 500, 500, 20, 240, 2000, 20, 100), 2, 2, methods.METHODS)},
-    "toy": {
-        TWO: Run(Task((3, 5), 200, 50, 5, 60, 80, 5, 50), 2, 1, (methods.GIBBS_HMC,)),
-    },
+    "toy": {TWO: Run(Task((3, 5), 200, 50, 5, 60, 80, 5, 50), 2, 1, (methods.GIBBS_HMC,))},
 }
 
 

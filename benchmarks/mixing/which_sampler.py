@@ -33,13 +33,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import (
-    RHAT_LIMIT,
-    publish,
-    sampler,
-    scores_of_chains,
-    select,
-)
+from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, sampler, scores_of_chains, select
 from benchmarks._shared.study import Results, Row, Study, parser, read_rows
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,

@@ -33,14 +33,7 @@ from benchmarks.predictions.against_boosting_report import (
     picture,
     summary,
 )
-from benchmarks.predictions.other_regressors import (
-    BDE,
-    ENDS,
-    OTHERS,
-    Forecast,
-    bde,
-    held_out,
-)
+from benchmarks.predictions.other_regressors import BDE, ENDS, OTHERS, Forecast, bde, held_out
 from benchmarks.predictions.tabular import (
     BATCH,
     cpu_seconds,

@@ -169,12 +169,7 @@ def lightgbm(x, y, x_new, seed):
 
     def trees(**loss):
         model = LGBMRegressor(
-            n_estimators=5000,
-            learning_rate=0.05,
-            random_state=seed,
-            n_jobs=1,
-            verbose=-1,
-            **loss,
+            n_estimators=5000, learning_rate=0.05, random_state=seed, n_jobs=1, verbose=-1, **loss
         )
         stop = early_stopping(100, verbose=False)
         return model.fit(*fitted, eval_X=validation[0], eval_y=validation[1], callbacks=[stop])

@@ -47,14 +47,7 @@ SIZES = {
         "thinning": 200,
         "training": 5000,
     },
-    "toy": {
-        "seeds": 1,
-        "chains": 2,
-        "draws": 20,
-        "leapfrogs": 4,
-        "thinning": 2,
-        "training": 200,
-    },
+    "toy": {"seeds": 1, "chains": 2, "draws": 20, "leapfrogs": 4, "thinning": 2, "training": 200},
 }
 MEMBERS = 20
 

@@ -67,8 +67,4 @@ def against_ensemble(one: Scored, other: Scored, name: str = "over ensemble") ->
 def _gap(rows: np.ndarray, base: np.ndarray, one: Scored, other: Scored, name: str) -> Row:
     gap = paired(rows, base)
     chains = math.hypot(one.monte_carlo, other.monte_carlo)
-    return {
-        name: gap["difference"],
-        f"{name} rows": gap["difference_se"],
-        f"{name} chains": chains,
-    }
+    return {name: gap["difference"], f"{name} rows": gap["difference_se"], f"{name} chains": chains}

@@ -96,10 +96,7 @@ def model_of(mode: str, temperature: float, hidden: int = HIDDEN):
             bnn.likelihoods.categorical(lambda rows: net(pooled(rows)), y, x=x)
             return
         images, labels = jnp.asarray(x), jnp.asarray(y)
-        with (
-            numpyro.plate("data", NUM_SHIFTS * len(images)) as rows,
-            scale(scale=1 / NUM_SHIFTS),
-        ):
+        with numpyro.plate("data", NUM_SHIFTS * len(images)) as rows, scale(scale=1 / NUM_SHIFTS):
             image, shift = jnp.divmod(rows, NUM_SHIFTS)
             logits = net(pooled(shifted(images[image], shift)))
             numpyro.sample("y", dist.Categorical(logits=logits), obs=labels[image])

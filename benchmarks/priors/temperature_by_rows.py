@@ -328,11 +328,7 @@ def cell(
     """All temperatures of one prior and subset beside T = 1 and the ensemble; or the ensemble itself."""
     trained_networks, decay = ensemble(folder, size, rows, subset, shifts)
     if prior == ENSEMBLE:
-        yield described(trained_networks) | {
-            "temperature": 0.0,
-            "method": ENSEMBLE,
-            "decay": decay,
-        }
+        yield described(trained_networks) | {"temperature": 0.0, "method": ENSEMBLE, "decay": decay}
         return
     here = rows, subset, shifts
     (asked,) = (s for s in size.subsets if s.where == here and prior in s.priors)

@@ -225,8 +225,7 @@ def main(argv=None) -> None:
     size = SIZES[asked.size]
     study = Study(__file__, ["problem"], asked)
     study.run(
-        [{"problem": problem} for problem in size.problems],
-        lambda problem: compare(problem, size),
+        [{"problem": problem} for problem in size.problems], lambda problem: compare(problem, size)
     )
     rows = study.rows
     publish(study, rows, TABLE, findings(rows), lambda: draw(rows))

@@ -85,11 +85,7 @@ class Contender:
     def __init__(self, kernel: Any, data: tuple, steps: int, most: float) -> None:
         self.data, self.steps, self.most = data, steps, most
         self.mcmc = bnn.MCMC(
-            kernel,
-            num_warmup=WARMUP,
-            num_samples=steps,
-            thinning=THINNING,
-            progress_bar=False,
+            kernel, num_warmup=WARMUP, num_samples=steps, thinning=THINNING, progress_bar=False
         )
         begin = time.process_time()
         with separate_programs():

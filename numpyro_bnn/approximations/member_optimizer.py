@@ -317,11 +317,7 @@ class MemberOptimizer:
         return np.where(finite_members(z), np.asarray(program(z, self.arrays)), np.nan)
 
     def draws(
-        self,
-        z: Values,
-        key: jax.Array | None,
-        energy: np.ndarray | None = None,
-        **info: object,
+        self, z: Values, key: jax.Array | None, energy: np.ndarray | None = None, **info: object
     ) -> Draws:
         """Members and their samples, leading axes (member, draw), as draws without failed members."""
         good, left_out = keep_finite(self.owner, finite_members(z), self.about_data)

@@ -55,11 +55,7 @@ from numpyro_bnn.potential.structure import blanks
 
 @trains
 def map_estimate(
-    model: Callable,
-    key: jax.Array,
-    *args: object,
-    num_starts: int = 1,
-    **kwargs: Any,
+    model: Callable, key: jax.Array, *args: object, num_starts: int = 1, **kwargs: Any
 ) -> Draws:
     """The weights of highest posterior density: training to the end with the prior as regulariser.
 
@@ -97,20 +93,13 @@ def map_estimate(
     best = [int(np.argmin(np.where(finite, energy, np.inf)))]
     say_if_not_reached("map_estimate", found[best])
     return member_optimizer.draws(
-        take_members(z, np.asarray(best)[:, None]),
-        None,
-        energy[best],
-        **_measured(found[best]),
+        take_members(z, np.asarray(best)[:, None]), None, energy[best], **_measured(found[best])
     )
 
 
 @trains
 def deep_ensemble(
-    model: Callable,
-    key: jax.Array,
-    *args: object,
-    num_members: int = 5,
-    **kwargs: Any,
+    model: Callable, key: jax.Array, *args: object, num_members: int = 5, **kwargs: Any
 ) -> Draws:
     """Networks trained from independent prior draws, averaged as if they were posterior draws.
 
@@ -143,11 +132,7 @@ def deep_ensemble(
 
 @trains
 def randomized_map(
-    model: Callable,
-    key: jax.Array,
-    *args: object,
-    num_members: int = 5,
-    **kwargs: Any,
+    model: Callable, key: jax.Array, *args: object, num_members: int = 5, **kwargs: Any
 ) -> Draws:
     """Modes of randomised problems: targets and prior means are drawn anew for each member.
 
@@ -194,11 +179,7 @@ def randomized_map(
     member_optimizer.programs.perturb = partial(perturbed, known=known)
     key_noise, key_fit = jax.random.split(key)
     one = partial(
-        draw_noise,
-        marginal=member_optimizer.whole,
-        anchored=anchored,
-        known=known,
-        counts=counts,
+        draw_noise, marginal=member_optimizer.whole, anchored=anchored, known=known, counts=counts
     )
     noise = jax.jit(jax.vmap(one))(jax.random.split(key_noise, num_members))
     z, energy, found = fit_modes(member_optimizer, key_fit, num_members, options, noise)

@@ -85,8 +85,7 @@ _PACKAGES = ("numpyro-bnn", "numpyro", "jax", "flax")
 def require_folder(folder: Path) -> None:
     """Refuse a folder that the report cannot be written to; called before hours of sampling."""
     require_writable(
-        folder,
-        "--output: the folder {folder} cannot be written ({why}). Give one that can.",
+        folder, "--output: the folder {folder} cannot be written ({why}). Give one that can."
     )
     present = [name for name in _FILES if (folder / name).exists()]
     for name in present:

@@ -19,12 +19,7 @@ from numpyro_bnn.diagnostics.report import Report, with_suspects, without_errors
 from numpyro_bnn.diagnostics.sampler_stats import LIMITS
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
-from numpyro_bnn.posterior.predictions import (
-    Predictor,
-    first_rows,
-    predictor_of,
-    starts_as_draws,
-)
+from numpyro_bnn.posterior.predictions import Predictor, first_rows, predictor_of, starts_as_draws
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import observed_targets
 from numpyro_bnn.priors.paths import is_auxiliary

@@ -15,10 +15,7 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.plots.style import axes_or_new, color_at, foreground, label_axes, legend_above
 from numpyro_bnn.scores.inputs import Scored
 
-_UNITS = {
-    "total_variation": "total variation",
-    "relative": "predictive sd",
-}
+_UNITS = {"total_variation": "total variation", "relative": "predictive sd"}
 # Least number of draws of each chain for which an error is shown, and the largest number in the forecast over
 # all draws.
 _SHORTEST = 25

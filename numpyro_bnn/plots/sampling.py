@@ -85,12 +85,7 @@ def plot_rhat(
     return ax
 
 
-def plot_trace(
-    log_joint: ArrayLike,
-    *,
-    label: str | None = None,
-    ax: Axes | None = None,
-) -> Axes:
+def plot_trace(log_joint: ArrayLike, *, label: str | None = None, ax: Axes | None = None) -> Axes:
     """The log joint density of each draw, one line a chain.
 
     :param log_joint: ``(chain, draw)``: the negative of the field `potential_energy`; or a run, what

@@ -248,10 +248,7 @@ def _some_rows(given: list[Any], rows: np.ndarray | slice, size: int) -> list[An
 
 
 def predictor_of(
-    draws: Draws,
-    x: PyTree,
-    others: Mapping[Place, PyTree] | None = None,
-    **options: Any,
+    draws: Draws, x: PyTree, others: Mapping[Place, PyTree] | None = None, **options: Any
 ) -> "Predictor":
     """The predictor at the inputs, whose columns are compared with those of the fit."""
     model: Any = draws.model

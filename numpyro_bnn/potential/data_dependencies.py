@@ -84,11 +84,7 @@ def sources_of(
 
 
 def sites_taken(
-    model: Callable,
-    args: tuple,
-    kwargs: dict[str, Any],
-    name: str,
-    values: Mapping[str, jax.Array],
+    model: Callable, args: tuple, kwargs: dict[str, Any], name: str, values: Mapping[str, jax.Array]
 ) -> frozenset[str]:
     """Sites whose values the distribution of a site, or the value of a deterministic one, uses."""
     # `values` are stand-ins for values of other sites; sites without one are drawn, and may be among them.

@@ -26,13 +26,7 @@ from numpyro_bnn.potential.compiled_arguments import Arguments, Fixed, fixed_in
 from numpyro_bnn.potential.starts import BoundModel, starts_for
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.chain_states import ChainStates, Plan
-from numpyro_bnn.run.continued import (
-    check_chains,
-    is_stale,
-    origin_of,
-    remember,
-    steps_of_warmup,
-)
+from numpyro_bnn.run.continued import check_chains, is_stale, origin_of, remember, steps_of_warmup
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.kernel_protocol import (
     after_pilot,

@@ -388,11 +388,7 @@ def _group(attributes: dict, metadata: dict[str, dict]) -> dict[str, Any]:
         "zarr_format": 3,
         "node_type": "group",
         "attributes": attributes,
-        "consolidated_metadata": {
-            "kind": "inline",
-            "must_understand": False,
-            "metadata": metadata,
-        },
+        "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": metadata},
     }
 
 

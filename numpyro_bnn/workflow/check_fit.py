@@ -13,12 +13,7 @@ from numpyro_bnn._checks import check_key
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost, units_of
-from numpyro_bnn.data.fingerprints import (
-    KNOWN_ROWS,
-    SeenRows,
-    row_hashes,
-    seen_rows,
-)
+from numpyro_bnn.data.fingerprints import KNOWN_ROWS, SeenRows, row_hashes, seen_rows
 from numpyro_bnn.diagnostics.checked_draws import distinct_chains
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance

@@ -12,12 +12,7 @@ from numpyro.handlers import condition
 
 import numpyro_bnn as bnn
 from numpyro_bnn.approximations.marginal_energy import Marginal
-from numpyro_bnn.approximations.modes import (
-    draw_noise,
-    gaussian_priors,
-    known_noise,
-    perturbed,
-)
+from numpyro_bnn.approximations.modes import draw_noise, gaussian_priors, known_noise, perturbed
 from numpyro_bnn.potential.structure import structure_of
 
 RNG = np.random.default_rng(0)

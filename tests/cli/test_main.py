@@ -238,10 +238,7 @@ def test_predictions_have_the_digits_that_tell_rows_apart(center, sd):
     [
         (lambda t: t.drop(columns="b"), "no column 'b'; it has: a, price, sold"),
         (lambda t: t.assign(sold="perhaps"), "holds 'perhaps', which no row that was fitted had"),
-        (
-            lambda t: t.assign(a="low"),
-            "'a' holds 'low', and in the table that was fitted numbers",
-        ),
+        (lambda t: t.assign(a="low"), "'a' holds 'low', and in the table that was fitted numbers"),
         (lambda t: t.assign(a=np.nan), "'a' has missing values, and no row that was fitted"),
         (
             lambda t: t.assign(a=t["a"].where(t["a"] > 0)),

@@ -64,9 +64,6 @@ def test_an_ensemble_of_one_function_is_named_as_such(spread, alike):
     options = Options(num_chains=3)
     table = SimpleNamespace(y=np.arange(8) % 2)
     outcome = SimpleNamespace(
-        options=options,
-        table=table,
-        test=np.arange(8),
-        predictions={"deep ensemble of 3": members},
+        options=options, table=table, test=np.arange(8), predictions={"deep ensemble of 3": members}
     )
     assert Outcome.one_function.fget(outcome) == alike

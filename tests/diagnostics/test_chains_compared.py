@@ -104,11 +104,7 @@ WEIGHTS = {"w": W}
             "out of bounds",
         ),
         (lambda: diagnose_draws(None, W, second=(None, W[..., :2])), ValueError, "the same inputs"),
-        (
-            lambda: diagnose_draws(None, W, second=(None, W * np.nan)),
-            ValueError,
-            "second run",
-        ),
+        (lambda: diagnose_draws(None, W, second=(None, W * np.nan)), ValueError, "second run"),
         (lambda: diagnostics.chain_agreement(W), ValueError, r"got shape \(2, 100, 3\)"),
         (
             lambda: diagnostics.chain_agreement(type("P", (), {"values": {"mean": W}})()),

@@ -105,11 +105,7 @@ FOUND = {
     ),
     "tied units": (Residual(), X, set()),
     "linear": (nn.Dense(2), X, set()),
-    "unused branch": (
-        Unused(),
-        X,
-        {HiddenLayer(d(3), (d(3, "bias"),), d(2), flips=True)},
-    ),
+    "unused branch": (Unused(), X, {HiddenLayer(d(3), (d(3, "bias"),), d(2), flips=True)}),
     "nnx": (
         nnx.Sequential(
             nnx.Linear(3, 4, kernel_init=ZEROS, rngs=nnx.Rngs(0)),

@@ -41,10 +41,7 @@ MODELS = {
     ),
     "own": lambda: (own, "sigma", -4.5),
 }
-KERNELS = {
-    "NUTS": NUTS,
-    "HMC": lambda model: HMC(model, num_steps=20, trajectory_length=None),
-}
+KERNELS = {"NUTS": NUTS, "HMC": lambda model: HMC(model, num_steps=20, trajectory_length=None)}
 
 
 def report_of(model, kernel, starts, num_chains=2):

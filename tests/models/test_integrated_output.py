@@ -318,11 +318,7 @@ REFUSED = {
         {"sites": ["net/Dense_7.kernel"]},
         r"which the model does not have",
     ),
-    "a hidden layer": (
-        network,
-        {"sites": ["net/Dense_0.kernel"]},
-        r"the mean of 'y' is not",
-    ),
+    "a hidden layer": (network, {"sites": ["net/Dense_0.kernel"]}, r"the mean of 'y' is not"),
     "rows with weights": (scale(network, scale=0.5), {}, r"is scaled"),
 }
 

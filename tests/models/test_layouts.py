@@ -38,11 +38,7 @@ class Scanned(nn.Module):
 def several(module):
     """Six copies of a module side by side, with parameters of their own."""
     return nn.vmap(
-        module,
-        variable_axes={"params": 0},
-        split_rngs={"params": True},
-        in_axes=None,
-        axis_size=6,
+        module, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=None, axis_size=6
     )
 
 

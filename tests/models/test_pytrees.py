@@ -38,11 +38,7 @@ def filled(make):
 
 def drawn(make, **values):
     """A network and its sites, of values that are given: those that are drawn compile a program each."""
-    with (
-        handlers.seed(rng_seed=0),
-        handlers.substitute(data=values),
-        handlers.trace() as sites,
-    ):
+    with handlers.seed(rng_seed=0), handlers.substitute(data=values), handlers.trace() as sites:
         return make(), sites
 
 
@@ -244,10 +240,7 @@ def mlp(width=4):
 def test_draws_become_modules_and_modules_starts():
     module = features()
     start = bnn.from_params(module, num_chains=2)
-    assert {n: v.shape for n, v in start.items()} == {
-        "net/weight": (2, 2, 3),
-        "net/shift.by": (2,),
-    }
+    assert {n: v.shape for n, v in start.items()} == {"net/weight": (2, 2, 3), "net/shift.by": (2,)}
     tree = bnn.to_params(start, params=module)
     assert isinstance(tree, Features)
     assert tree.columns.shape == (2, 2)

@@ -25,10 +25,7 @@ def test_errors_fall_to_those_of_the_report_and_on_to_the_tolerance(rng: Any) ->
     report = diagnose_draws(None, values)
     ax = plots.monte_carlo_error(values)
     error = report.monte_carlo_error
-    for label, last in (
-        ("mean", error.total_variation),
-        ("99 %", error.total_variation_99),
-    ):
+    for label, last in (("mean", error.total_variation), ("99 %", error.total_variation_99)):
         (line,) = lines(ax, label)
         draws, found = line.get_data()
         assert (draws[-1], found[-1]) == (200, last)

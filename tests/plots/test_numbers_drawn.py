@@ -256,8 +256,7 @@ def test_points_of_each_class_are_where_the_data_are(rng):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
-    [([1, 2], [[1, 2]]), ([[1, 2], [3, 4]], [[1, 2], [3, 4]])],
+    ("given", "expected"), [([1, 2], [[1, 2]]), ([[1, 2], [3, 4]], [[1, 2], [3, 4]])]
 )
 def test_draws_of_one_chain_get_an_axis(given, expected):
     np.testing.assert_array_equal(style.chains_by_draws(given), expected)

@@ -45,8 +45,7 @@ def test_a_run_whose_trajectories_are_cut_is_told():
     mcmc.run(jax.random.key(0), init_params={"x": np.zeros((2, 2))})
     steps = mcmc.get_extra_fields(group_by_chain=True)["num_steps"]
     report = bnn.diagnostics.diagnose_draws(
-        mcmc.get_samples(group_by_chain=True),
-        sample_stats=draws_of(mcmc).stats | limits_of(kernel),
+        mcmc.get_samples(group_by_chain=True), sample_stats=draws_of(mcmc).stats | limits_of(kernel)
     )
     assert report.sampler.cut_trajectories == (np.asarray(steps) == 3).sum() > 200
     assert "trajectories were cut at the most steps allowed" in report.explanation

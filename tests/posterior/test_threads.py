@@ -29,10 +29,7 @@ def own(x, y=None):
 def models():
     """Models with sites of equal names and other shapes, and their targets."""
     normal = bnn.priors.Normal(1.0)
-    return [
-        (bnn.classification(bnn.MLP((3,), 2), normal, X), (Y > 0).astype(int)),
-        (own, Y),
-    ]
+    return [(bnn.classification(bnn.MLP((3,), 2), normal, X), (Y > 0).astype(int)), (own, Y)]
 
 
 def draws_of(model, y, shift=0):

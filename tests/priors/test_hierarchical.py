@@ -250,10 +250,7 @@ def test_collapsed_is_the_integral_over_a_precision_that_arrays_share():
 
 def test_collapsed_is_the_integral_over_the_precisions_of_units():
     prior = priors.ByPath(
-        {
-            "*.bias": width(0.5),
-            "*": width(0.7, group=3.0, unit=2.0, scale_by_fan_in=True),
-        }
+        {"*.bias": width(0.5), "*": width(0.7, group=3.0, unit=2.0, scale_by_fan_in=True)}
     )
     values = WEIGHTS | {f"{KERNEL}.precision": PRECISIONS[f"{KERNEL}.precision"]}
     site = f"{KERNEL}.unit_precision"

@@ -155,10 +155,7 @@ ADAPTING = {
         lambda: bnn.ParallelTempering(model, num_rungs=3),
         lambda state: state.adaptation.step_size,
     ),
-    "interleaved": (
-        lambda: Interleaved(HMC(model), []),
-        lambda state: state.adapt_state.step_size,
-    ),
+    "interleaved": (lambda: Interleaved(HMC(model), []), lambda state: state.adapt_state.step_size),
 }
 
 

@@ -59,11 +59,7 @@ def assert_within_mcse(draws, expected, errors=4.0):
 def short(model=model, **options):
     """A few steps of HMC without adaptation."""
     kernel = HMC(
-        model,
-        step_size=0.1,
-        trajectory_length=0.3,
-        adapt_step_size=False,
-        adapt_mass_matrix=False,
+        model, step_size=0.1, trajectory_length=0.3, adapt_step_size=False, adapt_mass_matrix=False
     )
     settings = {"num_warmup": 2, "num_samples": 7, "progress_bar": False} | options
     return bnn.MCMC(kernel, **settings)
@@ -360,9 +356,7 @@ def interrupt_at(mcmc, call):
         return pressed
 
     programs.advance = SimpleNamespace(
-        bound=bound,
-        text=advance.text,
-        calls_host=advance.calls_host,
+        bound=bound, text=advance.text, calls_host=advance.calls_host
     )
 
 

@@ -13,9 +13,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.workflow import estimators
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")]
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 2)).astype(np.float32)
 Y = (X @ [1.0, -0.5]).astype(np.float32)

@@ -21,7 +21,7 @@ pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
 pytestmark = [
     # zarr's own libraries deprecate each other when they are first imported.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning")
 ]
 STARTS = jnp.asarray([1.0, 2.0])
 

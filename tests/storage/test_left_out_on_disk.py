@@ -12,9 +12,7 @@ from numpyro_bnn.storage.draw_store import DrawStore
 
 pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*suspect and kept:UserWarning"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore:.*suspect and kept:UserWarning")]
 
 
 def steep(z):

@@ -15,9 +15,7 @@ from numpyro.infer import HMC
 import numpyro_bnn as bnn
 
 # Four steps of a trajectory of no good length: all of them may be called divergent.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*suspect and kept:UserWarning"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore:.*suspect and kept:UserWarning")]
 
 pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")

@@ -120,7 +120,4 @@ def test_a_part_is_read_alone():
     array._array = Seen()
     array[1, 3]
     array[:, 2:6:2, 1:3, 0]
-    assert asked == [
-        (ALL, slice(5, 6, 1)),
-        (ALL, slice(4, 8, 2), slice(1, 3)),
-    ]
+    assert asked == [(ALL, slice(5, 6, 1)), (ALL, slice(4, 8, 2), slice(1, 3))]

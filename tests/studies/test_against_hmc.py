@@ -6,11 +6,7 @@ import pytest
 from benchmarks.mixing import against_hmc_methods, against_hmc_prior, against_hmc_words
 
 # Rows of each problem's training set, of the size "full".
-ROWS = {
-    **dict.fromkeys(against_hmc_methods.IMAGES, 1000),
-    "boston": 455,
-    "wine_red": 1439,
-}
+ROWS = {**dict.fromkeys(against_hmc_methods.IMAGES, 1000), "boston": 455, "wine_red": 1439}
 
 
 @pytest.mark.parametrize("method", against_hmc_methods.SAMPLED)

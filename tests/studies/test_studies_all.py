@@ -220,11 +220,7 @@ def test_the_command_of_a_study_is_that_of_its_module():
 
 # Tables have a test of their own beside those of their arithmetic. Hard posteriors and ladders compile
 # ladders for two pieces of a run: only the weekly `--quick` runs have them.
-ELSEWHERE = {
-    "predictions.tabular",
-    "mixing.hard_posteriors",
-    "mixing.ladders",
-}
+ELSEWHERE = {"predictions.tabular", "mixing.hard_posteriors", "mixing.ladders"}
 TOYS = [
     name
     for name, path in zip(NAMED, STUDIES)

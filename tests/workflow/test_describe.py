@@ -91,7 +91,7 @@ def test_a_model_of_the_users_own_with_two_networks():
 
     table = bnn.describe(model, X)
     assert [row.site for row in table.rows] == [
-        *("one/bias", "one/kernel", "two/bias", "two/kernel", "tau", "a"),
+        *("one/bias", "one/kernel", "two/bias", "two/kernel", "tau", "a")
     ]
     assert table.rows[0].prior == "Normal(loc=0.0, scale=2.0)"
     assert table.rows[3].prior == "Laplace(loc=0.0, scale=tau)"

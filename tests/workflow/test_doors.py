@@ -18,7 +18,7 @@ from numpyro_bnn.workflow.fit import Fit
 
 pytestmark = [
     # 100 draws of two chains are not meant to have converged.
-    pytest.mark.filterwarnings("ignore:.*chain.*suspect"),
+    pytest.mark.filterwarnings("ignore:.*chain.*suspect")
 ]
 rng = np.random.default_rng(3)
 NAMES = np.where(X[:, 0] > 0.3, "warm", "cold")

@@ -29,7 +29,7 @@ from numpyro_bnn.workflow.estimators import warn_of_verdict
 
 pytestmark = [
     # Fits of a few draws, which are never known within tolerance.
-    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 ]
 RNG = np.random.default_rng(0)
 KINDS = {"regressor": bnn.BNNRegressor, "classifier": bnn.BNNClassifier}

@@ -17,7 +17,7 @@ ROWS = RNG.normal(3.0, 2.0, (40, 2))
 TARGET = ROWS.sum(1) + RNG.normal(size=40)
 pytestmark = [
     # Fits of a few draws, which are never known within tolerance.
-    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 ]
 
 

@@ -20,7 +20,7 @@ from numpyro_bnn.workflow.estimator_inputs import held_out
 
 pytestmark = [
     # Fits of a few draws, which are never known within tolerance.
-    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 ]
 
 RNG = np.random.default_rng(0)

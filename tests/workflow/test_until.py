@@ -269,10 +269,7 @@ def is_killed_at_the_second_look(folder):
 
 @pytest.mark.parametrize(
     "ends",
-    [
-        dies_at_the_second_look,
-        pytest.param(is_killed_at_the_second_look, marks=pytest.mark.slow),
-    ],
+    [dies_at_the_second_look, pytest.param(is_killed_at_the_second_look, marks=pytest.mark.slow)],
 )
 def test_a_run_that_is_killed_between_looks_goes_on(ends, tmp_path, four_looks):
     folder = tmp_path / "run"

@@ -291,12 +291,7 @@ def rhat_limit(
 
 
 def nested_rhat_limit(
-    num_scalars: int,
-    num_superchains: int,
-    num_chains: int,
-    ess: ArrayLike,
-    *,
-    alpha: float = 0.05,
+    num_scalars: int, num_superchains: int, num_chains: int, ess: ArrayLike, *, alpha: float = 0.05
 ) -> np.ndarray:
     """The limit that the largest nested R-hat exceeds with probability at most `alpha`.
 

@@ -143,8 +143,7 @@ def record(
     if dynamics.momentum is not None:
         squares = kinetic_temperatures(dynamics.momentum, settings.inverse_mass_matrix)
         new = new._replace(
-            kinetic_temperature=mean_over(squares, dynamics.momentum),
-            kinetic_temperatures=squares,
+            kinetic_temperature=mean_over(squares, dynamics.momentum), kinetic_temperatures=squares
         )
     return new
 

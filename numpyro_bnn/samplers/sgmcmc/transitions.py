@@ -23,10 +23,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     temperature_along,
     where_needed,
 )
-from numpyro_bnn.samplers.sgmcmc.gradients import (
-    Estimator,
-    learned_noise,
-)
+from numpyro_bnn.samplers.sgmcmc.gradients import Estimator, learned_noise
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, record, with_energy_error

@@ -138,11 +138,7 @@ class Decoherence:
         return tuned._replace(averaging=learned, friction=friction)
 
     def _resized(
-        self,
-        tuned: StepTuning,
-        excess: jax.Array,
-        position: PyTree,
-        metrics: list[PyTree],
+        self, tuned: StepTuning, excess: jax.Array, position: PyTree, metrics: list[PyTree]
     ) -> StepTuning:
         """The step size at which the mean squared energy error would equal the target."""
         learned, step_size = tuned.averaging, tuned.step_size
@@ -259,10 +255,7 @@ class Ingredients(NamedTuple):
         if not self.auto:
             return settings
         most = quiet_step(
-            noise,
-            settings.inverse_mass_matrix,
-            settings.temperature,
-            self.dynamics.has_momentum,
+            noise, settings.inverse_mass_matrix, settings.temperature, self.dynamics.has_momentum
         )
         step_size = jnp.minimum(settings.step_size, most)
         friction = settings.friction

@@ -105,8 +105,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    some_fast("SGLD", "SGHMC cyclical", "MALA exact", "GGMC exact", "RandomWalk exact"),
+    "name", some_fast("SGLD", "SGHMC cyclical", "MALA exact", "GGMC exact", "RandomWalk exact")
 )
 def test_a_run(name):
     """Number of draws, clocks, fields; the same key the same draws; resumption bit for bit."""

@@ -51,10 +51,7 @@ def test_work_is_the_ratio_of_transition_densities():
         first = minibatch_gradient(y, batches[0])
         start = DynamicsState(y, p, gradient=first, work=jnp.zeros(()))
         return dynamics.step(
-            start,
-            (noises[0], noises[1]),
-            lambda x: minibatch_gradient(x, batches[1]),
-            settings,
+            start, (noises[0], noises[1]), lambda x: minibatch_gradient(x, batches[1]), settings
         )
 
     def reached(noises, y, p, batches):

@@ -76,10 +76,7 @@ PAIRS = {
     ),
     "momenta kept in part": (
         bnn.SGMCMC(
-            model,
-            dynamics=Splitting("BAOA"),
-            **SETTINGS,
-            resample_momentum=PersistentMomentum(0.7),
+            model, dynamics=Splitting("BAOA"), **SETTINGS, resample_momentum=PersistentMomentum(0.7)
         ),
         palindrome(resample_momentum=PersistentMomentum(0.7)),
     ),

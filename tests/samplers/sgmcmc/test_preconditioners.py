@@ -133,10 +133,7 @@ def total_variation(epsilon: float, with_divergence: bool, temperature: float = 
             preconditioner.divergence(state),
         )
         settings = Settings(
-            epsilon,
-            temperature,
-            metric,
-            divergence=divergence if with_divergence else 0.0,
+            epsilon, temperature, metric, divergence=divergence if with_divergence else 0.0
         )
         return Langevin().complete(DynamicsState(y), gradient, (xi,), settings).position
 

@@ -155,12 +155,7 @@ class Splitting(Dynamics):
         return state._replace(gradient=gradient) if self.reuses_gradient else state
 
     def _move(
-        self,
-        word: str,
-        state: DynamicsState,
-        gradient: PyTree,
-        noises: Noises,
-        settings: Settings,
+        self, word: str, state: DynamicsState, gradient: PyTree, noises: Noises, settings: Settings
     ) -> DynamicsState:
         remaining = iter(noises)
         for letter in word:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from sklearn.datasets import load_diabetes
 
 # Beside the checkout.
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -38,11 +39,13 @@ def uci(folder: Path | None, name: str, split: int = 0) -> Split:
 
 
 def table(folder: Path | None, name: str, source: str = "mile") -> tuple[np.ndarray, np.ndarray]:
-    """A table as it is: inputs (n, d), targets (n,).
+    """A table as it is, or scikit-learn's "diabetes": inputs (n, d), targets (n,).
 
     :param source: ``"mile"`` for those of Sommer et al. (2025), ``"uci"`` for those of Hernandez-Lobato and
         Adams (2015).
     """
+    if name == "diabetes":
+        return load_diabetes(return_X_y=True)
     found = _load(folder, f"{source}/{name}")
     return found["x"], found["y"].reshape(-1)
 

@@ -89,7 +89,8 @@ def load(path: str | Path, model: Callable | None = None) -> Draws:
     if it ended now, are left out here too, with a warning (:attr:`Draws.left_out`).
 
     :param path: the file or folder.
-    :param model: the model that they are draws of; a ready model gets its units back.
+    :param model: the model that they are draws of; a ready model gets its units back. Without one, draws
+        of a model of your own carry none: ``predict(model, draws, x)``.
     :return: the draws.
     :raises ValueError: if the file was not written by this package, or is damaged; if the model predicts
         something else than the one that was saved, as with another activation or likelihood. Draws of a model
@@ -97,8 +98,6 @@ def load(path: str | Path, model: Callable | None = None) -> Draws:
     :raises RuntimeError: if every chain was left out.
     """
     path = Path(path)
-    if model is None:
-        raise TypeError(f"load: {path} holds draws, and no model. Give that of the fit beside it.")
     if path.is_dir():
         require_storage("load: a folder of draws")
         return _from_store(DrawStore(path), model)
@@ -121,8 +120,11 @@ def load(path: str | Path, model: Callable | None = None) -> Draws:
                 "model, made with the same module and prior."
             )
         ready.restore(units)
-    if fixed and (noted := header["info"].get("input_ranges")):
-        model = with_values(model, (probe_inputs(noted),), list(fixed.values()))
+    if fixed:
+        if model is None:
+            raise ValueError(f"load: {path} has fixed parameters of its model. Pass the model.")
+        if noted := header["info"].get("input_ranges"):
+            model = with_values(model, (probe_inputs(noted),), list(fixed.values()))
     draws = Draws(sites, model, stats, header["info"])
     refuse_other_model("load", draws, header.get("predictions"))
     return draws
@@ -143,7 +145,7 @@ def _read(opened: BinaryIO) -> tuple[dict, dict, dict, dict, dict]:
     return header, sites, stats, units, fixed
 
 
-def _from_store(store: DrawStore, model: Callable) -> Draws:
+def _from_store(store: DrawStore, model: Callable | None) -> Draws:
     values: dict[str, Any] = {}
     stats: dict[str, Any] = {}
     for (group, source), array in store.arrays().items():

@@ -3,6 +3,7 @@
 import doors
 import pytest
 from containers import CONTAINERS
+from documents import table_on
 
 
 def need(name):
@@ -14,7 +15,7 @@ def need(name):
 def test_rows_arrive_as_those_of_float64_or_are_refused(name, tmp_path):
     need(name)
     found = {door: doors.cell(name, door, tmp_path) for door in doors.CONVERSIONS}
-    assert found == doors.table_on(doors.PAGE)[name]
+    assert found == table_on(doors.PAGE)[name]
 
 
 @pytest.mark.parametrize("door", doors.DOORS)

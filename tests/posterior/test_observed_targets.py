@@ -182,9 +182,10 @@ def test_missing_targets_stay_missing_where_the_model_fills_them():
     np.testing.assert_allclose(
         observed_targets("test", draws, filled, X, missing, None), missing, rtol=1e-5
     )
-    for call in (bnn.calibrate, lambda *given: bnn.stack(*given, key=KEY)):
-        with pytest.raises(ValueError, match="30 of 60 rows are NaN"):
-            call(draws, X, missing)
+    with pytest.raises(ValueError, match="30 of 60 rows are NaN"):
+        bnn.stack(draws, X, missing, key=KEY)
+    with pytest.warns(UserWarning, match="calibrate: 30 of 60 rows have no target"):
+        assert bnn.calibrate(draws, X, missing).num_rows == 30
 
 
 def anchored(x, exposure=1.0, counts=None):

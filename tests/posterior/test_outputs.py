@@ -6,6 +6,7 @@ Seen with netCDF4 1.7.5, h5netcdf 1.8, zarr 3.0 and 3.4, xarray 2026.9, ArviZ 0.
 import numpy as np
 import outputs
 import pytest
+from documents import table_on
 
 import numpyro_bnn as bnn
 
@@ -18,7 +19,7 @@ pytest.importorskip("zarr")
 def test_a_third_of_the_cells(number, tmp_path):
     kind, ways = [*outputs.DRAWS][number], [*outputs.WAYS]
     for way in ways[number % 3 :: 3]:
-        assert outputs.cell(kind, way, tmp_path) == outputs.table_on(outputs.PAGE)[kind][way]
+        assert outputs.cell(kind, way, tmp_path) == table_on(outputs.PAGE)[kind][way]
 
 
 @pytest.mark.parametrize("kind", outputs.PREDICTIONS)
@@ -34,7 +35,7 @@ def test_predictions_are_those_of_an_exported_program(kind, tmp_path):
 
 def test_all_cells_in_another_process(tmp_path):
     outputs.write_all(tmp_path)
-    found, page = outputs.read_elsewhere(tmp_path), outputs.table_on(outputs.PAGE)
+    found, page = outputs.read_elsewhere(tmp_path), table_on(outputs.PAGE)
     assert {k: {w: page[k][w] for w in row} for k, row in found.items()} == found
     assert set(found) == set(page)
 

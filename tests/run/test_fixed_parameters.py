@@ -90,7 +90,10 @@ def test_everything_after_a_run_has_the_parameters_of_the_run(kernel, model, tmp
         assert np.allclose(energy, priors + likelihood, rtol=1e-3)
     assert np.array_equal(bnn.predict(model, run, X).mean, found.mean)
     assert np.allclose(bnn.predict(None, run, X[:3]).mean, found.mean[:, :, :3], rtol=1e-5)
-    stored = bnn.load(bnn.save(run, tmp_path / "run.npz"), model)
+    file = bnn.save(run, tmp_path / "run.npz")
+    with pytest.raises(ValueError, match="has fixed parameters of its model"):
+        bnn.load(file, None)
+    stored = bnn.load(file, model)
     assert np.allclose(bnn.predict(None, stored, X[:3]).mean, found.mean[:, :, :3], rtol=1e-5)
     summed = bnn.to_inference_data(run).log_likelihood["y"].sum("row")
     assert np.allclose(summed, likelihood, rtol=1e-4)

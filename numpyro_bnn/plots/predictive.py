@@ -111,9 +111,7 @@ def plot_intervals(
     >>> plot_intervals(BNNRegressor().fit(X, y), X_test, y_test)  # doctest: +SKIP
     """
     if hasattr(predictor, "predict_proba"):
-        raise ValueError(
-            "plot_intervals: classes have no intervals. Take `plots.plot_reliability`."
-        )
+        raise ValueError("plot_intervals: classes have no intervals. Take `plot_reliability`.")
     if hasattr(predictor, "predict_interval"):
         middle, (low, high) = predictor.predict(X), predictor.predict_interval(X, coverage)
     else:

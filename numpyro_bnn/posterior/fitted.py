@@ -71,7 +71,7 @@ def targets_of(fitted: object, y: ArrayLike, owner: str) -> np.ndarray:
     labels = y[~missing]
     if not (known := np.isin(labels, classes)).all():
         raise ValueError(
-            f"{owner}: y has the label {labels[~known][0].item()!r}, and the training labels are "
+            f"{owner}: y has the label {labels[~known].tolist()[0]!r}, and the training labels are "
             f"{classes.tolist()}. Leave out rows of other classes."
         )
     found = np.full(y.shape, np.nan) if missing.any() else np.zeros(y.shape, int)

@@ -231,9 +231,11 @@ class Calibrated:
         :raises TypeError: for regression.
         """
         self._check_kind("predict_set", "probs", "Use `predict_interval` for regression.")
+        return self._sets(predictions_of(self._source, x), _inputs(self._source, x))
+
+    def _sets(self, predictions: Predictions, inputs: PyTree) -> np.ndarray:
         penalty = PENALTY if self.method == "raps" else 0.0
-        scores = class_scores(predictions_of(self._source, x), _inputs(self._source, x), penalty)
-        return scores <= self.threshold + _ROUNDING
+        return class_scores(predictions, inputs, penalty) <= self.threshold + _ROUNDING
 
     def predict_proba(self, x: PyTree) -> np.ndarray:
         """Probabilities of the classes, averaged over draws and scaled by `temperature`.
@@ -270,8 +272,8 @@ class Calibrated:
                 _measured((low <= y) & (y <= high), high - low) for low, high in (own.T, made.T)
             )
             return Evaluation(before, after)
-        made = self.predict_set(x_test)[rows]
-        own = nominal_sets(self._source, x_test, self.coverage)[rows]
+        made = self._sets(predictions, inputs)
+        own = class_scores(predictions, inputs) <= self.coverage
         return Evaluation(*(_measured(held[range(len(y)), y], held.sum(1)) for held in (own, made)))
 
     def _check_kind(self, name: str, kind: str, advice: str) -> None:

@@ -380,7 +380,7 @@ def test_wrong_arguments_to_a_classifier_are_refused():
     labels = np.array([None, "middle"] * 30, object)
     with pytest.raises(ValueError, match="label 'middle', and the training labels are"):
         bnn.calibrate(classifier(), X, labels)
-    labels[1::2] = "high"
+    labels[1::2] = TEXT[1::2]
     with (
         pytest.warns(UserWarning, match="30 of 60 rows have no target"),
         pytest.raises(ValueError, match="of 30 calibration rows are training rows"),

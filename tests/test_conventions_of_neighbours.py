@@ -1,9 +1,12 @@
 """The numbers that other libraries call alike: which of theirs is which of ours (`coming_from.md`).
 
-What is not installed is skipped. It comes by ``pip install blackjax crepes mapie posteriors scoringrules
-tfp-nightly``, and by ``sklearn-contrib-bde``, which needs its own blackjax 1.2.2.
+What is not installed is skipped; the weekly run has all of them.
+Rows in docstrings are those of the page.
 """
 
+import re
+
+import arviz
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +14,9 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from documents import PAGES
 from numpyro import handlers
+from numpyro.infer import hmc_util
 from numpyro.infer.util import initialize_model
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import brier_score_loss, log_loss
@@ -20,6 +25,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsState, Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, SemiImplicit
+from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
 RNG = np.random.default_rng(0)
 CHAINS = 20_000
@@ -33,7 +39,9 @@ def assert_moved(values, mean, sd):
 
 
 def test_a_step_of_blackjax_sgld_is_twice_as_long():
-    """BlackJAX 1.7.1 moves by ε∇ + √(2ε)ξ, ours by h/2 ∇ + √h ξ."""
+    """| BlackJAX 1.7.1 | `step_size` ε of `sgld`, which moves by ε∇ + √(2ε)ξ | `step_size=2ε` of `SGLD`,
+    which moves by ε/2 ∇ + √ε ξ |
+    """
     blackjax = pytest.importorskip("blackjax")
     step, kernel = 0.1, blackjax.sgld.build_kernel()
     keys = jax.random.split(jax.random.key(1), CHAINS)
@@ -47,7 +55,7 @@ def test_a_step_of_blackjax_sgld_is_twice_as_long():
 
 
 def test_a_step_of_blackjax_mclmc_is_ours_times_the_root_of_the_dimension():
-    """Their momentum is a unit vector, ours has the norm √D."""
+    """| BlackJAX 1.7.1 | `step_size=ε√D` of `mclmc`, for D weights | `step_size=ε` of `MCLMC` |"""
     blackjax = pytest.importorskip("blackjax")
     from blackjax.mcmc.integrators import isokinetic_velocity_verlet
 
@@ -66,7 +74,9 @@ def test_a_step_of_blackjax_mclmc_is_ours_times_the_root_of_the_dimension():
 
 
 def test_weight_decay_of_optax_is_the_precision_of_a_normal_prior():
-    """On a loss that is a sum over rows; on a mean over N rows it is N times as much."""
+    """| optax | `weight_decay` on a loss that is a sum over rows |
+    `priors.Normal(1 / sqrt(weight_decay))` |
+    """
     x, y, sd = RNG.normal(size=(8, 3)), RNG.normal(size=8), 0.5
     model = bnn.regression(bnn.MLP([2], 1), bnn.priors.Normal(sd), x, y, noise=1.0)
     wide = bnn.regression(bnn.MLP([2], 1), bnn.priors.Normal(1e8), x, y, noise=1.0)
@@ -80,6 +90,7 @@ def test_weight_decay_of_optax_is_the_precision_of_a_normal_prior():
 
 
 def test_the_log_score_is_minus_the_log_loss_of_sklearn_and_the_brier_score_twice_its_own():
+    """| scikit-learn | `log_loss`; `brier_score_loss` | `−lppd`; half of `brier` |"""
     probs, y = RNG.dirichlet(np.ones(2), 30), RNG.integers(0, 2, 30)
     assert bnn.scores.lppd(np.log(probs[np.arange(30), y])[None]) == pytest.approx(
         -log_loss(y, probs)
@@ -88,7 +99,7 @@ def test_the_log_score_is_minus_the_log_loss_of_sklearn_and_the_brier_score_twic
 
 
 def test_the_crps_is_that_of_scoringrules():
-    """Of samples their estimator "nrg", whose own pairs count; the fair one is another number."""
+    """| scoringrules | `crps_ensemble(estimator="nrg")`; its fair estimator is another number | `crps` |"""
     scoringrules = pytest.importorskip("scoringrules")
     draws, y = RNG.normal(size=(25, 12)), RNG.normal(size=12)
     found = bnn.scores.crps(draws, y, pointwise=True)
@@ -114,7 +125,9 @@ def sgld_from_one(step, temperature=1.0):
 
 
 def test_the_learning_rate_of_posteriors_is_half_a_step_of_sgld():
-    """posteriors 0.1.3 moves by lr ∇ + √(2 lr T) ξ, of a log posterior of all rows."""
+    """| posteriors 0.1.3 | `lr` of `sgld` | `step_size=2 * lr` of `SGLD` |
+    | posteriors 0.1.3 | `temperature`, of a log posterior that is a sum over all rows | `temperature` |
+    """
     posteriors, torch, log_posterior = of_torch()
     rate, temperature, sd = 0.1, 0.5, np.sqrt(2 * 0.1 * 0.5)
     sampler = posteriors.sgmcmc.sgld.build(log_posterior, lr=rate, temperature=temperature)
@@ -125,7 +138,9 @@ def test_the_learning_rate_of_posteriors_is_half_a_step_of_sgld():
 
 
 def test_friction_of_posteriors_is_that_of_sghmc_times_its_mass():
-    """posteriors 0.1.3: `alpha` over `sigma`²; `lr` is our step size, and `sigma`² our mass."""
+    """| posteriors 0.1.3 | `lr`, `alpha`, `sigma` of `sghmc` | `SGHMC(step_size=lr, friction=alpha /
+    sigma**2)` with the mass `sigma**2` |
+    """
     posteriors, torch, log_posterior = of_torch()
     rate, alpha, sigma, temperature = 0.1, 2.0, 1.5, 0.5
     sampler = posteriors.sgmcmc.sghmc.build(
@@ -146,7 +161,7 @@ def test_friction_of_posteriors_is_that_of_sghmc_times_its_mass():
 
 
 def test_a_step_of_langevin_in_tensorflow_probability_is_a_step_of_sgld():
-    """TFP 0.26 moves by ε/2 ∇ + √ε ξ, as ours."""
+    """| TensorFlow Probability 0.26 | `step_size` of `UncalibratedLangevin` | `step_size` of `SGLD` |"""
     tfp = pytest.importorskip("tensorflow_probability.substrates.jax")
     kernel = tfp.mcmc.UncalibratedLangevin(lambda z: -0.5 * z**2, step_size=0.2)
     start = jnp.ones(CHAINS)
@@ -156,7 +171,9 @@ def test_a_step_of_langevin_in_tensorflow_probability_is_a_step_of_sgld():
 
 
 def test_the_total_count_of_tensorflow_probability_is_our_concentration():
-    """TFP 0.26; its logits are our predictions less the logarithm of the concentration."""
+    """| TensorFlow Probability 0.26 | `total_count` and `logits` of `NegativeBinomial` | `concentration`, and
+    predictions less its logarithm |
+    """
     tfp = pytest.importorskip("tensorflow_probability.substrates.jax")
     f, y, a = jnp.log(jnp.array([0.3, 4.0, 9.0])), jnp.array([0.0, 5.0, 7.0]), 2.5
     theirs = tfp.distributions.NegativeBinomial(a, logits=f - np.log(a)).log_prob(y)
@@ -186,9 +203,37 @@ def calibrated(method):
     return bnn.calibrate(draws, CALIBRATION, TARGETS, method=method)
 
 
+def test_a_step_of_numpyro_is_a_leapfrog_of_ours():
+    """| NumPyro | `step_size`, `inverse_mass_matrix` of `HMC` | the same of `BAOAB` and other kernels with
+    momenta |
+    """
+    energy = lambda z: jnp.sum(z**4)  # noqa: E731
+    z, momentum, inverse_mass = jnp.array([[1.0, -0.5], [0.3, 2.0], [0.5, 0.1]])
+    start, step = hmc_util.velocity_verlet(energy, lambda m, r: 0.5 * jnp.sum(m * r**2))
+    theirs = step(0.1, inverse_mass, start(z, momentum))
+    settings = Settings(0.1, inverse_mass_matrix=inverse_mass)
+    at = DynamicsState(z, momentum=momentum, gradient=jax.grad(energy)(z))
+    ours = Splitting("BAB").step(at, (), jax.grad(energy), settings)
+    np.testing.assert_allclose([ours.position, ours.momentum], [theirs.z, theirs.r], rtol=1e-6)
+
+
+def test_leave_one_out_of_arviz_is_ours():
+    """| ArviZ | `loo`: elpd and its standard error, in nats | `check_fit(…).loo` |"""
+    draws = {"w": RNG.normal(0.9, 0.1, (2, 400)).astype(np.float32)}
+    draws = bnn.Draws(draws, of_first_column)
+    ours = bnn.check_fit(draws, CALIBRATION, TARGETS).loo
+    theirs = arviz.loo(bnn.to_inference_data(draws, CALIBRATION, TARGETS))
+    theirs = [
+        getattr(theirs, f"{name}_loo", None) or getattr(theirs, name) for name in ("elpd", "se")
+    ]
+    np.testing.assert_allclose([ours.elpd, ours.se], theirs, rtol=1e-3)
+
+
 @pytest.mark.parametrize("coverage", [0.5, 0.8, 0.9, 0.95])
 def test_the_confidence_level_of_mapie_is_our_coverage(coverage):
-    """MAPIE 1.6, absolute residuals: the intervals of a Gaussian with one standard deviation."""
+    """| MAPIE 1.6 | `SplitConformalRegressor(confidence_level=c)`, absolute residuals | `calibrate(…,
+    coverage=c)`, for a Gaussian target with one noise |
+    """
     regression = pytest.importorskip("mapie.regression")
     made = regression.SplitConformalRegressor(predicting(0.0), confidence_level=coverage)
     theirs = made.conformalize(CALIBRATION, TARGETS).predict_interval(NEW)[1][..., 0]
@@ -197,7 +242,9 @@ def test_the_confidence_level_of_mapie_is_our_coverage(coverage):
 
 
 def test_quantiles_of_mapie_are_moved_alike_by_a_symmetric_correction():
-    """MAPIE 1.6; by default it moves each end by itself, at half of the error each."""
+    """| MAPIE 1.6 | `ConformalizedQuantileRegressor`, `symmetric_correction=True`; by default it moves each
+    end by itself | `calibrate(…, method="cqr")` |
+    """
     regression = pytest.importorskip("mapie.regression")
     half = 0.7 * 1.6448536
     ends = [predicting(shift) for shift in (-half, half, 0.0)]
@@ -210,7 +257,9 @@ def test_quantiles_of_mapie_are_moved_alike_by_a_symmetric_correction():
 
 
 def test_the_confidence_of_crepes_is_our_coverage():
-    """crepes 0.9.1; where (n + 1) (1 - confidence) rounds below a whole number it takes one rank more."""
+    """| crepes 0.9.1 | `predict_int(confidence=c)`; for 39 rows and c = 0.9, rounding makes it a rank wider |
+    `coverage=c` |
+    """
     crepes = pytest.importorskip("crepes")
     residuals = TARGETS - CALIBRATION[:, 0]
     made = crepes.ConformalRegressor().fit(residuals)
@@ -224,7 +273,10 @@ def test_the_confidence_of_crepes_is_our_coverage():
 
 
 def test_credible_intervals_of_bde_are_our_quantiles():
-    """bde 1.0.2: quantiles from draws; the second number of `raw=True` becomes a scale by softplus."""
+    """| bde 1.0.2 | `credible_intervals=[.05, .95]`, which are quantiles | `quantiles([.05, .95])` |
+    | bde 1.0.2 | the second number of `raw=True` is not a scale yet: softplus makes it one |
+    `predictions(x).scale` |
+    """
     evaluator = pytest.importorskip("bde.bde_evaluator")
     raw = np.broadcast_to(np.float32([[0.0, 1.0], [3.0, -1.0]]), (2, 1000, 2, 2))
     made = evaluator.BdePredictor(lambda given, x: given, raw, NEW, evaluator.TaskType.REGRESSION)
@@ -240,3 +292,11 @@ def test_credible_intervals_of_bde_are_our_quantiles():
     error = np.sqrt(0.05 * 0.95 / 20_000) / 0.103 * predicted.scale[0, 0]
     assert (np.abs(np.asarray(theirs) - ours) < 5 * error).all()
     assert np.asarray(made.predict(credible_intervals=[0.9])["credible_intervals"]).shape == (1, 2)
+
+
+def test_the_page_has_these_rows():
+    page = (PAGES / "coming_from.md").read_text(encoding="utf-8")
+    table = page[page.index("## Numbers that mean the same") :].splitlines()
+    tests = [value.__doc__ or "" for name, value in globals().items() if name.startswith("test_")]
+    rows = [" ".join(row.split()) for test in tests for row in re.split(r"\n\s*(?=\| )", test)]
+    assert [line for line in table if line.startswith("| ")][2:] == sorted(filter(None, rows))

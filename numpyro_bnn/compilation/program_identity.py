@@ -78,6 +78,8 @@ class Program:
 
     def bound(self, *args: Any) -> Callable[[], Any]:
         """A call of the executable, which another thread may make: it traces and compiles nothing."""
+        # Results have strong types: with arrays of weak ones the first call would have a program of its own.
+        args = jax.tree.map(strong, args)
         signature = _signature(args)
         if signature not in self._executables:
             self._executables[signature] = self._executable(signature, args)
@@ -111,6 +113,12 @@ class Program:
         if _HOST_CALL in text:
             text += "\n".join(["", *_HOST_FUNCTION.findall(str(traced.jaxpr))])
         return text
+
+
+def strong(leaf: Any) -> Any:
+    """An array whose type does not yield to those of others; Python's numbers stay as they are."""
+    is_weak = isinstance(leaf, jax.Array) and getattr(leaf, "weak_type", False)
+    return jax.lax.convert_element_type(leaf, leaf.dtype) if is_weak else leaf
 
 
 def _signature(args: tuple) -> Hashable:

@@ -20,8 +20,8 @@ from jax import lax
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import nested_attrgetter
 
-from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.compilation.program_identity import strong
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.run.devices import DeviceRows, Placement
@@ -90,14 +90,12 @@ class Programs:
         for kernel, blocks in given:
             setattr(kernel, name, dict(blocks))
         try:
-            state = self.kernel.init(
+            return self.kernel.init(
                 key, num_warmup, init_params, model_args=args, model_kwargs=kwargs
             )
         finally:
             for kernel, blocks in given:
                 setattr(kernel, name, blocks)
-        # Kernels begin with Python numbers, of weak types, with which `advance` would be compiled twice.
-        return jax.tree.map(_strong, state)
 
     def _prepare(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> None:
         """Let the kernel learn what its steps need, in the trace that it is called in."""
@@ -172,7 +170,8 @@ class Programs:
             self._prepare(state, init_params, arrays)
 
             def step(_: int, state: State) -> State:
-                return jax.tree.map(_strong, self.kernel.sample(state, args, kwargs))
+                state = jax.tree.map(jnp.asarray, self.kernel.sample(state, args, kwargs))
+                return jax.tree.map(strong, state)
 
             def draw(i: jax.Array, carry: tuple) -> tuple:
                 state, draws = carry
@@ -212,11 +211,6 @@ def _recorded(values: Any) -> dict[str, Any]:
             "nothing was sampled. End the function with `return {'name': values}`."
         )
     return dict(values)
-
-
-def _strong(leaf: Any) -> jax.Array:
-    leaf = jnp.asarray(leaf)
-    return leaf if is_typed_key(leaf) else lax.convert_element_type(leaf, leaf.dtype)
 
 
 def _field(state: State, name: str, block: int | None) -> Any:

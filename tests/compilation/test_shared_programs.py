@@ -278,6 +278,8 @@ def test_types_of_arguments_and_settings_of_jax_tell_programs_apart():
     program = Program(lambda x: x @ x.T)
     program(jnp.ones((2, 2)))
     before = num_programs()
+    program(jnp.full((2, 2), 1.0))  # of a weak type, which the results of a program have not
+    assert num_programs() == before
     assert program(jnp.ones((2, 2), jnp.int32)).dtype == jnp.int32
     assert num_programs() == before + 1
     with jax.default_matmul_precision("bfloat16"):

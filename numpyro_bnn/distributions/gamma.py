@@ -20,6 +20,7 @@ from numpyro_bnn.distributions.stable_densities import power, rest
 # For |t| below it, log(1 + t) is taken from its power series to t⁶ (see `series`), because the exact
 # form subtracts numbers that are nearly equal; above it, rounding of the exact form is as small.
 _SMALL = 0.03
+_SMALL_CONCENTRATION = 30
 # A key, the draws accepted so far, and which entries have none yet.
 _State: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
 
@@ -69,12 +70,14 @@ class Gamma(dist.Gamma):
         """Log density, in nats."""
         k, rate, log_value = self.concentration, self.rate, jnp.log(value)
         # JAX would compile the log Gamma function of a constant: half a second for seven precisions, wherever
-        # the density is used.
+        # the density is used. A small one loses no digits in the plain form, which is a third of the program.
         at_mode: float | jax.Array
-        if isinstance(k, (int, float)) and k > 0:
-            at_mode = k * math.log(k) - k - math.lgamma(k)
-        else:
+        if not (isinstance(k, (int, float)) and k > 0):
             at_mode = 0.5 * jnp.log(k / (2 * math.pi)) - rest(k)
+        elif k < _SMALL_CONCENTRATION:
+            return k * (log_value + jnp.log(rate)) - rate * value - log_value - math.lgamma(k)
+        else:
+            at_mode = k * math.log(k) - k - math.lgamma(k)
         log_ratio = log_value + jnp.log(rate) - jnp.log(k)
         return power(k, rate * value - k, log_ratio) + at_mode - log_value
 

@@ -125,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.choice(
         "--kernel",
-        "nuts hmc mams ggmc mclmc baoab",
+        "nuts hmc mams ggmc mclmc baoab",  # `KERNELS` of `workflow/fit.py`
         help="default: mclmc, and nuts after `compare`; mclmc and baoab are not corrected for their "
         "step size, the others are exact",
     )
@@ -295,7 +295,7 @@ def _table(parsed: argparse.Namespace, console: Console) -> Any:
 
     built_in = {"digits": tables.digits, "diabetes": tables.diabetes}.get(parsed.data)
     if built_in is None:
-        table = tables.read_csv(
+        table = tables.read_table(
             parsed.data,
             parsed.target,
             parsed.task,
@@ -425,7 +425,7 @@ def _predict(parsed: argparse.Namespace, console: Console) -> int:
     from numpyro_bnn.cli import saved_fit
 
     fit, skip = saved_fit.read(parsed.run), parsed.unknown == "skip"
-    frame, left = saved_fit.predict_csv(fit, parsed.csv, fields, skip)
+    frame, left = saved_fit.predict_fields(fit, parsed.csv, fields, skip)
     frame.to_csv(output, index=False)
     for said, rows in left.items():
         out = f"Left out rows {tables.listed(rows, 10)}: {said}"
@@ -444,7 +444,9 @@ def _update(parsed: argparse.Namespace, console: Console) -> int:
     fields = _new_fields(parsed, output)
     from numpyro_bnn.cli import saved_fit
 
-    said = saved_fit.update_csv(parsed.run, parsed.csv, fields, parsed.unknown == "skip", output)
+    said = saved_fit.update_by_fields(
+        parsed.run, parsed.csv, fields, parsed.unknown == "skip", output
+    )
     for line in (*said, f"The updated fit, for `predict` and the next `update`: {output}"):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 0

@@ -29,6 +29,7 @@ from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Average, Predictions, average
+from numpyro_bnn.workflow.fit import MOST_JUDGED
 from numpyro_bnn.workflow.update import update
 
 FILE = "model.json"
@@ -36,8 +37,6 @@ _FORMAT = "numpyro_bnn fit 2"
 _KEPT = ("name", "task", "columns", "target", "classes", "sources", "fill")
 _INTERVAL = (0.05, 0.95)
 _BATCH = 4096
-# Most new rows at which an update is judged.
-_JUDGED = 1000
 
 
 class SavedFit(NamedTuple):
@@ -133,7 +132,7 @@ def _new_rows(
     return fields, np.where(np.isnan(x), fit.table.fill, x), found
 
 
-def predict_csv(
+def predict_fields(
     fit: SavedFit, path: Path, every: pd.DataFrame, skip: bool = False
 ) -> tuple[pd.DataFrame, dict[str, list[int]]]:
     """Predictions of the rows of a new file, and the rows that `skip` left out for unknown texts."""
@@ -142,7 +141,7 @@ def predict_csv(
     return frame_of(fit.table, names, predict(None, fit.draws, x, batch_size=_BATCH)), found
 
 
-def update_csv(
+def update_by_fields(
     folder: Path, path: Path, every: pd.DataFrame, skip: bool, output: Path
 ) -> Iterator[str]:
     """Write the fit given the rows of a new file too, and say what they changed, in a few lines."""
@@ -164,7 +163,7 @@ def update_csv(
         run = update(fit.draws, x, y)
     except RuntimeError as error:
         raise ValueError(str(error)) from error
-    report = diagnose(run, x[:_JUDGED], y[:_JUDGED])
+    report = diagnose(run, x[:MOST_JUDGED], y[:MOST_JUDGED])
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as place:
         whole = Path(place) / "fit"
         whole.mkdir()

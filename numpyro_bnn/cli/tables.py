@@ -354,7 +354,7 @@ def _built_in(name: str, data: Any, target: str, classes: tuple[str, ...]) -> Ta
     return Table(name, data.data, data.target, task, columns, target, classes, sources, rows)
 
 
-def read_csv(
+def read_table(
     path: str | Path,
     target: str | None,
     task: Task | None = None,

@@ -124,7 +124,7 @@ def heteroscedastic(
     :param link: ``"softplus"`` or ``"exp"``, from the second output to a standard deviation.
     :param name: site name of the target.
     :param plate: name of the data plate.
-    :param units: shift and scale from the units of `f` and `noise` to those of `y`.
+    :param units: shift and scale from the units of `f` to those of `y`.
     :param weights: (N,), how often each row counts; None for once.
     :param obs_mask: (N,), which targets are known; others may hold anything. None where all are.
     :return: the target.

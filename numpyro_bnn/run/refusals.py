@@ -1,4 +1,8 @@
-"""Refuses runs that would be silently wrong: models a kernel cannot sample, starts of infinite energy."""
+"""Refuses runs that would be silently wrong: models a kernel cannot sample, starts of infinite energy.
+
+What is wrong with a model whatever its kernel is found in `potential/structure.py`, and with a network in
+`models/networks.py`.
+"""
 
 from collections.abc import Callable
 from typing import Any

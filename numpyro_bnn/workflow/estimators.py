@@ -47,6 +47,7 @@ from numpyro_bnn.workflow.estimator_inputs import (
     weights_of,
     with_targets,
 )
+from numpyro_bnn.workflow.fit import MOST_JUDGED
 from numpyro_bnn.workflow.fit import fit as fit_model
 from numpyro_bnn.workflow.mcmc import MCMC
 from numpyro_bnn.workflow.update import NotReached, update
@@ -54,8 +55,6 @@ from numpyro_bnn.workflow.update import NotReached, update
 # Parameters that both estimators hand on to `fit`.
 _FOR_FIT = ("kernel", "num_chains", "num_warmup", "num_samples", "thinning", "batch_size", "until",
             "max_minutes", "progress_bar")  # fmt: skip
-# Most rows at which an update is judged.
-_JUDGED = 1000
 _MORE_DRAWS = (
     "give more draws (num_samples=), or sample until they are known (until=bnn.Tolerance())"
 )
@@ -133,7 +132,7 @@ class BNNEstimator(BaseEstimator):
             return self._fit_labels(x, self.classes_[y], weights)
         # The run knows nothing of the new rows.
         self.__dict__.pop("mcmc_", None)
-        self.report_ = diagnose(self.draws_, table_like(self, X[:_JUDGED]), y[:_JUDGED])
+        self.report_ = diagnose(self.draws_, table_like(self, X[:MOST_JUDGED]), y[:MOST_JUDGED])
         warn_of_verdict(type(self).__name__, self.report_)
         return self
 

@@ -31,7 +31,7 @@ def read(tmp_path):
         path = tmp_path / "table.csv"
         text = "\n".join(content) + "\n" if isinstance(content, list) else content
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return tables.read_csv(path, target, **options)
+        return tables.read_table(path, target, **options)
 
     return read
 

@@ -32,7 +32,7 @@ def write(frame, tmp_path, name="table.csv"):
 
 
 def test_dates_are_days_and_places_on_two_circles(frame, tmp_path):
-    table = tables.read_csv(write(frame, tmp_path), "weight")
+    table = tables.read_table(write(frame, tmp_path), "weight")
     names = [name for name in table.columns if name.startswith("day")]
     assert names == ["day days", "day year cos", "day year sin", "day week cos", "day week sin"]
     x = dict(zip(table.columns, table.x.T))
@@ -57,8 +57,8 @@ def test_missing_values_get_an_input_and_the_median_of_training_rows(frame, tmp_
     frame.loc[4, "colour"] = None
     path = write(frame, tmp_path)
     with pytest.raises(ValueError, match=r"5 missing or infinite .* --missing impute allows"):
-        tables.read_csv(path, "weight")
-    table = tables.read_csv(path, "weight", impute=True)
+        tables.read_table(path, "weight")
+    table = tables.read_table(path, "weight", impute=True)
     x = dict(zip(table.columns, table.x.T))
     np.testing.assert_array_equal(np.flatnonzero(x["width missing"]), [0, 5])
     np.testing.assert_array_equal(np.flatnonzero(np.isnan(x["width"])), [0, 5])
@@ -87,8 +87,8 @@ def test_rows_without_a_target_are_left_out_with_a_count(frame, tmp_path, target
     frame["colour"] = np.resize(["red", "blue"], ROWS)
     frame.loc[[7, 9], target] = None
     frame.loc[7, "width"] = np.nan
-    table = tables.read_csv(write(frame, tmp_path), target)
-    others = tables.read_csv(write(frame.drop([7, 9]), tmp_path, "others.csv"), target)
+    table = tables.read_table(write(frame, tmp_path), target)
+    others = tables.read_table(write(frame.drop([7, 9]), tmp_path, "others.csv"), target)
     np.testing.assert_array_equal(table.x, others.x)
     np.testing.assert_array_equal(table.y, others.y)
     assert table.row_names == tuple(f"row {n + 2}" for n in range(ROWS) if n not in (7, 9))
@@ -98,12 +98,12 @@ def test_rows_without_a_target_are_left_out_with_a_count(frame, tmp_path, target
 
 def test_a_column_without_values_is_refused(frame, tmp_path):
     with pytest.raises(ValueError, match="the column 'width' holds no value at all"):
-        tables.read_csv(write(frame.assign(width=np.nan), tmp_path), "weight", impute=True)
+        tables.read_table(write(frame.assign(width=np.nan), tmp_path), "weight", impute=True)
     gap = frame.assign(width=frame["width"].where(np.arange(len(frame)) > 0))
     with pytest.raises(ValueError, match="No training row has a value of 'width'"):
-        tables.read_csv(write(gap, tmp_path), "weight", impute=True).imputed(np.array([0]))
+        tables.read_table(write(gap, tmp_path), "weight", impute=True).imputed(np.array([0]))
     with pytest.raises(ValueError, match="infinite value"):
-        tables.read_csv(write(frame.assign(width=np.inf), tmp_path), "weight", impute=True)
+        tables.read_table(write(frame.assign(width=np.inf), tmp_path), "weight", impute=True)
 
 
 @pytest.mark.parametrize(
@@ -115,20 +115,20 @@ def test_a_column_without_values_is_refused(frame, tmp_path):
 )
 def test_dates_that_are_none_and_targets_of_dates(frame, tmp_path, change, target, message):
     with pytest.raises(ValueError, match=message):
-        tables.read_csv(write(frame.assign(**change), tmp_path), target)
+        tables.read_table(write(frame.assign(**change), tmp_path), target)
 
 
 def test_times_of_a_day_are_parts_of_days(frame, tmp_path):
     frame["day"] = pd.date_range("2024-01-01 06:00", periods=ROWS, freq="12h").strftime(
         "%Y-%m-%dT%H:%M"
     )
-    table = tables.read_csv(write(frame, tmp_path), "weight")
+    table = tables.read_table(write(frame, tmp_path), "weight")
     np.testing.assert_allclose(table.x[:, 1], 19723.25 + 0.5 * np.arange(ROWS))
 
 
 def test_a_new_table_may_miss_only_what_was_missing_before(frame, tmp_path):
     frame.loc[0, "width"] = np.nan
-    old = tables.read_csv(write(frame, tmp_path), "weight", impute=True)
+    old = tables.read_table(write(frame, tmp_path), "weight", impute=True)
     new = frame.iloc[5:8].copy()
     new.loc[5, "width"] = np.nan
     path = write(new, tmp_path, "new.csv")

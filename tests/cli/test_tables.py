@@ -32,7 +32,7 @@ def csv(tmp_path):
 
 def test_columns_levels_and_inferred_tasks(frame, csv):
     path = csv(frame)
-    quantity = tables.read_csv(path, "weight")
+    quantity = tables.read_table(path, "weight")
     assert quantity.task == "regression"
     assert quantity.columns == (
         "width", "colour_blue", "colour_green", "colour_red", "kind_a", "kind_b"
@@ -40,15 +40,15 @@ def test_columns_levels_and_inferred_tasks(frame, csv):
     np.testing.assert_allclose(quantity.x[:, 0], frame["width"], rtol=1e-6)
     np.testing.assert_array_equal(quantity.x[:3, 1:4], [[0, 0, 1], [0, 1, 0], [1, 0, 0]])
     np.testing.assert_allclose(quantity.y, frame["weight"], rtol=1e-6)
-    kinds = tables.read_csv(path, "kind")
+    kinds = tables.read_table(path, "kind")
     assert (kinds.task, kinds.classes) == ("classification", ("a", "b"))
     np.testing.assert_array_equal(kinds.y[:4], [1, 0, 1, 0])
 
 
 def test_whole_numbers_are_classes_unless_told(frame, csv):
     path = csv(frame.assign(count=np.resize([3, 5, 8], 30)))
-    assert tables.read_csv(path, "count").classes == ("3", "5", "8")
-    assert tables.read_csv(path, "count", "regression").y.max() == 8
+    assert tables.read_table(path, "count").classes == ("3", "5", "8")
+    assert tables.read_table(path, "count", "regression").y.max() == 8
 
 
 def _missing(frame):
@@ -81,20 +81,20 @@ BAD = {
 def test_bad_tables(case, frame, csv):
     change, target, task, message = BAD[case]
     with pytest.raises(ValueError, match=message):
-        tables.read_csv(csv(change(frame)), target, task)
+        tables.read_table(csv(change(frame)), target, task)
 
 
 def test_files_that_are_no_tables(tmp_path):
     with pytest.raises(ValueError, match=r"no file .*Give `digits`"):
-        tables.read_csv(tmp_path / "absent.csv", "y")
+        tables.read_table(tmp_path / "absent.csv", "y")
     empty = tmp_path / "empty.csv"
     empty.write_bytes(b"")
     with pytest.raises(ValueError, match="not a CSV table"):
-        tables.read_csv(empty, "y")
+        tables.read_table(empty, "y")
     binary = tmp_path / "binary.csv"
     binary.write_bytes(bytes(range(128, 256)) * 10)
     with pytest.raises(ValueError, match="not a CSV table"):
-        tables.read_csv(binary, "y")
+        tables.read_table(binary, "y")
 
 
 def test_built_in_tables():
@@ -109,26 +109,26 @@ def test_columns_are_dropped_and_the_first_names_the_rows(frame, csv):
     frame["name"] = [f"box {i}" for i in range(30)]
     frame["broken"] = np.nan
     path = csv(frame)
-    table = tables.read_csv(path, "weight", drop=("name", "broken"))
+    table = tables.read_table(path, "weight", drop=("name", "broken"))
     assert table.row_names[:2] == ("box 0", "box 1")
     assert "broken" not in table.columns
     assert table.groups == [("width", [0]), ("colour", [1, 2, 3]), ("kind", [4, 5])]
     # Two rows of one name would be taken for each other.
     frame.loc[1, "name"] = "box 0"
-    assert tables.read_csv(csv(frame), "weight", drop=("name", "broken")).row_names[0] == "row 2"
+    assert tables.read_table(csv(frame), "weight", drop=("name", "broken")).row_names[0] == "row 2"
     with pytest.raises(ValueError, match=r"no column 'Name'; it has: width.*Did you mean 'name'"):
-        tables.read_csv(path, "weight", drop=("Name",))
+        tables.read_table(path, "weight", drop=("Name",))
     with pytest.raises(ValueError, match="'weight' is the target, and cannot be left out"):
-        tables.read_csv(path, "weight", drop=("weight",))
+        tables.read_table(path, "weight", drop=("weight",))
 
 
 @pytest.mark.parametrize("separator", [";", "\t", "|"])
 def test_other_separators(frame, tmp_path, separator):
     path = tmp_path / "table.csv"
     frame.to_csv(path, index=False, sep=separator)
-    table = tables.read_csv(path, "weight", separator=separator)
+    table = tables.read_table(path, "weight", separator=separator)
     np.testing.assert_allclose(table.x[:, 0], frame["width"], rtol=1e-6)
     # Not given, it is what the header has most of.
-    np.testing.assert_array_equal(tables.read_csv(path, "weight").x, table.x)
+    np.testing.assert_array_equal(tables.read_table(path, "weight").x, table.x)
     with pytest.raises(ValueError, match=r"no column 'weight'; it has: width.colour"):
-        tables.read_csv(path, "weight", separator="/")
+        tables.read_table(path, "weight", separator="/")

@@ -27,7 +27,7 @@ def shop(tmp_path_factory):
     x = rng.normal(size=(60, 2))
     frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "price": x.sum(1) + rng.normal(size=60)})
     frame.to_csv(folder / "shop.csv", index=False)
-    table = tables.read_csv(folder / "shop.csv", "price").imputed(np.arange(ROWS))
+    table = tables.read_table(folder / "shop.csv", "price").imputed(np.arange(ROWS))
     options = job.Options(hidden=(2,), prior="normal")
     kernel = HMC(job.model_of(table, options), num_steps=5, trajectory_length=None)
     mcmc = bnn.MCMC(kernel, num_warmup=100, num_samples=100, num_chains=2, progress_bar=False)

@@ -111,7 +111,7 @@ def command_line(x, y, folder):
         csv.write_csv(x, path)
     else:
         return None
-    return tables.read_csv(path, target="b").x
+    return tables.read_table(path, target="b").x
 
 
 def arrays(x, y, folder):

@@ -117,7 +117,7 @@ def check_fit(
         raise ValueError(
             f"check_fit: got {len(names)} names for {len(rows)} rows. Give a name for each row."
         )
-    options: dict[str, Any] = {"batch_size": batch_size, "site": site}
+    options: dict[str, Any] = {"batch_size": batch_size, "site": site, "owner": "check_fit"}
     predictor = predictor_of(draws, data.x, data.others, **options)
     if why := why_densities_are_of_priors(predictor, draws, target):
         raise ValueError(f"check_fit: {why}")
@@ -268,7 +268,7 @@ def _held_out(
     run: Any, draws: Draws, rows: tuple[PyTree, ArrayLike], options: dict[str, Any]
 ) -> HeldOut:
     """The score of rows that were not fitted."""
-    predictor = predictor_of(draws, rows[0], owner="check_fit", **options)
+    predictor = predictor_of(draws, rows[0], **options)
     given = draws.model, predictor.inputs, rows[1], options["site"]
     targets = observed_targets("check_fit", run, *given)
     found = np.asarray(scores.lppd(predictor(draws), targets, pointwise=True))

@@ -397,8 +397,8 @@ class Predictor:
             if not other:
                 raise
             raise ValueError(
-                f"{self._owner}: x has {self.size} rows, and the arguments {other} other numbers of them. The "
-                f"model says: {error}. Give a value for each row of x, by name: what `functools.partial` "
+                f"{self._owner}: x has {self.size} rows, and the arguments {other} other numbers of them. "
+                f"The model says: {error}. Give a value for each row of x, by name: what `functools.partial` "
                 "binds has the rows of the fit."
             ) from error
 

@@ -334,8 +334,8 @@ def _chance_of(seen: int, given: int, counts: np.ndarray) -> float:
 def refuse_new_rows(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) -> None:
     """Refuse rows of inputs and targets that are not among the training rows."""
     # Rows without any target are left out, whether or not the fit had one.
-    targets = known_targets(y := np.asarray(y))
-    gaps = False if targets is None else ~targets.reshape(len(y), -1).any(1)
+    targets = known_targets(np.asarray(y))
+    gaps = False if targets is None else ~targets.reshape(len(targets), -1).any(1)
     found = [
         (rows, np.isin(np.array(rows.given), np.array(rows.fitted)) | gaps)
         for rows in _compared(owner, fitted, x, y, site)

@@ -103,8 +103,8 @@ def diagnose(
             f"diagnose: there are no draws, but {draws.num_chains} chains of {draws.num_draws}. Run the "
             "chains on past their warm-up first."
         )
-    options: dict[str, Any] = {"batch_size": batch_size, "site": site}
-    predictor = predictor_of(draws, x, owner="diagnose", **options)
+    options: dict[str, Any] = {"batch_size": batch_size, "site": site, "owner": "diagnose"}
+    predictor = predictor_of(draws, x, **options)
     x = predictor.inputs
     weights, own, predictions = _spaces_of(draws, predictor, parameters)
     num_weights = sum(array[0, 0].size for array in weights.values())

@@ -176,10 +176,8 @@ def verdict_of(measured: ErrorsAndAgreement, own: ParameterErrors | None = None)
     """The verdict on errors and agreement: agreement first, also with a second run, then the tolerance."""
     # Chains whose agreement could not be tested need more draws, and so do chains that remember their starts.
     error, agrees, tolerance = measured.error, measured.agreement, measured.tolerance
-    own_agrees = None if own is None else own.agreement
-    if agrees.disagree(tolerance) or measured.second_disagrees:
-        return Verdict("chains_disagree")
-    if own_agrees is not None and own_agrees.disagree(tolerance):
+    each = (agrees,) if own is None else (agrees, own.agreement)
+    if measured.second_disagrees or any(one.disagree(tolerance) for one in each):
         return Verdict("chains_disagree")
     known = own is None or own.needed(tolerance)[0] <= 1
     if agrees.tested and not agrees.remember_starts and known:

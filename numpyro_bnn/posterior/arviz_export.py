@@ -22,7 +22,7 @@ from numpyro.util import find_stack_level
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.posterior.archive import refuse_other_model
-from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups
+from numpyro_bnn.posterior.arviz_groups import OWNER, STATS, ArvizGroups
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import targets_of
 from numpyro_bnn.posterior.leave_one_out import (
@@ -182,9 +182,8 @@ def to_inference_data(
 def _has_densities(draws: Draws, training: TrainingData, batch_size: int | None) -> bool:
     """Whether the densities of all rows are known under each draw; if not, warn that they are left out."""
     for name in training.observed:
-        predictor = predictor_of(
-            draws, training.x, training.others, batch_size=batch_size, site=name
-        )
+        given = draws, training.x, training.others
+        predictor = predictor_of(*given, owner=OWNER, batch_size=batch_size, site=name)
         if why := why_densities_are_of_priors(predictor, draws, name):
             warnings.warn(
                 f"to_inference_data: left out the group `log_likelihood`, since {why} Or pass "

@@ -42,6 +42,7 @@ STATS = {
     "num_steps": "n_steps",
     "potential_energy": "lp",
 }
+OWNER = "to_inference_data"
 # Numbers that the predictions of one block of rows may hold, beside the result.
 _BLOCK = 2**26
 
@@ -51,7 +52,7 @@ def predict_draws(
     draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any
 ) -> Predictions:
     """Predictions of draws whose suspect chains the export as a whole has named."""
-    return predictor_of(draws, x, others, **options)(draws)
+    return predictor_of(draws, x, others, owner=OWNER, **options)(draws)
 
 
 class ArvizGroups:
@@ -164,7 +165,7 @@ class ArvizGroups:
                 value = made[target].log_likelihood(y)
             else:
                 given = self.draws, training.x, training.others
-                predictor = predictor_of(*given, batch_size=batch_size, site=target)
+                predictor = predictor_of(*given, owner=OWNER, batch_size=batch_size, site=target)
                 together = predictor.rows_at_a_time(self.draws)
                 rows = max(1, _BLOCK // (total * 16) // together) * together
                 pieces = []

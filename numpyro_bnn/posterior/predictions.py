@@ -192,10 +192,10 @@ def _refuse_rows_of_nan(predictions: Predictions, x: PyTree, first: int = 0) -> 
 
 
 def predict_some(
-    draws: Draws, x: PyTree, others: Mapping[Place, PyTree], rows: np.ndarray
+    owner: str, draws: Draws, x: PyTree, others: Mapping[Place, PyTree], rows: np.ndarray
 ) -> Predictions:
     """Predictions of some rows of inputs, whose numbers are given, as they are among all of these."""
-    predictor = predictor_of(draws, x, others)
+    predictor = predictor_of(draws, x, others, owner=owner)
     if len(rows) == predictor.size or not predictor.are_separate(draws):
         return predictor(draws).at_rows(rows)
     x, *values = _some_rows([x, *predictor.others.values()], rows, predictor.size)
@@ -275,10 +275,10 @@ class Predictor:
     ) -> None:
         self._in_given_blocks, self._owner = batch_size is not None, owner
         self.batch_size = check_whole(
-            "predict", "batch_size", _ROWS if batch_size is None else batch_size
+            owner, "batch_size", _ROWS if batch_size is None else batch_size
         )
         table, x = x, checked_inputs(owner, model, about, x)
-        self.size = num_rows("predict: x", x)
+        self.size = num_rows(f"{owner}: x", x)
         self.inputs, self._fitted, self._site = x, about.get("fitted_rows"), site
         self.others: dict[Place, PyTree] = {**bound_by_row(model, self.size), **(others or {})}
         self.arguments = prepared(model, *call_with({0: table, **self.others}))
@@ -309,7 +309,8 @@ class Predictor:
             # A new group has one effect in all rows.
             self.batch_size, self._frozen = self.size, None
             self.structure = self._structure_at(self.size)
-        refuse_unknown_indices("predict", self.model, *self.arguments, "" if drawn_anew else ADVICE)
+        advice = ADVICE if owner == "predict" and not drawn_anew else ""
+        refuse_unknown_indices(owner, self.model, *self.arguments, advice)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()
         # Whether rows were seen to depend on one another, which few draws may not show.
@@ -396,8 +397,8 @@ class Predictor:
             if not other:
                 raise
             raise ValueError(
-                f"predict: x has {self.size} rows, and the arguments {other} other numbers of them. The "
-                f"model says: {error}. Give a value for each row of x, by name: what `functools.partial` "
+                f"{self._owner}: x has {self.size} rows, and the arguments {other} other numbers of them. "
+                f"The model says: {error}. Give a value for each row of x, by name: what `functools.partial` "
                 "binds has the rows of the fit."
             ) from error
 

@@ -60,7 +60,7 @@ def thin(run: Run, k: int, x: PyTree = None, **by_row: PyTree) -> Draws:
             "thin: the inputs of these draws are not known. Give x, inputs like those to be predicted."
         )
     x = np.asarray(x) if isinstance(x, list) else x
-    parts = _probabilities(predict_some(draws, x, others, _some_rows(x)))
+    parts = _probabilities(predict_some("thin", draws, x, others, _some_rows(x)))
     flat = parts.reshape(count, -1)
     chosen = _chosen(flat, k)
     # In double precision: sums of many draws need more digits.

@@ -233,12 +233,11 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     # A ready model takes the mean off its target; what was given is in the user's units.
     is_ready = getattr(innermost(model), "shift", None) is not None
     found = {name: np.asarray(values[name][0]) for name in sites}
-    entries = {name: np.asarray(values[name][2]) for name in sites}
     for name, value in found.items() if is_ready else ():
         (place,) = targets[name]
         own = np.asarray(as_array("training_data", "y", given[place]), np.float64)
         found[name] = own.reshape(value.shape)
-        entries[name] = entries[name] & ~np.isnan(found[name])
+    entries = {name: np.asarray(values[name][2]) & ~np.isnan(found[name]) for name in sites}
     taken_out = frozenset[Place]().union(*targets.values())
     # NumPyro splits a target with missing values (`obs_mask=`) into two sites of one name.
     bare = {n: n.removesuffix("_observed") for n in sites}

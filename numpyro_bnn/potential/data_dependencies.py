@@ -10,7 +10,7 @@ from numpyro.ops.provenance import eval_provenance
 from numpyro.primitives import Messenger
 
 from numpyro_bnn.data.host_rows import OnHost
-from numpyro_bnn.distributions.unwrap import family_of
+from numpyro_bnn.distributions.unwrap import family_of, unmasked
 from numpyro_bnn.potential.compiled_arguments import Arguments
 
 # The place of an argument in a call: its number, or its name for a keyword argument.
@@ -64,7 +64,8 @@ def sources_of(
         samples = {name: site for name, site in found.items() if site["type"] == "sample"}
         factors = {n: site["fn"] for n, site in samples.items() if is_factor(site["fn"])}
         values = {n: site["value"] for n, site in samples.items() if site["is_observed"]}
-        distributions = {n: site["fn"] for n, site in samples.items() if n not in factors}
+        # A mask says which values count, and may be computed from a target with gaps.
+        distributions = {n: unmasked(s["fn"]) for n, s in samples.items() if n not in factors}
         return [
             {n: jax.tree.leaves(part) for n, part in one.items()}
             for one in (values | factors, distributions)

@@ -1,5 +1,6 @@
 """Finds and checks sites, plates and hierarchical precisions of a model by an abstract trace."""
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -36,6 +37,9 @@ from numpyro_bnn.potential.targets import check_arguments, check_observed, check
 from numpyro_bnn.priors.base import is_parameter
 from numpyro_bnn.priors.precision_conditionals import Level, levels_of
 
+# How JAX, Flax and NumPy begin to say that an index is a float.
+_NO_INDICES = re.compile("(Indexer|indices|Input type) must|arrays used as indices")
+
 
 def as_jax(tree: PyTree) -> PyTree:
     """NumPy arrays as JAX arrays, which traced row numbers of a minibatch can index."""
@@ -49,7 +53,7 @@ def as_jax(tree: PyTree) -> PyTree:
 
 @contextmanager
 def explain_tracing() -> Iterator[None]:
-    """Explain JAX's error for a model that computes Python numbers from its data."""
+    """Explain JAX's errors for a model with Python numbers made of its data, or with floats as indices."""
     try:
         yield
     except (
@@ -62,6 +66,10 @@ def explain_tracing() -> Iterator[None]:
             "branch on their values or give them to NumPy. Take functions of `jax.numpy`; compute Python "
             "numbers (for example how many classes there are) outside, and pass them as constants."
         )
+        raise
+    except (TypeError, ValueError, IndexError) as error:
+        if _NO_INDICES.search(str(error)):
+            error.add_note("A group or class is a float here: take `.astype(int)` in the model.")
         raise
 
 

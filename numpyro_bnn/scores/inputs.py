@@ -253,13 +253,11 @@ def scale_like(name: str, scale: ArrayLike, means: np.ndarray) -> np.ndarray:
 
 def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
     """Checked log densities with all draw axes made one; NaN for rows without any target."""
-    gaps = np.arange(0)
+    rows: np.ndarray | slice = slice(None)
     if is_predictions(log_prob):
         y = np.asarray(as_array(f"scores.{name}", "y", y))
         _warn_of_suspects(log_prob)
-        if hasattr(log_prob, "at_rows") and (known := known_targets(y)) is not None:
-            gaps = np.flatnonzero(~known.reshape(len(y), -1).any(1))
-            gaps -= np.arange(len(gaps))
+        if hasattr(log_prob, "at_rows"):
             rows, y = with_targets(f"scores.{name}", y)
             log_prob = log_prob.at_rows(rows)
         log_prob = np.asarray(log_prob.log_prob(y))
@@ -272,4 +270,8 @@ def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
     array = values_of(name, log_prob, "log_prob")
     _no_nan(name, "log densities", array, allow=-np.inf)
     array = array.reshape(-1, array.shape[-1])
-    return np.insert(array, gaps, np.nan, axis=1) if len(gaps) else array
+    if isinstance(rows, slice):
+        return array
+    whole = np.full((len(array), len(rows)), np.nan)
+    whole[:, rows] = array
+    return whole

@@ -14,6 +14,7 @@ from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost, units_of
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS, SeenRows, row_hashes, seen_rows
+from numpyro_bnn.data.units import known_targets
 from numpyro_bnn.diagnostics.checked_draws import distinct_chains
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
@@ -117,7 +118,7 @@ def check_fit(
         raise ValueError(
             f"check_fit: got {len(names)} names for {len(rows)} rows. Give a name for each row."
         )
-    options: dict[str, Any] = {"batch_size": batch_size, "site": site}
+    options: dict[str, Any] = {"batch_size": batch_size, "site": site, "owner": "check_fit"}
     predictor = predictor_of(draws, data.x, data.others, **options)
     if why := why_densities_are_of_priors(predictor, draws, target):
         raise ValueError(f"check_fit: {why}")
@@ -228,9 +229,7 @@ def _target_of(data: TrainingData, site: str | None) -> str:
 def _refuse_others(run: Any, draws: Draws, x: Any, y: Any, site: str | None) -> None:
     """Refuse rows that were not fitted, as far as can be known."""
     refuse_new_rows("check_fit", run, x, y, site)
-    if any(arguments_of(run)):
-        return
-    if units_of(draws.model) is None:
+    if any(arguments_of(run)) or units_of(draws.model) is None:
         return
     try:
         innermost(draws.model).learn(x, y)
@@ -268,7 +267,7 @@ def _held_out(
     run: Any, draws: Draws, rows: tuple[PyTree, ArrayLike], options: dict[str, Any]
 ) -> HeldOut:
     """The score of rows that were not fitted."""
-    predictor = predictor_of(draws, rows[0], owner="check_fit", **options)
+    predictor = predictor_of(draws, rows[0], **options)
     given = draws.model, predictor.inputs, rows[1], options["site"]
     targets = observed_targets("check_fit", run, *given)
     found = np.asarray(scores.lppd(predictor(draws), targets, pointwise=True))
@@ -334,8 +333,11 @@ def _chance_of(seen: int, given: int, counts: np.ndarray) -> float:
 
 def refuse_new_rows(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) -> None:
     """Refuse rows of inputs and targets that are not among the training rows."""
+    # Rows without any target are left out, whether or not the fit had one.
+    targets = known_targets(np.asarray(y))
+    gaps = False if targets is None else ~targets.reshape(len(targets), -1).any(1)
     found = [
-        (rows, np.isin(np.array(rows.given), np.array(rows.fitted)))
+        (rows, np.isin(np.array(rows.given), np.array(rows.fitted)) | gaps)
         for rows in _compared(owner, fitted, x, y, site)
     ]
     if not found:

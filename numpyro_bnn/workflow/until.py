@@ -126,7 +126,8 @@ class UntilKnown:
         # A ready model has not learned its units yet, and its targets stay as they are.
         self._y = None if y is None else as_observed("run_until", None, kernel.model, x, y, None)
         check_row_shapes("run_until", "x of test_data", about_inputs(fitted), x)
-        self._predictor = Predictor(kernel.model, x, about={"fitted_rows": fitted})
+        about = {"fitted_rows": fitted}
+        self._predictor = Predictor(kernel.model, x, about=about, owner="run_until")
         self._sample_field = kernel.sample_field
         self._limits = limits_of(kernel)
         self._parts: list[dict[str, dict[str, np.ndarray]]] = []
@@ -315,9 +316,8 @@ def _separate_modes(
 ) -> bool:
     """Whether chains disagree although each of them by itself is within tolerance."""
     chains = len(next(iter(values.values())))
-    if not report.verdict.startswith("chains") or chains < 2:
-        return False
-    if report.chains is not None and report.chains.stuck:
+    stuck = report.chains is not None and report.chains.stuck
+    if not report.verdict.startswith("chains") or chains < 2 or stuck:
         return False
     return all(
         monte_carlo_error(

@@ -28,7 +28,9 @@ def target(kind):
 def masked(kind, always):
     def model(x, y=None, mask=None):
         w = numpyro.sample("w", dist.Normal())
-        if always and mask is None:
+        if always == "by gaps" and y is not None:
+            mask, y = ~jnp.isnan(y), jnp.nan_to_num(y)
+        if always is True and mask is None:
             mask = np.ones(len(x), bool)
         with numpyro.plate("data", x.shape[0]):
             numpyro.sample("y", DISTRIBUTIONS[kind](w * x[:, 0]), obs=y, obs_mask=mask)
@@ -43,19 +45,26 @@ def run_of(model, y, mask=KNOWN):
     return run
 
 
-CASES = [("a number", False), ("a number", True), ("several numbers", False)]
+CASES = [
+    ("a number", False),
+    ("a number", True),
+    ("several numbers", False),
+    ("a number", "by gaps"),
+]
 
 
 @pytest.mark.parametrize(("kind", "always"), CASES)
 def test_predictions_scores_and_reports_of_missing_targets(kind, always):
     model, y = masked(kind, always), target(kind)
-    run = run_of(model, y)
+    given = np.where(KNOWN, y, np.nan) if always == "by gaps" else y
+    run = run_of(model, given)
     w = np.asarray(run.get_samples(True)["w"])
     found = bnn.predict(None, run, X[:5])
     line = w[..., None] * X[:5, 0]
     assert np.allclose(found.mean if kind == "a number" else found.mean[..., 0], line, atol=1e-5)
     assert np.isfinite(bnn.scores.lppd(found, y[:5])).all()
     report = bnn.diagnose(run, X, y)
+    assert len(bnn.check_fit(run, X, given).loo.by_row) == KNOWN.sum()
     assert report.verdict not in ("invalid", "too_short")
     check = bnn.check_fit(run)
     assert len(check.loo.by_row) == KNOWN.sum()

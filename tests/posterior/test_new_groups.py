@@ -1,5 +1,7 @@
 """Groups that the fit never saw: refused by default, drawn from their population on request."""
 
+from functools import partial
+
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -14,28 +16,24 @@ EFFECTS = RNG.normal(size=(DRAWS, 3))
 X = np.array([[0, 1.0], [2, 1.0], [3, 1.0], [5, 1.0], [5, 2.0]], np.float32)
 
 
-def centred(x, y=None):
+def model(x, y=None, *, centred=True):
     spread = numpyro.sample("spread", dist.HalfNormal(1.0))
     centre = numpyro.sample("centre", dist.Normal(0.0, 1.0))
     with numpyro.plate("groups", 3):
-        effect = numpyro.sample("effect", dist.Normal(centre, spread))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Normal(2 * x[:, 1] + effect[x[:, 0].astype(int)], 0.1), obs=y)
-
-
-def noncentred(x, y=None):
-    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
-    centre = numpyro.sample("centre", dist.Normal(0.0, 1.0))
-    with numpyro.plate("groups", 3):
-        base = numpyro.sample("base", dist.Normal(0.0, 1.0))
-    effect = numpyro.deterministic("effect", centre + spread * base)
+        own = dist.Normal(centre, spread) if centred else dist.Normal(0.0, 1.0)
+        effect = numpyro.sample("effect" if centred else "base", own)
+    if not centred:
+        effect = numpyro.deterministic("effect", centre + spread * effect)
     with numpyro.plate("data", len(x)):
         numpyro.sample("y", dist.Normal(2 * x[:, 1] + effect[x[:, 0].astype(int)], 0.1), obs=y)
 
 
 BASE = (EFFECTS - CENTRE[:, None]) / SPREAD[:, None]
 KNOWN = {"spread": SPREAD, "centre": CENTRE}
-MODELS = {"centred": (centred, {"effect": EFFECTS}), "noncentred": (noncentred, {"base": BASE})}
+MODELS = {
+    "centred": (model, {"effect": EFFECTS}),
+    "noncentred": (partial(model, centred=False), {"base": BASE}),
+}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -57,8 +55,8 @@ def test_new_groups_have_the_distribution_of_their_population(name):
 
 def test_without_new_groups_nothing_changes():
     known = X[:2]
-    given = bnn.predict(centred, KNOWN | {"effect": EFFECTS}, known)
-    on_request = bnn.predict(centred, KNOWN | {"effect": EFFECTS}, known, new_groups="sample")
+    given = bnn.predict(model, KNOWN | {"effect": EFFECTS}, known)
+    on_request = bnn.predict(model, KNOWN | {"effect": EFFECTS}, known, new_groups="sample")
     np.testing.assert_array_equal(given.mean, on_request.mean)
 
 
@@ -72,7 +70,14 @@ def test_without_new_groups_nothing_changes():
 )
 def test_other_groups_are_refused(x, options, words):
     with pytest.raises(ValueError, match=words):
-        bnn.predict(centred, KNOWN | {"effect": EFFECTS}, x, **options)
+        bnn.predict(model, KNOWN | {"effect": EFFECTS}, x, **options)
+
+
+@pytest.mark.parametrize("door", [bnn.diagnose, partial(bnn.thin, k=10)])
+def test_other_doors_refuse_them_under_their_own_names(door):
+    draws = {name: value[None, :200] for name, value in (KNOWN | {"effect": EFFECTS}).items()}
+    with pytest.raises(ValueError, match=r"^(diagnose|thin): column 0 of x .* for each\.$"):
+        door(bnn.Draws(draws, model), x=X)
 
 
 def test_a_table_that_is_no_plate_has_no_population():

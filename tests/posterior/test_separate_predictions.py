@@ -67,7 +67,7 @@ def test_rows_that_depend_on_one_another_are_predicted_together(feature):
 def test_some_rows_are_predicted_as_they_are_among_all(feature):
     rows = np.array([3, 30, 99])
     draws = bnn.Draws(W, model_of(feature))
-    found = predict_some(draws, X[:100], {}, rows)
+    found = predict_some("thin", draws, X[:100], {}, rows)
     exact = W["w"][..., None] * np.asarray(feature(X[:100]))[rows]
     np.testing.assert_allclose(found.mean, exact, rtol=1e-4, atol=1e-5)
     y = np.array([0.1, 0.2, 0.3], np.float32)

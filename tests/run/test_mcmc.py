@@ -313,6 +313,16 @@ def test_branching_on_data_is_explained(data, total):
         assert "`jax.numpy`" in notes
 
 
+def test_floats_as_indices_are_explained(data):
+    def grouped(x, y):
+        effects = numpyro.sample("effects", dist.Normal().expand([3]).to_event(1))
+        numpyro.sample("y", dist.Normal(effects[x[:, 0]], 1).to_event(1), obs=y)
+
+    with pytest.raises(TypeError, match="Indexer must have integer") as error:
+        short(model=grouped).run(jax.random.key(0), *data)
+    assert "take `.astype(int)` in the model" in " ".join(error.value.__notes__)
+
+
 def walk(starts, **options):
     settings = {"num_warmup": 0, "num_samples": 6, "progress_bar": False} | options
     mcmc = bnn.MCMC(Walk(), num_chains=len(starts), **settings)

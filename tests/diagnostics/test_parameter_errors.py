@@ -56,9 +56,8 @@ PARAMETERS = {"tau", "offset", "contrast", "noise.precision"}
 
 def draws_of(model, rng, **changed):
     """Independent draws, but for sites that are given."""
-    names = structure_of(model, (X, X[:, 0]), {}).latent
-    trace = handlers.trace(handlers.seed(model, 0)).get_trace(X)
-    shapes = {n: np.shape(trace[n]["value"]) for n in [*names, "contrast"]}
+    structure = structure_of(model, (X, X[:, 0]), {})
+    shapes = {n: structure.sites[n].shape for n in structure.latent} | {"contrast": ()}
     made = {n: np.exp(0.1 * rng.normal(size=(CHAINS, DRAWS, *s))) for n, s in shapes.items()}
     return bnn.Draws({n: v.astype(np.float32) for n, v in (made | changed).items()}, model)
 

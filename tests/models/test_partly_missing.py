@@ -75,7 +75,9 @@ def energy(model, *data):
     """The energy of the likelihood where all latent values are 0.3."""
     potential = bnn.potential_of(model, *data)
     latent = {n: site.shape for n, site in potential.structure.sites.items() if not site.observed}
-    return float(potential.energies({n: jnp.full(shape, 0.3) for n, shape in latent.items()})[1])
+    return float(
+        jax.jit(potential.energies)({n: jnp.full(shape, 0.3) for n, shape in latent.items()})[1]
+    )
 
 
 FAMILIES = {

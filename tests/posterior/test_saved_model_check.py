@@ -48,7 +48,7 @@ def mcmc(tmp_path_factory):
     kernel = bnn.SGLD(model, step_size=1e-4)
     settings = {"num_warmup": 2, "num_samples": 4, "num_chains": 2, "chain_method": "vectorized"}
     mcmc = bnn.MCMC(kernel, **settings, progress_bar=False, draws=folder)
-    mcmc.run(jax.random.key(0), X, Y)
+    mcmc.run(jax.random.key(0), X, Y, init_params=nets.starts(2, model, X, Y))
     return mcmc, folder
 
 

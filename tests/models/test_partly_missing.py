@@ -74,10 +74,9 @@ def test_units_are_those_of_the_rows_in_which_a_target_is_known():
 def energy(model, *data):
     """The energy of the likelihood where all latent values are 0.3."""
     potential = bnn.potential_of(model, *data)
-    latent = {n: site.shape for n, site in potential.structure.sites.items() if not site.observed}
-    return float(
-        jax.jit(potential.energies)({n: jnp.full(shape, 0.3) for n, shape in latent.items()})[1]
-    )
+    sites = potential.structure.sites
+    values = {n: jnp.full(s.shape, 0.3) for n, s in sites.items() if not s.observed}
+    return float(jax.jit(potential.energies)(values)[1])
 
 
 FAMILIES = {

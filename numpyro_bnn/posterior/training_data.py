@@ -31,12 +31,13 @@ from numpyro_bnn.data.arguments import (
     is_ready,
     names_of,
     prepared,
+    targets_of,
 )
 from numpyro_bnn.data.columns import about_inputs
 from numpyro_bnn.data.fingerprints import noted_rows
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.posterior.draws import Run
-from numpyro_bnn.posterior.fitted import arguments_of, model_of, targets_of
+from numpyro_bnn.posterior.fitted import arguments_of, model_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place, SiteSources, sources_of
 from numpyro_bnn.potential.sites import all_rows, counted

@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_share
+from numpyro_bnn.data.arguments import targets_of
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
@@ -28,7 +29,7 @@ from numpyro_bnn.fit_check.record import FitCheck
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.posterior.fitted import arguments_of, targets_of
+from numpyro_bnn.posterior.fitted import arguments_of
 from numpyro_bnn.posterior.predictions import predict, predictor_of
 from numpyro_bnn.posterior.predictive_draws import Predictions, average
 from numpyro_bnn.priors.hierarchical import Hierarchical
@@ -153,10 +154,10 @@ class BNNEstimator(BaseEstimator):
         check_is_fitted(self)
         X = validated(self, X, reset=False)
         if not self._separate:
-            whole = predict(None, self.draws_, table_like(self, X))
+            whole = predict(None, self, table_like(self, X))
             return whole if reduce is None else reduce(whole)
         rows = table_like(self, in_blocks(X))
-        made = predict(None, self.draws_, rows, batch_size=BLOCK, reduce=reduce)
+        made = predict(None, self, rows, batch_size=BLOCK, reduce=reduce)
         if reduce is None:
             return made.first_rows(len(X))
         return jax.tree.map(lambda leaf: leaf[: len(X)], made)

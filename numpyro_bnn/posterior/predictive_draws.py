@@ -44,7 +44,7 @@ class Predictions:
     - **directions** - whether targets are angles, which have no mean on a line
     - **may_be_censored** - whether targets are pairs of a time and whether it was seen to end
     - **suspect** - chains among them that never moved or mostly diverged: reason by number in the run
-    - **classes_** - names of the classes, by which scores know labels of text; None without an estimator
+    - **classes_** - the classes of an estimator, as it was fitted to them, which scores take; None without
     """
 
     classes_: np.ndarray | None = None

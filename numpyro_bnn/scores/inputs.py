@@ -153,20 +153,12 @@ def labels(name: str, y: ArrayLike, num_rows: int, num_classes: int) -> np.ndarr
     return y
 
 
-def _numbered(name: str, predictions: Scored, y: ArrayLike | None) -> np.ndarray:
-    """Targets as numbers: names of classes, which the predictions of an estimator know, become theirs."""
-    is_text = (
-        getattr(predictions, "classes_", None) is not None and np.asarray(y).dtype.kind in "OUTS"
-    )
-    return targets_of(predictions if is_text else None, y, f"scores.{name}")
-
-
 def labelled(
     name: str, predictions: Scored, y: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Averaged probabilities and labels of the rows that have a label, and which rows these are, (row,)."""
     p = mean_probabilities(name, predictions)
-    y, known = _numbered(name, predictions, y), np.zeros(len(p), bool)
+    y, known = targets_of(predictions, y, f"scores.{name}"), np.zeros(len(p), bool)
     rows, y = with_targets(f"scores.{name}", y) if y.shape == known.shape else (slice(None), y)
     known[rows] = True
     return p[rows], labels(name, y, *p[rows].shape), known
@@ -263,7 +255,7 @@ def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
     """Checked log densities with all draw axes made one; NaN for rows without any target."""
     gaps = np.arange(0)
     if is_predictions(log_prob):
-        y = _numbered(name, log_prob, y)
+        y = targets_of(log_prob, y, f"scores.{name}")
         _warn_of_suspects(log_prob)
         if hasattr(log_prob, "at_rows") and (known := known_targets(y)) is not None:
             gaps = np.flatnonzero(~known.reshape(len(y), -1).any(1))

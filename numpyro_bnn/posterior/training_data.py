@@ -188,16 +188,14 @@ def known_rows(fitted: object) -> dict[str, Any]:
 def data_facts(bound: BoundModel, draws: Mapping[str, Any]) -> dict[str, Any]:
     """What draws keep of the data that a model was fitted to."""
     inputs = inputs_of_call(bound.model, *bound.arrays)
-    found = about_inputs(inputs, bound.columns, draws)
-    return found | rows_of_call(bound.model, *bound.arrays)
+    return about_inputs(inputs, bound.columns, draws) | rows_of_call(bound.model, *bound.arrays)
 
 
 def _shaped(model: Callable) -> Callable[[jax.Array], Callable]:
     """A model with all rows, as a function of a blank number that its latent values are."""
 
     def shaped(blank: jax.Array) -> Callable:
-        whole = substitute(all_rows(model), substitute_fn=blanks(blank))
-        return seed(whole, jax.random.key(0))
+        return seed(substitute(all_rows(model), substitute_fn=blanks(blank)), jax.random.key(0))
 
     return shaped
 

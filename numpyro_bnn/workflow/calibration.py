@@ -114,8 +114,7 @@ def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
         scaled = log_softmax(logs / np.exp(log_temperature), axis=1)
         return -float(scaled[rows, labels].mean())
 
-    minimum = minimize_scalar(log_loss, bounds=_LOG_TEMPERATURES, method="bounded")
-    return float(np.exp(minimum.x))
+    return float(np.exp(minimize_scalar(log_loss, bounds=_LOG_TEMPERATURES, method="bounded").x))
 
 
 def _logs(probs: np.ndarray) -> np.ndarray:

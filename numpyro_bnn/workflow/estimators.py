@@ -515,8 +515,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             X, y = validated(self, X, y, reset=True)
             return self._fit_labels(X, y, sample_weight)
         X, y = added(self, X, y)
-        labels = targets_of(self, y, "BNNClassifier")
-        return self._update(*weights_of(X, labels, sample_weight))
+        return self._update(*weights_of(X, targets_of(self, y, "BNNClassifier"), sample_weight))
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Posterior predictive probabilities of the classes, in the order of ``classes_``.
@@ -533,8 +532,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         :param X: inputs (N, columns).
         :return: labels (N,).
         """
-        best = self.predict_proba(X).argmax(1)
-        return self.classes_[best]
+        return self.classes_[self.predict_proba(X).argmax(1)]
 
     def predict_set(self, X: ArrayLike, coverage: float = 0.9) -> np.ndarray:
         """The set of classes that holds the label of a new row with probability `coverage`.
@@ -557,8 +555,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         :param X: inputs (N, columns).
         :return: labels (draw, row), draws of all chains in a row.
         """
-        drawn = super().sample(X)
-        return self.classes_[drawn]
+        return self.classes_[super().sample(X)]
 
 
 def warn_of_verdict(owner: str, report: Report) -> None:

@@ -97,8 +97,7 @@ def _compute(
         at, multiply = products(marginal, z, sites, kind)
         return collect(multiply, at.size)
 
-    shared = programs.compiled(program)
-    return np.asarray(shared(z, member_optimizer.arrays), np.float64)
+    return np.asarray(programs.compiled(program)(z, member_optimizer.arrays), np.float64)
 
 
 def products(
@@ -128,8 +127,7 @@ def gauss_newton_parts(
     _, pull = jax.vjp(standardized, at)
 
     def of_data(v: jax.Array) -> jax.Array:
-        along = jax.jvp(standardized, (at,), (v,))[1]
-        return pull(along)[0]
+        return pull(jax.jvp(standardized, (at,), (v,))[1])[0]
 
     def of_prior(v: jax.Array) -> jax.Array:
         return jax.jvp(prior_slope, (at,), (v,))[1]

@@ -148,8 +148,7 @@ def swag(
         return jax.vmap(lambda k: gaussian_of_snapshots(k, snapshots, rank))(ours)
 
     members = jax.random.split(key_draws, num_members)
-    samples = jax.vmap(draw)(members, iterates)
-    return member_optimizer.draws(samples, key_precisions, rate=rates)
+    return member_optimizer.draws(jax.vmap(draw)(members, iterates), key_precisions, rate=rates)
 
 
 def gaussian_of_snapshots(key: jax.Array, snapshots: Values, rank: int) -> Values:

@@ -13,6 +13,8 @@ from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.host_rows import OnHost, in_memory, is_of_rows
@@ -291,3 +293,21 @@ def named_leaves(
     for name, value in _parameters(model, args, kwargs).items():
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             yield name + jax.tree_util.keystr(path), leaf
+
+
+def targets_of(fitted: object, y: ArrayLike, owner: str) -> np.ndarray:
+    """Targets as the model has them: for the labels of an estimator numbers, NaN if missing."""
+    classes = getattr(fitted, "classes_", None)
+    if classes is None:
+        return np.asarray(as_array(owner, "y", y))
+    y = np.asarray(y)
+    missing = np.asarray(pd.isna(y))
+    labels = y[~missing]
+    if not (known := np.isin(labels, classes)).all():
+        raise ValueError(
+            f"{owner}: y has the label {labels[~known].tolist()[0]!r}, and the training labels are "
+            f"{classes.tolist()}. Leave out rows of other classes."
+        )
+    found = np.full(y.shape, np.nan) if missing.any() else np.zeros(y.shape, int)
+    found[~missing] = np.searchsorted(classes, labels)
+    return found

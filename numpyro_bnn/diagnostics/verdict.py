@@ -444,8 +444,7 @@ def _on_relabelling(evidence: Evidence) -> list[str]:
     if matched is None:
         return []
     key = "not relabelled" if matched.after > _HARDLY_LESS * matched.before else "relabelled"
-    worst = matched.space.max_rhat
-    return [say(key, before=matched.before, after=matched.after, rhat=worst)]
+    return [say(key, before=matched.before, after=matched.after, rhat=matched.space.max_rhat)]
 
 
 def _on_single_chains(evidence: Evidence) -> list[str]:

@@ -61,7 +61,9 @@ def quiet_trace(
     """A trace that outer handlers do not see; `others` gives values of sites not in `values`."""
     # Substitute values first: tracing random draws of all sites takes longer than the rest.
     known = substitute(seed(model, jax.random.key(0)), data=dict(values))
-    with block(hide_fn=_is_record):
+    # What outer handlers would record is hidden; others (coordinates, keys, networks) pass.
+    recorded = ("sample", "deterministic", "param", "plate", "mutable")
+    with block(hide_fn=lambda message: message["type"] in recorded):
         return dict(trace(substitute(known, substitute_fn=others or _drawn)).get_trace())
 
 
@@ -85,11 +87,6 @@ def _shaped(number: jax.Array) -> Callable[[dict[str, Any]], jax.Array | None]:
         )
 
     return value
-
-
-def _is_record(message: dict[str, Any]) -> bool:
-    """Whether outer handlers would record a message; others (coordinates, keys, networks) pass."""
-    return message["type"] in ("sample", "deterministic", "param", "plate", "mutable")
 
 
 def parts_of(model: Callable, asked: Asked) -> SiteParts:

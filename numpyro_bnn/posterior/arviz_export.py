@@ -20,11 +20,10 @@ from numpy.typing import ArrayLike
 from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import innermost
+from numpyro_bnn.data.arguments import innermost, targets_of
 from numpyro_bnn.posterior.archive import refuse_other_model
 from numpyro_bnn.posterior.arviz_groups import OWNER, STATS, ArvizGroups
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.fitted import targets_of
 from numpyro_bnn.posterior.leave_one_out import (
     why_densities_are_of_priors,
     why_not_the_posterior,

@@ -10,13 +10,10 @@ The functions here and :func:`numpyro_bnn.posterior.draws.draws_of` are the only
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-import pandas as pd
-from numpy.typing import ArrayLike
 from numpyro.infer import MCMC as NumPyroMCMC
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_array, inputs_of_call
+from numpyro_bnn.data.arguments import inputs_of_call
 
 
 def held_by(fitted: object, part: str) -> Any:
@@ -59,21 +56,3 @@ def inputs_of(fitted: object, model: Callable | None = None) -> PyTree:
     # The name is that of the first argument of `model`: the run's own model may have another argument first.
     found = inputs_of_call(model, *arguments_of(fitted))
     return inputs_of_call(model_of(fitted), *arguments_of(fitted)) if found is None else found
-
-
-def targets_of(fitted: object, y: ArrayLike, owner: str) -> np.ndarray:
-    """Targets as the model has them: for the labels of an estimator numbers, NaN if missing."""
-    classes = getattr(fitted, "classes_", None)
-    if classes is None:
-        return np.asarray(as_array(owner, "y", y))
-    y = np.asarray(y)
-    missing = np.asarray(pd.isna(y))
-    labels = y[~missing]
-    if not (known := np.isin(labels, classes)).all():
-        raise ValueError(
-            f"{owner}: y has the label {labels[~known].tolist()[0]!r}, and the training labels are "
-            f"{classes.tolist()}. Leave out rows of other classes."
-        )
-    found = np.full(y.shape, np.nan) if missing.any() else np.zeros(y.shape, int)
-    found[~missing] = np.searchsorted(classes, labels)
-    return found

@@ -114,6 +114,7 @@ def predict(
             f"predict: got {type(model).__name__}, {type(samples).__name__} and {type(x).__name__} as "
             f"model, samples and x. Write {_CALL}"
         )
+    classes = getattr(samples, "classes_", None)
     if isinstance(samples, Draws) or not isinstance(samples, Mapping):
         samples = draws_of(samples, model, "predict")
         model = samples.model
@@ -134,7 +135,10 @@ def predict(
     of: Callable = partial(Predictor, model)
     if isinstance(samples, Draws):
         of = partial(predictor_of, samples)
-    return _in_parts(partial(of, **options), samples, x, by_row, reduce)
+    made = _in_parts(partial(of, **options), samples, x, by_row, reduce)
+    if isinstance(made, Predictions):
+        made.classes_ = classes
+    return made
 
 
 def _in_parts(

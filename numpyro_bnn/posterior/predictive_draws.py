@@ -44,7 +44,10 @@ class Predictions:
     - **directions** - whether targets are angles, which have no mean on a line
     - **may_be_censored** - whether targets are pairs of a time and whether it was seen to end
     - **suspect** - chains among them that never moved or mostly diverged: reason by number in the run
+    - **classes_** - the classes of an estimator, as it was fitted to them, which scores take; None without
     """
+
+    classes_: np.ndarray | None = None
 
     def __init__(
         self,
@@ -200,7 +203,9 @@ class Predictions:
         size = next(iter(self.values.values())).shape[2]
         evaluate = partial(_of_some_rows, self._evaluate, size, rows)
         values = {name: value[:, :, rows] for name, value in self.values.items()}
-        return Predictions(values, evaluate, self._shift, self.suspect, self._site)
+        found = Predictions(values, evaluate, self._shift, self.suspect, self._site)
+        found.classes_ = self.classes_
+        return found
 
     def _of_rows(self, what: str, y: ArrayLike) -> np.ndarray:
         """A log density under each draw, (chain, draw, row): that of all outputs of a row."""

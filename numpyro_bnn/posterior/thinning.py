@@ -111,8 +111,7 @@ def _chosen(flat: np.ndarray, k: int) -> np.ndarray:
 
     def nearest() -> int:
         # |total + p|² but for a constant.
-        distance = np.where(free, squares + 2 * flat @ total, np.inf)
-        return int(np.argmin(distance))
+        return int(np.argmin(np.where(free, squares + 2 * flat @ total, np.inf)))
 
     for _ in range(k):
         best = nearest()

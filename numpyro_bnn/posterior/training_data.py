@@ -31,12 +31,13 @@ from numpyro_bnn.data.arguments import (
     is_ready,
     names_of,
     prepared,
+    targets_of,
 )
 from numpyro_bnn.data.columns import about_inputs
 from numpyro_bnn.data.fingerprints import noted_rows
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.posterior.draws import Run
-from numpyro_bnn.posterior.fitted import arguments_of, model_of, targets_of
+from numpyro_bnn.posterior.fitted import arguments_of, model_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place, SiteSources, sources_of
 from numpyro_bnn.potential.sites import all_rows, counted
@@ -187,16 +188,14 @@ def known_rows(fitted: object) -> dict[str, Any]:
 def data_facts(bound: BoundModel, draws: Mapping[str, Any]) -> dict[str, Any]:
     """What draws keep of the data that a model was fitted to."""
     inputs = inputs_of_call(bound.model, *bound.arrays)
-    found = about_inputs(inputs, bound.columns, draws)
-    return found | rows_of_call(bound.model, *bound.arrays)
+    return about_inputs(inputs, bound.columns, draws) | rows_of_call(bound.model, *bound.arrays)
 
 
 def _shaped(model: Callable) -> Callable[[jax.Array], Callable]:
     """A model with all rows, as a function of a blank number that its latent values are."""
 
     def shaped(blank: jax.Array) -> Callable:
-        whole = substitute(all_rows(model), substitute_fn=blanks(blank))
-        return seed(whole, jax.random.key(0))
+        return seed(substitute(all_rows(model), substitute_fn=blanks(blank)), jax.random.key(0))
 
     return shaped
 

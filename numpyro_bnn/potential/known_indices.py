@@ -57,7 +57,10 @@ def unknown_index(
         negative = [_negative(v) for v in arrays]
         if (beyond := _index(check, arrays)) is not None:
             # Else no index of the data: JAX 0.7 has one in the transform of a Cholesky factor.
-            is_of_data = beyond != _index(check, [_without_indices(v) for v in arrays])
+            zeros = [
+                np.where(_whole(v), 0, v).astype(v.dtype) if _is_array(v) else v for v in arrays
+            ]
+            is_of_data = beyond != _index(check, zeros)
             return beyond if is_of_data else None
         if not any(n.any() for n in negative):
             return None
@@ -101,11 +104,6 @@ def _whole(values: Any) -> np.ndarray:
         every = np.asarray(values)
         whole &= (every == np.round(every)).all(0)
     return np.asarray(whole)
-
-
-def _without_indices(values: Any) -> Any:
-    """The same with 0 in place of all whole numbers."""
-    return np.where(_whole(values), 0, values).astype(values.dtype) if _is_array(values) else values
 
 
 def _negative(values: Any) -> np.ndarray:

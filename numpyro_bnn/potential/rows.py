@@ -117,8 +117,7 @@ def taken_by_all(values: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
     mesh = _SHARING.get() if inside.empty else inside
 
     def on_devices(array: jax.Array, *axes: str | None) -> jax.Array:
-        sharding = NamedSharding(mesh, PartitionSpec(*axes))
-        return lax.with_sharding_constraint(array, sharding)
+        return lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(*axes)))
 
     # Every device gets all row numbers: distributing them would cost another exchange.
     rows = jnp.take(values, on_devices(indices), axis)

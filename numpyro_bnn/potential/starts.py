@@ -244,8 +244,7 @@ def _translated(fit: BoundModel, given: dict, chains: tuple[int, ...]) -> dict:
             check_shapes(given, other.structure, chains)
 
             def one(z: Values, other: Potential = other) -> Values:
-                values = other.constrain(z, deterministic=True)
-                return own_coordinates(fit.potential, values)
+                return own_coordinates(fit.potential, other.constrain(z, deterministic=True))
 
             return jax.vmap(one)(given) if chains else one(given)
     return given

@@ -18,7 +18,7 @@ from numpyro.primitives import Messenger
 from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import innermost, prepared
+from numpyro_bnn.data.arguments import innermost, named_leaves, prepared
 from numpyro_bnn.data.host_rows import WithStandIns
 from numpyro_bnn.data.units import check_range
 from numpyro_bnn.distributions.gamma import Gamma
@@ -73,6 +73,17 @@ def explain_tracing() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def say_what_it_got(model: Callable, args: tuple, kwargs: dict) -> Iterator[None]:
+    """Say what a model was called with where it looks for a part of its arguments that is not there."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError) as error:
+        given = [f"{label} {np.shape(leaf)}" for label, leaf in named_leaves(model, args, kwargs)]
+        error.add_note(f"numpyro_bnn called the model with arrays {', '.join(given[:8])}.")
+        raise
+
+
 @explain_tracing()
 def structure_of(
     model: Callable, args: tuple, kwargs: dict, indices: Mapping[str, jax.Array] | None = None
@@ -91,7 +102,8 @@ def structure_of(
 
     def visit(key: jax.Array, blank: jax.Array) -> jax.Array:
         keys = _Keys(shaped(blank, key))
-        sites = trace(keys).get_trace(*args, **kwargs)
+        with say_what_it_got(model, args, kwargs):
+            sites = trace(keys).get_trace(*args, **kwargs)
         samples = {
             name: site
             for name, site in sites.items()

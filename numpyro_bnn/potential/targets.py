@@ -52,10 +52,11 @@ def check_targets(structure: Structure) -> None:
                 f"The observed site '{name}' has values of shape {site.shape}: there are none. Check "
                 "what selected the rows."
             )
-        if site.factor and (times := _times(site)) != 1:
+        repeats = prod(site.distribution_shape[:-1]) // max(1, prod(site.shape[:-1]))
+        if site.factor and repeats != 1:
             raise ValueError(
                 f"The factor '{name}' has shape {site.shape[:-1]}{plates}, which repeats it to "
-                f"{site.distribution_shape[:-1]}. A likelihood summed into one factor would count {times} "
+                f"{site.distribution_shape[:-1]}. A likelihood summed into one factor would count {repeats} "
                 "times. Give one value a row, or take the factor out of the plate."
             )
         if prod(site.shape) != prod(full):
@@ -75,11 +76,6 @@ def _together(*shapes: Shape) -> Shape | None:
         return np.broadcast_shapes(*shapes)
     except ValueError:
         return None
-
-
-def _times(factor: Site) -> int:
-    """How often the plates around a factor repeat its log density."""
-    return prod(factor.distribution_shape[:-1]) // max(1, prod(factor.shape[:-1]))
 
 
 def _stretched(name: str, site: Site, full: Shape, plates: str) -> str:

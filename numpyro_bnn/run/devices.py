@@ -160,7 +160,8 @@ class Placement:
             return transform(lambda chain: function(chain, arrays))(chained)
 
         def local(chained: Any, arrays: Sequence[DeviceRows]) -> Any:
-            own = _cut(arrays)
+            # Cut inside the program and inside its groups: outside, it would gather all rows first.
+            own = [a.array[: a.size] if isinstance(a, Padded) else a for a in arrays]
 
             def each(chain: Any) -> Any:
                 return function(chain, own)
@@ -192,11 +193,6 @@ class Placement:
         # All processes must run their programs in the same order.
         jax.block_until_ready(copied)
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), copied)
-
-
-def _cut(arrays: Sequence[DeviceRows]) -> list[Any]:
-    # The slice is taken inside the program and inside its groups: outside, it would gather all rows first.
-    return [a.array[: a.size] if isinstance(a, Padded) else a for a in arrays]
 
 
 def _put(leaf: Any, sharding: NamedSharding) -> jax.Array:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike
 
-from numpyro_bnn.data.arguments import as_array
+from numpyro_bnn.data.arguments import as_array, targets_of
 from numpyro_bnn.data.units import known_targets, rows_with_targets, with_targets
 
 # Rounding to bfloat16 moves a sum of probabilities by up to 2^-9; logits are off by far more.
@@ -158,7 +158,7 @@ def labelled(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Averaged probabilities and labels of the rows that have a label, and which rows these are, (row,)."""
     p = mean_probabilities(name, predictions)
-    y, known = np.asarray(as_array(f"scores.{name}", "y", y)), np.zeros(len(p), bool)
+    y, known = targets_of(predictions, y, f"scores.{name}"), np.zeros(len(p), bool)
     rows, y = with_targets(f"scores.{name}", y) if y.shape == known.shape else (slice(None), y)
     known[rows] = True
     return p[rows], labels(name, y, *p[rows].shape), known
@@ -255,7 +255,7 @@ def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
     """Checked log densities with all draw axes made one; NaN for rows without any target."""
     rows: np.ndarray | slice = slice(None)
     if is_predictions(log_prob):
-        y = np.asarray(as_array(f"scores.{name}", "y", y))
+        y = targets_of(log_prob, y, f"scores.{name}")
         _warn_of_suspects(log_prob)
         if hasattr(log_prob, "at_rows"):
             rows, y = with_targets(f"scores.{name}", y)

@@ -161,8 +161,7 @@ class Checkpoint:
                 f"The start of the run in {self.directory} cannot be read; {self._header} or a file in "
                 f"{self.directory / 'start'} is damaged ({type(error).__name__}: {error}). {self._safe}"
             ) from error
-        fields = tuple(content["extra_fields"])
-        return Start(keys, init_params, fields, content.get("until"), at)
+        return Start(keys, init_params, tuple(content["extra_fields"]), content.get("until"), at)
 
     def refuse_other_program(
         self, program: Mapping[str, str], accept: Collection[str] | None = None

@@ -31,10 +31,10 @@ from scipy.special import log_softmax, softmax
 
 from numpyro_bnn._checks import check_share
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, refuse_text_columns
+from numpyro_bnn.data.arguments import as_arrays, refuse_text_columns, targets_of
 from numpyro_bnn.data.units import taken, with_targets
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import held_by, targets_of
+from numpyro_bnn.posterior.fitted import held_by
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average, mean_over_draws
 from numpyro_bnn.posterior.training_data import as_observed
@@ -114,8 +114,7 @@ def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
         scaled = log_softmax(logs / np.exp(log_temperature), axis=1)
         return -float(scaled[rows, labels].mean())
 
-    minimum = minimize_scalar(log_loss, bounds=_LOG_TEMPERATURES, method="bounded")
-    return float(np.exp(minimum.x))
+    return float(np.exp(minimize_scalar(log_loss, bounds=_LOG_TEMPERATURES, method="bounded").x))
 
 
 def _logs(probs: np.ndarray) -> np.ndarray:

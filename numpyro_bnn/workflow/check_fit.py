@@ -12,7 +12,7 @@ from numpyro_bnn import scores
 from numpyro_bnn._checks import check_key
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, innermost, units_of
+from numpyro_bnn.data.arguments import as_arrays, innermost, targets_of, units_of
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS, SeenRows, row_hashes, seen_rows
 from numpyro_bnn.data.units import known_targets
 from numpyro_bnn.diagnostics.checked_draws import distinct_chains
@@ -27,7 +27,7 @@ from numpyro_bnn.fit_check.loo import (
 )
 from numpyro_bnn.fit_check.record import FitCheck, HeldOut, of_labels, of_residuals, on_weights
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, model_of, targets_of
+from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, model_of
 from numpyro_bnn.posterior.leave_one_out import (
     why_densities_are_of_priors,
     why_not_the_posterior,

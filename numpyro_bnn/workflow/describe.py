@@ -19,7 +19,7 @@ from numpyro_bnn.data.arguments import innermost, prepared, units_of
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.jaxpr_dependence import call_order, walk
 from numpyro_bnn.potential.sites import all_rows
-from numpyro_bnn.potential.structure import as_jax
+from numpyro_bnn.potential.structure import as_jax, say_what_it_got
 from numpyro_bnn.priors.base import is_parameter
 from numpyro_bnn.priors.coordinates import parameterize
 from numpyro_bnn.priors.paths import is_auxiliary, layer_of, site_name
@@ -153,7 +153,8 @@ def describe(model: Any, *args: PyTree, **kwargs: PyTree) -> ModelTable:
         args = (*args, np.zeros(len(args[0]), int if ready.kind == "classification" else float))
     try:
         args, kwargs = prepared(model, args, kwargs)
-        return ModelTable(*_rows_of(model, as_jax(args), as_jax(kwargs)))
+        with say_what_it_got(model, args, kwargs):
+            return ModelTable(*_rows_of(model, as_jax(args), as_jax(kwargs)))
     finally:
         if unfitted:
             ready.forget()

@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_share
+from numpyro_bnn.data.arguments import targets_of
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
@@ -28,7 +29,7 @@ from numpyro_bnn.fit_check.record import FitCheck
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.posterior.fitted import arguments_of, targets_of
+from numpyro_bnn.posterior.fitted import arguments_of
 from numpyro_bnn.posterior.predictions import predict, predictor_of
 from numpyro_bnn.posterior.predictive_draws import Predictions, average
 from numpyro_bnn.priors.hierarchical import Hierarchical
@@ -152,10 +153,10 @@ class BNNEstimator(BaseEstimator):
         check_is_fitted(self)
         X = validated(self, X, reset=False)
         if not self._separate:
-            whole = predict(None, self.draws_, table_like(self, X))
+            whole = predict(None, self, table_like(self, X))
             return whole if reduce is None else reduce(whole)
         rows = table_like(self, in_blocks(X))
-        made = predict(None, self.draws_, rows, batch_size=BLOCK, reduce=reduce)
+        made = predict(None, self, rows, batch_size=BLOCK, reduce=reduce)
         if reduce is None:
             return made.first_rows(len(X))
         return jax.tree.map(lambda leaf: leaf[: len(X)], made)
@@ -513,8 +514,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             X, y = validated(self, X, y, reset=True)
             return self._fit_labels(X, y, sample_weight)
         X, y = added(self, X, y)
-        labels = targets_of(self, y, "BNNClassifier")
-        return self._update(*weights_of(X, labels, sample_weight))
+        return self._update(*weights_of(X, targets_of(self, y, "BNNClassifier"), sample_weight))
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Posterior predictive probabilities of the classes, in the order of ``classes_``.
@@ -531,8 +531,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         :param X: inputs (N, columns).
         :return: labels (N,).
         """
-        best = self.predict_proba(X).argmax(1)
-        return self.classes_[best]
+        return self.classes_[self.predict_proba(X).argmax(1)]
 
     def predict_set(self, X: ArrayLike, coverage: float = 0.9) -> np.ndarray:
         """The set of classes that holds the label of a new row with probability `coverage`.
@@ -555,8 +554,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         :param X: inputs (N, columns).
         :return: labels (draw, row), draws of all chains in a row.
         """
-        drawn = super().sample(X)
-        return self.classes_[drawn]
+        return self.classes_[super().sample(X)]
 
 
 def warn_of_verdict(owner: str, report: Report) -> None:

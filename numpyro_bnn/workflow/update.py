@@ -32,6 +32,7 @@ from numpyro_bnn.data.arguments import (
     names_of,
     num_rows,
     prepared,
+    targets_of,
 )
 from numpyro_bnn.data.columns import about_inputs
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS
@@ -40,7 +41,7 @@ from numpyro_bnn.diagnostics.checked_draws import distinct_chains
 from numpyro_bnn.diagnostics.convergence.rhat import ess, mcse_mean
 from numpyro_bnn.fit_check.loo import LEAST_DRAWS
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.fitted import arguments_of, targets_of
+from numpyro_bnn.posterior.fitted import arguments_of
 from numpyro_bnn.posterior.leave_one_out import smoothed, why_not_the_posterior
 from numpyro_bnn.posterior.training_data import (
     call_with,
@@ -178,8 +179,11 @@ def update(
         for place, value in new.items():
             given[place] = jax.tree.map(lambda a, b: np.concatenate([a, b]), given[place], value)
     except ValueError as error:
+        shapes = jax.tree.map(np.shape, (value, given[place]))
         raise ValueError(
-            f"update: new rows have another form than those of the run: {error}"
+            "update: new rows have another form than those of the run: shapes {} and {}.".format(
+                *shapes
+            )
         ) from error
     changing = np.arange(size + more) >= size
     return _after(_Change("update", draws, given, frozenset(new), changing, key))

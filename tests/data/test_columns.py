@@ -1,5 +1,6 @@
 """Tables with other columns than the training data are refused by every door, and arrays are not."""
 
+import re
 from functools import partial
 
 import jax
@@ -197,6 +198,30 @@ def test_rows_at_which_a_run_is_judged_have_its_columns(table, target):
         ValueError, match=r"run_until: x of test_data has 2 columns, and the fit had 3"
     ):
         mcmc.run_until(key(), x, target, test_data=(x[:, :2], target))
+
+
+@pytest.mark.parametrize(
+    ("x", "got"),
+    [
+        ({"a": np.ones((9, 2))}, r"arrays x\['a'\] \(9, 2\)"),
+        (np.ones((9, 2)), r"arrays x \(9, 2\)"),
+    ],
+)
+def test_what_a_model_got_is_said_where_it_finds_no_such_entry(x, got):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("rows", len(x["a"])):
+            numpyro.sample("y", dist.Normal(w * x["b"], 1.0), obs=y)
+
+    draws = bnn.Draws({"w": np.ones((1, 4))}, model)
+    for call in (
+        lambda: bnn.fit(model, x, np.ones(9)),
+        lambda: bnn.describe(model, x),
+        lambda: bnn.predict(None, draws, x),
+    ):
+        with pytest.raises((KeyError, TypeError)) as error:
+            call()
+        assert re.search(f"called the model with {got}", " ".join(error.value.__notes__))
 
 
 def test_what_is_compared_of_other_inputs():

@@ -172,6 +172,14 @@ def test_a_label_that_was_not_fitted_cannot_be_checked():
         with_many_draws("classifier").check(X[:2], np.array(["high", "other"]))
 
 
+@pytest.mark.parametrize("score", [bnn.scores.lppd, bnn.scores.accuracy, bnn.scores.brier])
+def test_scores_take_the_labels_of_the_fit(score):
+    predictions = fitted("classifier").predictions(X)
+    assert score(predictions, TEXT) == score(predictions, (TEXT == "low").astype(int))
+    with pytest.raises(ValueError, match=f"scores.{score.__name__}: y has the label 'other'"):
+        score(predictions, np.where(TEXT == "low", "other", TEXT))
+
+
 def test_intervals_hold_what_they_say():
     """The share of the predictive distribution itself below and above the ends."""
     network = fitted()

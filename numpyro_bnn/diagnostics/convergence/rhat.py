@@ -260,8 +260,7 @@ def ebfmi(energy: ArrayLike) -> np.ndarray:
     if energy.shape[1] < 2:
         return np.full(len(energy), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
-        change = np.square(np.diff(energy, axis=1)).mean(axis=1)
-        return change / energy.var(axis=1, ddof=1)
+        return np.square(np.diff(energy, axis=1)).mean(axis=1) / energy.var(axis=1, ddof=1)
 
 
 def rhat_limit(

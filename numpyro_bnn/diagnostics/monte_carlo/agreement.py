@@ -324,8 +324,7 @@ def _orders(chains: int, batches: int, num: int, seed: int) -> np.ndarray:
         first = np.pad(others, ((0, 0), (1, 0)))
         return np.stack([first, [np.setdiff1d(np.arange(2 * batches), row) for row in first]], 1)
     flat = np.tile(np.arange(chains * batches), (num, 1))
-    mixed = np.random.default_rng(seed).permuted(flat, axis=1)
-    return mixed.reshape(num, chains, batches)
+    return np.random.default_rng(seed).permuted(flat, axis=1).reshape(num, chains, batches)
 
 
 def _tail(values: np.ndarray) -> np.ndarray:

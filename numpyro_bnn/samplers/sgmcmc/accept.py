@@ -57,8 +57,7 @@ class Metropolis:
         if self.trajectory_length is None:
             return jnp.asarray(self.num_steps)
         most = 2 * self.trajectory_length / step_size
-        steps = jnp.ceil(jax.random.uniform(key) * most)
-        return jnp.clip(steps, 1, self.num_steps).astype(int)
+        return jnp.clip(jnp.ceil(jax.random.uniform(key) * most), 1, self.num_steps).astype(int)
 
 
 class ProposalInputs(NamedTuple):

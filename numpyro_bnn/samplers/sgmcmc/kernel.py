@@ -396,8 +396,7 @@ class SGMCMC(MCMCKernel):
         if steps is None:
             return step(start)._replace(i=state.i + 1)
         count = jnp.where(state.i < state.num_warmup, 1, steps(state.count))
-        after = lax.fori_loop(0, count, lambda _, s: step(s), start)
-        return after._replace(i=state.i + 1)
+        return lax.fori_loop(0, count, lambda _, s: step(s), start)._replace(i=state.i + 1)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """The function that turns a position into values of all sites; the identity without a model."""

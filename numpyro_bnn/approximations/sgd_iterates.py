@@ -246,8 +246,7 @@ def _noise_trace(estimator: Estimator, rows: Rows, z: Values, key: jax.Array) ->
         return (estimate.state, total + _square(error)), None
 
     start: tuple = (estimator.init(rows, z, key), jnp.zeros_like(_square(exact)))
-    total = lax.scan(add, start, None, _PILOT)[0][1]
-    return total / _PILOT
+    return lax.scan(add, start, None, _PILOT)[0][1] / _PILOT
 
 
 def _square(v: Values) -> jax.Array:

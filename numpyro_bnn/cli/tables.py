@@ -448,8 +448,7 @@ def _missing(fields: pd.DataFrame, sources: Sequence[Source], impute: bool) -> l
     advice = "Fill them in or drop those rows; --missing impute allows missing inputs."
     advice = "Correct the infinite values." if impute else advice
     shown = listed((f"row {row}, column '{name}'" for row, name in places), 10, "; ")
-    said = f"{len(places)} missing or infinite value(s): {shown}. {advice}"
-    return [said] if places else []
+    return [f"{len(places)} missing or infinite value(s): {shown}. {advice}"] if places else []
 
 
 def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str, ...], Task]:

@@ -46,8 +46,7 @@ def is_of_rows(array: Any) -> bool:
 
 def in_memory(owner: str, array: Any) -> np.ndarray:
     """All rows of a variable of a file; masked and raw packed ones are refused."""
-    missing = missing_mark(owner, array)
-    return _READER.submit(_unmasked, owner, array, slice(None), missing).result()
+    return _READER.submit(_unmasked, owner, array, slice(None), missing_mark(owner, array)).result()
 
 
 def missing_mark(owner: str, array: Any) -> Any:

@@ -217,8 +217,7 @@ def _unchanged(values: np.ndarray, trials: int) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         change = np.abs(values - first)
     same = (values == first) | (np.isnan(values) & np.isnan(first))
-    change = np.where(same, 0.0, change)
-    return (change.max(axis=2) <= size)[:, 1:].all(axis=0)
+    return (np.where(same, 0.0, change).max(axis=2) <= size)[:, 1:].all(axis=0)
 
 
 def _canonical(values: Values, layers: tuple[HiddenLayer, ...]) -> None:

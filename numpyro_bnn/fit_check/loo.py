@@ -135,8 +135,7 @@ def leave_one_out(log_likelihood: np.ndarray) -> LeaveOneOut:
     )
     # Densities divided by their average without the row: of mean 1, whatever their unit.
     _, effects = made.average(np.exp(log_likelihood - found.by_row))
-    errors = mcse_mean(effects)
-    return made._replace(error=float(mcse_mean(effects.sum(-1))), error_by_row=errors)
+    return made._replace(error=float(mcse_mean(effects.sum(-1))), error_by_row=mcse_mean(effects))
 
 
 # A right model seldom has a p below this.

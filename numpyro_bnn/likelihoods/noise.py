@@ -87,8 +87,7 @@ def noise_scale(
     noise = positive(owner, "noise", noise, outputs)
     if not isinstance(noise, dist.Distribution):
         return noise
-    noise = noise.to_event(len(noise.batch_shape))
-    return numpyro.sample(f"{name}.scale", noise)
+    return numpyro.sample(f"{name}.scale", noise.to_event(len(noise.batch_shape)))
 
 
 def _noise_precision(

@@ -29,8 +29,7 @@ def held_by(fitted: object, part: str) -> Any:
 
 def is_finished(value: object) -> bool:
     """Whether a value stands for a finished run: an ``MCMC``, draws by site, or a fitted object."""
-    is_run = isinstance(value, (NumPyroMCMC, Mapping))
-    return is_run or isinstance(held_by(value, "draws"), Mapping)
+    return isinstance(value, (NumPyroMCMC, Mapping)) or isinstance(held_by(value, "draws"), Mapping)
 
 
 def run_of(fitted: object) -> NumPyroMCMC | None:

@@ -178,8 +178,7 @@ class Potential:
         unconstrained = _unconstrain_params(self.bound, z)
         by_site, sites = compute_log_probs(unconstrained, self.args, self.kwargs, {})
         observed = {name: -by_site.pop(name) for name in self.structure.observed}
-        prior = -sum(by_site.values(), start=jnp.zeros(()))
-        return prior, tempered_likelihood(observed, sites)
+        return -sum(by_site.values(), start=jnp.zeros(())), tempered_likelihood(observed, sites)
 
     def minibatch(
         self,

@@ -53,7 +53,7 @@ def as_jax(tree: PyTree) -> PyTree:
 
 @contextmanager
 def explain_tracing() -> Iterator[None]:
-    """Explain JAX's errors for a model with Python numbers made of its data, or with floats as indices."""
+    """Explain JAX's error for a model that computes Python numbers from its data."""
     try:
         yield
     except (
@@ -67,10 +67,6 @@ def explain_tracing() -> Iterator[None]:
             "numbers (for example how many classes there are) outside, and pass them as constants."
         )
         raise
-    except (TypeError, ValueError, IndexError) as error:
-        if _NO_INDICES.search(str(error)):
-            error.add_note("A group or class is a float here: take `.astype(int)` in the model.")
-        raise
 
 
 @contextmanager
@@ -78,9 +74,12 @@ def say_what_it_got(model: Callable, args: tuple, kwargs: dict) -> Iterator[None
     """Say what a model was called with where it looks for a part of its arguments that is not there."""
     try:
         yield
-    except (KeyError, IndexError, TypeError) as error:
-        given = [f"{label} {np.shape(leaf)}" for label, leaf in named_leaves(model, args, kwargs)]
-        error.add_note(f"numpyro_bnn called the model with arrays {', '.join(given[:8])}.")
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        if _NO_INDICES.search(str(error)):
+            error.add_note("A group or class is a float here: take `.astype(int)` in the model.")
+        elif not isinstance(error, ValueError):
+            given = [f"{name} {np.shape(leaf)}" for name, leaf in named_leaves(model, args, kwargs)]
+            error.add_note(f"numpyro_bnn called the model with arrays {', '.join(given[:8])}.")
         raise
 
 

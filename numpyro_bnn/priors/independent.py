@@ -252,8 +252,7 @@ def matches(path: str, pattern: str, shapes: Shapes) -> bool:
             f"ByPath: the pattern {pattern!r} asks for a layer that is not there; the network calls "
             f"{len(layers)}: {named}. Count from 0, or from -1 at the end."
         )
-    layer = layers[number]
-    return layer_of(path) == layer and fnmatchcase(path.rpartition(".")[2], found[2])
+    return layer_of(path) == layers[number] and fnmatchcase(path.rpartition(".")[2], found[2])
 
 
 def check_no_layers(owner: str, patterns: Iterable[str]) -> None:

@@ -182,8 +182,7 @@ def brier(probs: Scored, y: ArrayLike, *, pointwise: bool = False) -> float | np
     0.08
     """
     p, y, known = inputs.labelled("brier", probs, y)
-    rows = np.square(p - np.eye(p.shape[1])[y]).sum(axis=1)
-    return _mean_or_rows(rows, known, pointwise)
+    return _mean_or_rows(np.square(p - np.eye(p.shape[1])[y]).sum(axis=1), known, pointwise)
 
 
 def _rows(name: str, what: str, values: ArrayLike) -> np.ndarray:

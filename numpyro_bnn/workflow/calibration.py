@@ -80,8 +80,7 @@ def cdf_scores(
 ) -> np.ndarray:
     """Distance of F(y) from its middle: |F(y) - 1/2|, and beyond that in widths."""
     beyond = np.maximum(np.maximum(low - y, y - high), 0) / width
-    inside = np.minimum(np.abs(cdf - 0.5), 0.5 - TAIL)
-    return np.where(beyond > 0, 0.5 - TAIL + beyond, inside)
+    return np.where(beyond > 0, 0.5 - TAIL + beyond, np.minimum(np.abs(cdf - 0.5), 0.5 - TAIL))
 
 
 def interval_scores(y: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -323,8 +323,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             return self.fit(X, y, sample_weight)
         X, y, sample_weight = with_targets(self, X, y, sample_weight)
         X, y = added(self, X, y)
-        y = y.astype(np.float64)
-        return self._update(*weights_of(X, y, sample_weight))
+        return self._update(*weights_of(X, y.astype(np.float64), sample_weight))
 
     def predict(
         self, X: ArrayLike, return_std: bool = False

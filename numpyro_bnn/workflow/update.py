@@ -179,11 +179,9 @@ def update(
         for place, value in new.items():
             given[place] = jax.tree.map(lambda a, b: np.concatenate([a, b]), given[place], value)
     except ValueError as error:
-        shapes = jax.tree.map(np.shape, (value, given[place]))
+        more, its = (jax.tree.map(np.shape, rows) for rows in (value, given[place]))
         raise ValueError(
-            "update: new rows have another form than those of the run: shapes {} and {}.".format(
-                *shapes
-            )
+            f"update: new rows have another form than those of the run: shapes {more} and {its}."
         ) from error
     changing = np.arange(size + more) >= size
     return _after(_Change("update", draws, given, frozenset(new), changing, key))

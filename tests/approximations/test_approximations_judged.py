@@ -38,8 +38,7 @@ CALLS = {
 
 @pytest.fixture(scope="module")
 def data():
-    x = np.linspace(-1.0, 1.0, 36).reshape(12, 3)
-    return x, np.arange(12) % 2
+    return np.linspace(-1.0, 1.0, 36).reshape(12, 3), np.arange(12) % 2
 
 
 def model(x, y=None):

@@ -86,8 +86,7 @@ def text_of(kernel):
     """The text that a run of a kernel lowers to."""
     mcmc = bnn.MCMC(kernel, num_warmup=2, num_samples=2, progress_bar=False)
     fit = mcmc._see((X, Y), {})
-    start = Start(jax.random.key(0), None, ())
-    return mcmc._chain_states(start, mcmc._plan(), fit).text()
+    return mcmc._chain_states(Start(jax.random.key(0), None, ()), mcmc._plan(), fit).text()
 
 
 @functools.cache

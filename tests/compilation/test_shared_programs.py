@@ -229,8 +229,7 @@ def test_functions_on_the_host_are_not_mixed_up():
     def on_host(factor):
         def model(x, y=None):
             shape = jax.ShapeDtypeStruct((), jnp.float32)
-            scale = jax.pure_callback(lambda: np.float32(factor), shape)
-            return by_closure([scale])(x, y)
+            return by_closure([jax.pure_callback(lambda: np.float32(factor), shape)])(x, y)
 
         return model
 

@@ -133,8 +133,7 @@ def situation(name, rng):
             accept = np.where(np.arange(C) == 1, 0.02, 0.8)[:, None] * np.ones(N)
             return with_stats(accept_prob=accept)
         case "low E-BFMI":
-            energy = autoregressive(rng, (C, N), 0.98)
-            return with_stats(energy=energy)
+            return with_stats(energy=autoregressive(rng, (C, N), 0.98))
         case "second opinion agrees":
             other = {"net/Dense_0.kernel": np.zeros((2, 9, 1)), **weights_of(rng)}
             return {"weights": w, "predictions": f, "second": (other, rng.normal(size=f.shape))}

@@ -24,9 +24,7 @@ class Deep(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        out = nn.Dense(2)
-        x = nn.relu(nn.Dense(5)(x))
-        return out(nn.tanh(nn.LayerNorm()(nn.Dense(4)(x))))
+        return nn.Dense(2)(nn.tanh(nn.LayerNorm()(nn.Dense(4)(nn.relu(nn.Dense(5)(x))))))
 
 
 class Flattened(nn.Module):
@@ -50,8 +48,7 @@ class Unused(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        branch = nn.Dense(2)(nn.tanh(nn.Dense(4)(x)))
-        return nn.Dense(2)(nn.tanh(nn.Dense(5)(x))) + 0 * branch
+        return nn.Dense(2)(nn.tanh(nn.Dense(5)(x))) + 0 * nn.Dense(2)(nn.tanh(nn.Dense(4)(x)))
 
 
 def model_of(module, x):

@@ -27,8 +27,7 @@ def own(x, y=None):
 
 def ready(likelihood):
     outputs = 2 if likelihood == "heteroscedastic" else 1
-    prior = bnn.priors.Normal(1.0)
-    return bnn.regression(bnn.MLP([], outputs), prior, likelihood=likelihood)
+    return bnn.regression(bnn.MLP([], outputs), bnn.priors.Normal(1.0), likelihood=likelihood)
 
 
 MODELS = {

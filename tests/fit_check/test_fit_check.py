@@ -227,8 +227,7 @@ def labels_of(rng, rows=30, draws=100):
     y = (rng.uniform(size=rows) < rng.uniform()).astype(int)
     p = rng.beta(1 + y.sum(), 1 + rows - y.sum(), (2, draws, 1))
     made = (rng.uniform(size=(2, draws, rows)) < p).astype(int)
-    probs = np.stack([1 - p, p], -1).repeat(rows, 2)
-    return of_labels(probs, y, made)
+    return of_labels(np.stack([1 - p, p], -1).repeat(rows, 2), y, made)
 
 
 @pytest.mark.parametrize(

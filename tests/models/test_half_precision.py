@@ -110,8 +110,7 @@ def test_the_network_itself_stays_in_half_precision():
 
     def output(dtype):
         def model(x):
-            net = bnn.random_module("net", Half(2, dtype), bnn.priors.Normal(1.0), x[:1])
-            return net(x)
+            return bnn.random_module("net", Half(2, dtype), bnn.priors.Normal(1.0), x[:1])(x)
 
         return numpyro.handlers.seed(numpyro.handlers.substitute(model, data=values), 0)(X)
 

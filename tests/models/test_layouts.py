@@ -20,8 +20,7 @@ X = np.ones((5, 4), np.float32)
 class Block(nn.Module):
     @nn.compact
     def __call__(self, x, _=None):
-        gain = self.param("gain", nn.initializers.ones, (4,))
-        return jnp.tanh(nn.Dense(4)(x)) * gain, None
+        return jnp.tanh(nn.Dense(4)(x)) * self.param("gain", nn.initializers.ones, (4,)), None
 
 
 class Scanned(nn.Module):

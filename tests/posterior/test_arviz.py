@@ -35,8 +35,7 @@ class Net(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        hidden = nn.Dense(CLASSES, name="hidden")(x)
-        return nn.Dense(CLASSES, name="head")(nn.tanh(hidden))
+        return nn.Dense(CLASSES, name="head")(nn.tanh(nn.Dense(CLASSES, name="hidden")(x)))
 
 
 def model(x: Any, y: Any = None) -> None:

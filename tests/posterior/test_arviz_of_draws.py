@@ -97,8 +97,7 @@ def judged_draws(chains: int = 4) -> tuple[Draws, Any]:
     rng = np.random.default_rng(0)
     y = rng.normal(size=(chains, 300, 6))
     y[2 % chains] += 3.0
-    draws = Draws({"w": rng.normal(size=(chains, 300))})
-    return draws, diagnose_draws(None, y)
+    return Draws({"w": rng.normal(size=(chains, 300))}), diagnose_draws(None, y)
 
 
 def test_the_report_travels_with_the_draws(tmp_path: Any) -> None:

@@ -77,8 +77,7 @@ def test_the_same_function_in_other_code_is_the_same_model(readers, way):
     class Network(nn.Module):
         @nn.compact
         def __call__(self, x):
-            hidden = jnp.tanh(nn.Dense(4)(x))
-            return nn.Dense(1)(hidden)
+            return nn.Dense(1)(jnp.tanh(nn.Dense(4)(x)))
 
     def again(inputs, targets=None):
         net = bnn.random_module("net", Network(), priors.StudentT(3.0), inputs[:1])

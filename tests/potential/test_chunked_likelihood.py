@@ -109,8 +109,7 @@ def test_peak_memory_falls():
         def gradient(z, x, y):
             return jax.grad(bnn.potential_of(model, x, y))(z)
 
-        compiled = jax.jit(gradient).lower(z, x, y).compile()
-        return compiled.memory_analysis().temp_size_in_bytes
+        return jax.jit(gradient).lower(z, x, y).compile().memory_analysis().temp_size_in_bytes
 
     whole, parts = temporary(wide), temporary(Chunked(wide, 500))
     assert whole > 20_000 * 64 * 4  # at least one hidden layer of all rows

@@ -25,8 +25,7 @@ def along(x):
 
 def within(x):
     """A recurrent cell along the columns of each row."""
-    start = jnp.zeros(len(x))
-    return jax.lax.scan(lambda h, v: ((jnp.tanh(h) + v),) * 2, start, x.T)[1].T
+    return jax.lax.scan(lambda h, v: ((jnp.tanh(h) + v),) * 2, jnp.zeros(len(x)), x.T)[1].T
 
 
 class Block(nn.Module):

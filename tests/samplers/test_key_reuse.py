@@ -299,7 +299,6 @@ def test_a_fit_uses_no_key_twice():
         z = jax.vmap(lambda k: descent.whole.begin(k, {}))(jax.random.split(key_start, 2))
         members = descent.members(key_rows, z, jax.vmap(optax.adam(0.1).init)(z))
         members, *_ = descent.advance(optax.adam(0.1))(members, 2, None, descent.arrays)
-        around = descent.whole
-        return jax.vmap(around.draw)(members.z, jax.random.split(key_draws, 2))
+        return jax.vmap(descent.whole.draw)(members.z, jax.random.split(key_draws, 2))
 
     checker.check_key_reuse(fit, jax.random.key(0))

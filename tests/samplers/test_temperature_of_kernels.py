@@ -38,8 +38,7 @@ def begin(sampler, model=network):
 
 
 def of_gibbs(second):
-    first = kernel(0.5, line, bnn.SGLD)
-    return Gibbs([(first, ["a"]), (second, ["b"])])
+    return Gibbs([(kernel(0.5, line, bnn.SGLD), ["a"]), (second, ["b"])])
 
 
 COOLING = schedules.polynomial(0.5, 10.0, 0.6)

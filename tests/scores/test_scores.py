@@ -257,61 +257,48 @@ def test_arrays_of_jax_are_taken_in_their_own_precision():
 
 PROBS = np.array([[0.7, 0.3], [0.2, 0.8]])
 BAD_INPUTS = [
-    (lambda: scores.accuracy(PROBS * 2, [0, 1]), ValueError, "sum to one.*sum of 2"),
-    (lambda: scores.accuracy([[1.5, -0.5]], [0]), ValueError, "must not be negative, got -0.5"),
-    (lambda: scores.brier(PROBS * [[np.nan], [1]], [0, 1]), ValueError, "2 of 4 values"),
-    (lambda: scores.accuracy(PROBS[:, 0], [0, 1]), ValueError, r"np.stack\(\[1 - p, p\]"),
-    (lambda: scores.accuracy(PROBS, [[0], [1]]), ValueError, r"shape \(2, 1\). Pass y\[:, 0\]"),
-    (lambda: scores.accuracy(PROBS, np.eye(2)), ValueError, "one-hot"),
-    (lambda: scores.accuracy(PROBS, [0, 1, 0]), ValueError, r"of shape \(2,\), got shape \(3,\)"),
-    (lambda: scores.accuracy(PROBS, [0.0, 1.0]), TypeError, "integers, got dtype float64"),
-    (
-        lambda: scores.brier(PROBS, [1, 2]),
-        ValueError,
-        r"0..1 for 2 classes, got labels from 1 to 2",
-    ),
-    (lambda: scores.brier(PROBS, [-1, 0]), ValueError, "from -1 to 0"),
-    (lambda: scores.accuracy([["a", "b"]], [0]), TypeError, "expected numbers"),
+    (lambda: scores.accuracy(PROBS * 2, [0, 1]), "sum to one.*sum of 2"),
+    (lambda: scores.accuracy([[1.5, -0.5]], [0]), "must not be negative, got -0.5"),
+    (lambda: scores.brier(PROBS * [[np.nan], [1]], [0, 1]), "2 of 4 values"),
+    (lambda: scores.accuracy(PROBS[:, 0], [0, 1]), r"np.stack\(\[1 - p, p\]"),
+    (lambda: scores.accuracy(PROBS, [[0], [1]]), r"shape \(2, 1\). Pass y\[:, 0\]"),
+    (lambda: scores.accuracy(PROBS, np.eye(2)), "one-hot"),
+    (lambda: scores.accuracy(PROBS, [0, 1, 0]), r"of shape \(2,\), got shape \(3,\)"),
+    (lambda: scores.accuracy(PROBS, [0.0, 1.0]), "integers, got dtype float64", TypeError),
+    (lambda: scores.brier(PROBS, [1, 2]), r"0..1 for 2 classes, got labels from 1 to 2"),
+    (lambda: scores.brier(PROBS, [-1, 0]), "from -1 to 0"),
+    (lambda: scores.accuracy([["a", "b"]], [0]), "expected numbers", TypeError),
     (
         lambda: scores.accuracy(Predictions(mean=PROBS, scale=PROBS), [0, 1]),
-        ValueError,
         r"'probs', got predictions with \['mean', 'scale'\]",
     ),
-    (lambda: scores.rmse(np.ones((3, 4)), np.ones((4, 1))), ValueError, r"Pass y\[:, 0\]"),
-    (lambda: scores.rmse(np.ones((3, 4, 1)), np.ones(4)), ValueError, "Drop the last axis"),
-    (lambda: scores.rmse(np.ones((3, 4)), np.ones(5)), ValueError, r"\(5,\), got shape \(3, 4\)"),
-    (lambda: scores.rmse([[np.inf]], [1.0]), ValueError, "mean must be finite, got 1 of 1"),
-    (lambda: scores.rmse([[1.0]], [np.nan]), ValueError, "no value but NaN"),
-    (lambda: scores.crps([[1.0]], [1.0], scale=0.0), ValueError, "scale must be positive, got 0"),
-    (
-        lambda: scores.crps(np.ones((3, 3)), np.ones(3), np.ones(3)),
-        ValueError,
-        r"scale\[..., None\]",
-    ),
-    (lambda: scores.crps(Predictions(mean=np.ones((1, 1, 1))), [1.0]), ValueError, "'scale'"),
-    (lambda: scores.coverage([[1.0]], [1.0], 1.0, level=90), ValueError, "got 90"),
-    (lambda: scores.lppd([[np.nan]]), ValueError, "1 of 1 values"),
-    (lambda: scores.lppd([[np.inf]]), ValueError, "1 of 1 values"),
+    (lambda: scores.rmse(np.ones((3, 4)), np.ones((4, 1))), r"Pass y\[:, 0\]"),
+    (lambda: scores.rmse(np.ones((3, 4, 1)), np.ones(4)), "Drop the last axis"),
+    (lambda: scores.rmse(np.ones((3, 4)), np.ones(5)), r"\(5,\), got shape \(3, 4\)"),
+    (lambda: scores.rmse([[np.inf]], [1.0]), "mean must be finite, got 1 of 1"),
+    (lambda: scores.rmse([[1.0]], [np.nan]), "no value but NaN"),
+    (lambda: scores.crps([[1.0]], [1.0], scale=0.0), "scale must be positive, got 0"),
+    (lambda: scores.crps(np.ones((3, 3)), np.ones(3), np.ones(3)), r"scale\[..., None\]"),
+    (lambda: scores.crps(Predictions(mean=np.ones((1, 1, 1))), [1.0]), "'scale'"),
+    (lambda: scores.coverage([[1.0]], [1.0], 1.0, level=90), "got 90"),
+    (lambda: scores.lppd([[np.nan]]), "1 of 1 values"),
+    (lambda: scores.lppd([[np.inf]]), "1 of 1 values"),
     (
         lambda: scores.lppd(Predictions(lambda y: np.zeros((1, 2, 3, 3))), np.zeros((3, 1))),
-        ValueError,
         r"\(1, 2, 3, 3\) for a target of shape \(3, 1\)",
     ),
-    (
-        lambda: scores.reliability(PROBS, [0, 1], 0),
-        ValueError,
-        "num_bins must be a positive integer, got 0",
-    ),
-    (lambda: scores.agreement(PROBS, PROBS[:1]), ValueError, r"\(2, 2\) and \(1, 2\)"),
-    (lambda: scores.wasserstein(PROBS, PROBS[:, :1]), ValueError, "Predict at the same inputs"),
-    (lambda: scores.wasserstein(PROBS, PROBS, event_dim=2), ValueError, "in the last 3 axes"),
-    (lambda: scores.ood_auroc([np.nan], [1.0]), ValueError, "scores_in must hold"),
-    (lambda: scores.uncertainty([[1.0]], -1.0), ValueError, "scale must be positive, got -1"),
-    (lambda: scores.standard_error([[1.0, 2.0]]), ValueError, "pointwise=True"),
+    (lambda: scores.reliability(PROBS, [0, 1], 0), "num_bins must be a positive integer, got 0"),
+    (lambda: scores.agreement(PROBS, PROBS[:1]), r"\(2, 2\) and \(1, 2\)"),
+    (lambda: scores.wasserstein(PROBS, PROBS[:, :1]), "Predict at the same inputs"),
+    (lambda: scores.wasserstein(PROBS, PROBS, event_dim=2), "in the last 3 axes"),
+    (lambda: scores.ood_auroc([np.nan], [1.0]), "scores_in must hold"),
+    (lambda: scores.uncertainty([[1.0]], -1.0), "scale must be positive, got -1"),
+    (lambda: scores.standard_error([[1.0, 2.0]]), "pointwise=True"),
 ]
 
 
-@pytest.mark.parametrize(("call", "error", "message"), BAD_INPUTS)
-def test_a_mistake_gets_an_error_that_names_it(call, error, message):
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize("case", BAD_INPUTS)
+def test_a_mistake_gets_an_error_that_names_it(case):
+    call, message, *error = case
+    with pytest.raises(*error or [ValueError], match=message):
         call()

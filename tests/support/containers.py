@@ -45,8 +45,7 @@ def table(kind):
 
 def pandas_objects(values, folder):
     """Decimals as databases give them."""
-    made = table("float64")(values, folder)
-    return made.map(Decimal)
+    return table("float64")(values, folder).map(Decimal)
 
 
 def pandas_missing(values, folder):

@@ -137,8 +137,7 @@ class NNXConv(nnx.Module):
         self.head = nnx.Linear(4, 2, rngs=rngs)
 
     def __call__(self, x):
-        x = nnx.relu(self.group(self.conv(x)))
-        return self.head(self.layer(x.mean((1, 2))))
+        return self.head(self.layer(nnx.relu(self.group(self.conv(x))).mean((1, 2))))
 
 
 class NNXAttention(nnx.Module):

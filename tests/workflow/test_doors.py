@@ -63,8 +63,7 @@ def compared(run):
 
 
 def saved(run, folder):
-    loaded = bnn.load(bnn.save(run, folder / "run"), small_run.regression())
-    return loaded["net/Dense_0.kernel"]
+    return bnn.load(bnn.save(run, folder / "run"), small_run.regression())["net/Dense_0.kernel"]
 
 
 def drawn(run):

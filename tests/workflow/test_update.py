@@ -306,8 +306,7 @@ def test_rows_that_decide_between_chains_are_not_weighed():
 
 @pytest.fixture(scope="module")
 def settings():
-    longer = {"num_samples": 100, "thinning": 1, "num_chains": 2}
-    return few_draws.SETTINGS | longer
+    return few_draws.SETTINGS | {"num_samples": 100, "thinning": 1, "num_chains": 2}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

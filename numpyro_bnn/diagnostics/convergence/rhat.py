@@ -196,8 +196,7 @@ def superchain_labels(superchains: int | ArrayLike, num_chains: int) -> np.ndarr
 def labels_of_rest(labels: np.ndarray, kept: ArrayLike) -> np.ndarray | None:
     """Labels of the chains that are left; None where their superchains cannot be compared any more."""
     rest = labels[np.asarray(kept, int)]
-    groups = np.unique(rest).size
-    return rest if _are_comparable(rest) and groups < rest.size else None
+    return rest if _are_comparable(rest) and np.unique(rest).size < rest.size else None
 
 
 def _are_comparable(labels: np.ndarray) -> bool:

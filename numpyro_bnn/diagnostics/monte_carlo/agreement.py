@@ -329,8 +329,7 @@ def _orders(chains: int, batches: int, num: int, seed: int) -> np.ndarray:
 
 def _tail(values: np.ndarray) -> np.ndarray:
     """For each value the share of all values that are at least as large."""
-    ordered = np.sort(values)
-    return 1.0 - np.searchsorted(ordered, values, side="left") / values.size
+    return 1.0 - np.searchsorted(np.sort(values), values, side="left") / values.size
 
 
 def _observed_share(batches: np.ndarray) -> tuple[np.ndarray, float]:

@@ -400,8 +400,7 @@ def _mean_square(scores: jax.Array) -> jax.Array:
     """Mean square over draws, without those that a wide prior makes non-finite, e.g. a hazard of exp(100)."""
     # A single NaN in the metric would freeze the chain.
     finite = jnp.isfinite(scores**2)
-    total = jnp.where(finite, scores**2, 0.0).sum(axis=0)
-    return total / jnp.maximum(finite.sum(axis=0), 1)
+    return jnp.where(finite, scores**2, 0.0).sum(axis=0) / jnp.maximum(finite.sum(axis=0), 1)
 
 
 def _curvature(potential: Potential, key: jax.Array) -> tuple[Values, Values]:

@@ -136,8 +136,7 @@ class Cyclical:
     transform: Callable[[Number], Number] | None = None
 
     def __repr__(self) -> str:
-        known = {k: v for k, v in vars(self).items() if v is not None}
-        return call_of("cyclical", known)
+        return call_of("cyclical", {k: v for k, v in vars(self).items() if v is not None})
 
     @property
     def num_exploration(self) -> int:

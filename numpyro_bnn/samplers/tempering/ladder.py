@@ -146,8 +146,7 @@ def ends_round(swept: jax.Array, num_warmup: jax.Array) -> jax.Array:
     # The second half of warm-up keeps both and tunes the step sizes: a rung must have visited
     # all its modes for that, since one of them may need much shorter steps than the others.
     ends = jnp.maximum(1, num_warmup // 2) >> jnp.arange(31)
-    is_end = (ends >= _SHORTEST_ROUND).at[0].set(True)
-    return jnp.any(is_end & (swept == ends))
+    return jnp.any((ends >= _SHORTEST_ROUND).at[0].set(True) & (swept == ends))
 
 
 class MoveMoments(NamedTuple):

@@ -21,8 +21,7 @@ def model(x, y):
 def conditional(rng_key, gibbs_sites, hmc_sites):
     square = sum(jnp.sum(w**2) for name, w in hmc_sites.items() if name.startswith("net/"))
     size = sum(w.size for name, w in hmc_sites.items() if name.startswith("net/"))
-    posterior = dist.Gamma(CONCENTRATION + size / 2, RATE + square / 2)
-    return {"tau": posterior.sample(rng_key)}
+    return {"tau": dist.Gamma(CONCENTRATION + size / 2, RATE + square / 2).sample(rng_key)}
 
 
 def unchanged(rng_key, gibbs_sites, hmc_sites):

@@ -83,8 +83,7 @@ def test_its_chains_have_the_moments_of_the_posterior(kind, prior):
             new = move(key, values, bound)
             return new, new["w"]
 
-        drawn = jax.lax.scan(step, {"w": jnp.zeros(3)}, jax.random.split(key, 40))[1]
-        return drawn[15:]
+        return jax.lax.scan(step, {"w": jnp.zeros(3)}, jax.random.split(key, 40))[1][15:]
 
     drawn = np.asarray(chain(jax.random.split(jax.random.key(0), 300)), float)
     second = (drawn[..., :, None] * drawn[..., None, :])[..., *np.triu_indices(3)]

@@ -36,8 +36,7 @@ class Net(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        hidden = getattr(nn, self.activation)(nn.Dense(8)(x))
-        return nn.Dense(self.outputs)(hidden)
+        return nn.Dense(self.outputs)(getattr(nn, self.activation)(nn.Dense(8)(x)))
 
 
 def regression(activation):

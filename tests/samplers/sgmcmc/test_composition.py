@@ -91,8 +91,7 @@ class Averaging(bnn.BAOAB):
         return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 
     def sample(self, state, model_args, model_kwargs):
-        state = super().sample(state, model_args, model_kwargs)
-        return state._replace(energy_error=self.mean)
+        return super().sample(state, model_args, model_kwargs)._replace(energy_error=self.mean)
 
 
 def test_what_a_kernel_from_outside_learns_in_init_it_learns_in_every_program():
@@ -109,8 +108,7 @@ class Halving:
     """A tuning of one's own: the first guess of the curvature, halved once warm-up is over."""
 
     def begin(self, context, start):
-        tuned = CurvatureTuning().begin(context, start)
-        return tuned._replace(direction=None)
+        return CurvatureTuning().begin(context, start)._replace(direction=None)
 
     def at_gradient(self, context, tuned, product, inverse_mass_matrix, warming):
         return tuned

@@ -19,7 +19,6 @@ from numpyro_bnn._html import Grid, Note, Picture, Section, page, picture
 from numpyro_bnn._sentences import say
 from numpyro_bnn.cli import saved_fit
 from numpyro_bnn.cli.job import POSTERIOR, Outcome, Score, guess_name, recalls
-from numpyro_bnn.posterior.arviz_export import to_inference_data
 from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Average, average, mean_over_draws
@@ -107,15 +106,9 @@ def write(outcome: Outcome, folder: Path) -> Path:
     table, names = outcome.table, _test_names(outcome)
     frame = saved_fit.frame_of(table, names, outcome.posterior, table.y[outcome.test])
     frame.to_csv(folder / "predictions.csv", index=False)
-    idata = to_inference_data(
-        outcome.mcmc,
-        table.x[outcome.train],
-        table.y[outcome.train],
-        predict={"test": table.x[outcome.test]},
-        report=outcome.report,
-    )
-    idata.to_netcdf(str(folder / "posterior.nc"), engine="h5netcdf")
-    saved_fit.write(table, outcome.options, folder)
+    data = table.x[outcome.train], table.y[outcome.train]
+    groups = {"predict": {"test": table.x[outcome.test]}, "report": outcome.report}
+    saved_fit.write(table, outcome.options, folder, outcome.mcmc, *data, **groups)
     page(f"{table.name}: {table.target}", parts_of(outcome), folder / "report.html")
     return folder / "report.html"
 

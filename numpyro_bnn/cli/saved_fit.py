@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from numpyro_bnn import scores
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.cli.job import Options, model_of
 from numpyro_bnn.cli.tables import (
     Source,
@@ -26,7 +27,7 @@ from numpyro_bnn.cli.tables import (
 from numpyro_bnn.data.fingerprints import row_hashes
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
-from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.draws import Draws, Run
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Average, Predictions, average
 from numpyro_bnn.workflow.fit import MOST_JUDGED
@@ -47,8 +48,13 @@ class SavedFit(NamedTuple):
     options: Options
 
 
-def write(table: Table, options: Options, folder: Path) -> Path:
-    """Write what :func:`read` needs beside ``posterior.nc``; return the path written."""
+def write(
+    table: Table, options: Options, folder: Path, run: Run, *data: PyTree, **groups: Any
+) -> Path:
+    """Write ``posterior.nc`` and beside it what :func:`read` needs; return the latter's path."""
+    # An update moves the draws in the coordinates that they were sampled in.
+    idata = to_inference_data(run, *data, base_sites=True, **groups)
+    idata.to_netcdf(str(folder / "posterior.nc"), engine="h5netcdf")
     kept = {name: getattr(table, name) for name in _KEPT}
     made = {"hidden": options.hidden, "prior": options.prior}
     path = folder / FILE
@@ -167,9 +173,7 @@ def update_by_fields(
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as place:
         whole = Path(place) / "fit"
         whole.mkdir()
-        idata = to_inference_data(run, report=report)
-        idata.to_netcdf(str(whole / "posterior.nc"), engine="h5netcdf")
-        write(fit.table, fit.options, whole)
+        write(fit.table, fit.options, whole, run, report=report)
         whole.rename(output)
     for said, rows in found.items():
         yield f"Left out rows {listed(rows, 10)}: {said}"

@@ -305,7 +305,8 @@ def _latent(owner: str, draws: Draws, energies: RowEnergies) -> Sites:
             there = f"shape {np.shape(draws[name])[2:]}" if name in draws else "no draws"
             raise ValueError(
                 f"{owner}: the latent site '{name}' has {there} in this run, and shape {shape} at one row. "
-                "Draws of all latent sites are needed, and a value for each row is not known of new rows."
+                "Draws of all latent sites are needed (of `….base` sites, from files that were written with "
+                "`base_sites=True`), and a value for each row is not known of new rows."
             )
     return {name: np.asarray(draws[name]).reshape(-1, *shape) for name, shape in shapes.items()}
 

@@ -28,18 +28,13 @@ def shop(tmp_path_factory):
     frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "price": x.sum(1) + rng.normal(size=60)})
     frame.to_csv(folder / "shop.csv", index=False)
     table = tables.read_table(folder / "shop.csv", "price").imputed(np.arange(ROWS))
-    options = job.Options(hidden=(2,), prior="normal")
+    options = job.Options(hidden=(2,))
     kernel = HMC(job.model_of(table, options), num_steps=5, trajectory_length=None)
     mcmc = bnn.MCMC(kernel, num_warmup=100, num_samples=100, num_chains=2, progress_bar=False)
     mcmc.run(jax.random.key(0), table.x[:ROWS], table.y[:ROWS])
-    written(folder / "run", bnn.to_inference_data(mcmc), table, options)
+    (folder / "run").mkdir()
+    saved_fit.write(table, options, folder / "run", mcmc)
     return folder
-
-
-def written(folder, idata, table, options):
-    folder.mkdir()
-    idata.to_netcdf(str(folder / "posterior.nc"), engine="h5netcdf")
-    saved_fit.write(table, options, folder)
 
 
 def test_new_rows_update_the_fit_in_a_folder_of_its_own(shop, tmp_path, capsys):
@@ -93,8 +88,8 @@ def test_new_rows_that_cannot_be_added_are_refused(shop, change, message, tmp_pa
 def test_a_fit_without_its_rows_is_not_updated(shop, tmp_path, capsys):
     fit = saved_fit.read(shop / "run")
     bare = bnn.Draws(fit.draws, fit.draws.model, info=fit.draws.info)
-    idata = bnn.to_inference_data(bare, log_likelihood=False)
-    written(tmp_path / "run", idata, fit.table, fit.options)
+    (tmp_path / "run").mkdir()
+    saved_fit.write(fit.table, fit.options, tmp_path / "run", bare, log_likelihood=False)
     assert main(["update", str(tmp_path / "run"), str(shop / "shop.csv")]) == 2
     assert "does not hold the rows of its fit" in " ".join(capsys.readouterr().err.split())
 

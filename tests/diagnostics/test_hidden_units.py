@@ -24,7 +24,9 @@ class Deep(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        return nn.Dense(2)(nn.tanh(nn.LayerNorm()(nn.Dense(4)(nn.relu(nn.Dense(5)(x))))))
+        out = nn.Dense(2)
+        x = nn.relu(nn.Dense(5)(x))
+        return out(nn.tanh(nn.LayerNorm()(nn.Dense(4)(x))))
 
 
 class Flattened(nn.Module):
@@ -48,7 +50,8 @@ class Unused(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        return nn.Dense(2)(nn.tanh(nn.Dense(5)(x))) + 0 * nn.Dense(2)(nn.tanh(nn.Dense(4)(x)))
+        branch = nn.Dense(2)(nn.tanh(nn.Dense(4)(x)))
+        return nn.Dense(2)(nn.tanh(nn.Dense(5)(x))) + 0 * branch
 
 
 def model_of(module, x):

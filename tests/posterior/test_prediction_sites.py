@@ -331,7 +331,8 @@ def test_each_draw_drops_other_units():
     class Drop(nn.Module):
         @nn.compact
         def __call__(self, x):
-            return nn.Dropout(0.5, deterministic=False)(nn.Dense(1, use_bias=False)(x))
+            layer = nn.Dense(1, use_bias=False)
+            return nn.Dropout(0.5, deterministic=False)(layer(x))
 
     def model(x, y=None):
         net = bnn.random_module("net", Drop(), bnn.priors.Normal(1.0), x[:1], apply_rng=["dropout"])

@@ -77,7 +77,8 @@ def test_the_same_function_in_other_code_is_the_same_model(readers, way):
     class Network(nn.Module):
         @nn.compact
         def __call__(self, x):
-            return nn.Dense(1)(jnp.tanh(nn.Dense(4)(x)))
+            hidden = jnp.tanh(nn.Dense(4)(x))
+            return nn.Dense(1)(hidden)
 
     def again(inputs, targets=None):
         net = bnn.random_module("net", Network(), priors.StudentT(3.0), inputs[:1])

@@ -174,8 +174,9 @@ def test_a_label_that_was_not_fitted_cannot_be_checked():
 
 @pytest.mark.parametrize("score", [bnn.scores.lppd, bnn.scores.accuracy, bnn.scores.brier])
 def test_scores_take_the_labels_of_the_fit(score):
-    predictions = fitted("classifier").predictions(X)
-    assert score(predictions, TEXT) == score(predictions, (TEXT == "low").astype(int))
+    network = fitted("classifier")
+    predictions, of_draws = network.predictions(X), bnn.predict(None, network.draws_, X)
+    assert score(predictions, TEXT) == pytest.approx(score(of_draws, (TEXT == "low").astype(int)))
     with pytest.raises(ValueError, match=f"scores.{score.__name__}: y has the label 'other'"):
         score(predictions, np.where(TEXT == "low", "other", TEXT))
 

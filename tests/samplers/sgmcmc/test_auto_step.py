@@ -36,7 +36,8 @@ class Net(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        return nn.Dense(self.outputs)(getattr(nn, self.activation)(nn.Dense(8)(x)))
+        hidden = getattr(nn, self.activation)(nn.Dense(8)(x))
+        return nn.Dense(self.outputs)(hidden)
 
 
 def regression(activation):

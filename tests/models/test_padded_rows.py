@@ -64,8 +64,7 @@ def compare(model, y, weights):
     plain, padded = both(model, X, y, **({} if weights is None else {"weights": weights}))
     assert len(padded[1]["x"].rows) == padded_size(SIZE) > SIZE
     potentials = [Potential(model, *arguments) for arguments in (plain, padded)]
-    first = potentials[0]
-    z = jax.jit(lambda key: first.unconstrain(first.prior_draw(key)))(jax.random.key(0))
+    z = potentials[0].unconstrain(jax.jit(potentials[0].prior_draw)(jax.random.key(0)))
     (value, slope), found = (jax.jit(jax.value_and_grad(p))(z) for p in potentials)
     np.testing.assert_allclose(found[0], value, rtol=1e-10)
     jax.tree.map(

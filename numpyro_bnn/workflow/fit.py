@@ -107,7 +107,9 @@ def kernel_named(name: str, model: Callable, **settings: Any) -> tuple[MCMCKerne
     recipe = KERNELS[name]
     for unknown in sorted(set(settings) - set(recipe.settings)):
         having = sorted(other for other, its in KERNELS.items() if unknown in its.settings)
-        known = f"{having} have it: name one of them as `kernel`" if having else "Leave it out"
+        known = f"It has {sorted(recipe.settings)}"
+        if having:
+            known = f"{having} have it: name one of them as `kernel`"
         raise ValueError(f"fit: {unknown} is not a setting of the kernel {name!r}. {known}.")
     return recipe.make(model, **(recipe.settings | settings)), recipe.thinning
 

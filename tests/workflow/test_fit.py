@@ -160,7 +160,7 @@ def test_stacked_chains_and_rows_that_nothing_was_fitted_to(many):
             r"\['energy_variance'\] are settings of 'mclmc' over all rows.*batch_size=5",
         ),
         ({"kernel": "ggmc", "target_accept_prob": 0.9}, r"\['hmc', 'mams', 'nuts'\] have it"),
-        ({"kernel": "nuts", "max_depth": 4}, "max_depth is not a setting .* Leave it out"),
+        ({"kernel": "nuts", "max_depth": 4}, "max_depth is not a setting .* It has \\["),
         ({"num_samples": 0}, "fit: num_samples must be a positive integer, got 0"),
         ({"num_samples": "5"}, "fit: num_samples must be a positive integer, got '5'"),
         ({"combine": "vote"}, '"average" or "stack", got \'vote\''),

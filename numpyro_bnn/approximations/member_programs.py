@@ -6,7 +6,7 @@ The programs hold the model and no data, which are arguments, so that an equal m
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -133,16 +133,16 @@ class MemberPrograms:
 
                 return jax.vmap(one)(carry, noise)
 
-            def look(member: Members, noise: PyTree) -> Members:
-                likelihood = self._held_out(held, noise, arrays, given)
-                return member._replace(best=_better(likelihood, member.z, member.best))
-
             zeros = jnp.zeros(len(jax.tree.leaves(members)[0]), jnp.result_type(float))
             carry = (members, zeros, zeros)
             if held is None:
                 members, mean, squares = lax.fori_loop(0, count, body, carry)
                 return members, mean, squares / count
             between = jnp.clip(count, 1, LOOK)
+
+            def look(member: Members, noise: PyTree) -> Members:
+                likelihood = self._held_out(held, noise, arrays, given)
+                return member._replace(best=_better(likelihood, member.z, member.best))
 
             def look_and_go(j: jax.Array, carry: tuple) -> tuple:
                 members = jax.vmap(look)(carry[0], noise)
@@ -157,7 +157,7 @@ class MemberPrograms:
         return self.compiled(steps)
 
     def _held_out(
-        self, held: Any, noise: PyTree, arrays: list[jax.Array], given: list[jax.Array]
+        self, held: tuple, noise: PyTree, arrays: list[jax.Array], given: list[jax.Array]
     ) -> Callable:
         """The log likelihood of held-out rows as a function of a member's values."""
         kind, about = held

@@ -170,8 +170,8 @@ class Programs:
             self._prepare(state, init_params, arrays)
 
             def step(_: int, state: State) -> State:
-                state = jax.tree.map(jnp.asarray, self.kernel.sample(state, args, kwargs))
-                return jax.tree.map(strong, state)
+                after = self.kernel.sample(state, args, kwargs)
+                return jax.tree.map(lambda leaf: strong(jnp.asarray(leaf)), after)
 
             def draw(i: jax.Array, carry: tuple) -> tuple:
                 state, draws = carry

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# The command line runs models in one thread, and looks at its file before it loads JAX, which takes seconds.
+# The command line looks at its file before it loads JAX, which takes seconds.
 if Path(sys.argv[0]).stem != "numpyro-bnn" and ("-m", "numpyro_bnn") not in zip(
     sys.orig_argv, sys.orig_argv[1:]
 ):

@@ -119,6 +119,7 @@ SENTENCES: dict[str, str] = {
     "stopped: predictions are not finite": "More draws will not change that.",
     "stopped: no chain stayed finite": "Every chain has draws that are not finite.",
     "stopped: max_minutes": "The time limit was reached: give more minutes.",
+    "stopped: no time": "There was no time to sample. What there is are the optimised networks, an ensemble and no posterior. Give more minutes.",
     "stopped: interrupted": "The run was interrupted.",
     "not confirmed": "The last judgement was within tolerance; no second one confirmed it.",
     "time left": "To be within tolerance would take {time} more.",

@@ -9,6 +9,7 @@ that end far above the best are named.
 
 import inspect
 import math
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -114,10 +115,11 @@ class MemberOptimizer:
         batch_size: int | None = None,
         order: Order = "permutation",
         pads: bool = False,
+        ends: float = math.inf,
     ) -> None:
         if batch_size is None:
             batch_size = own_batch_size(owner, bound.structure)
-        self.owner, self.bound = owner, bound
+        self.owner, self.bound, self.ends = owner, bound, ends
         self.model, self.structure = bound.model, bound.structure
         self.args, self.kwargs = args, kwargs = bound.args, bound.kwargs
         if pads and batch_size is None:
@@ -239,7 +241,7 @@ class MemberOptimizer:
             return z, energy
         for i in range(_RESTARTS):
             far = far_above(energy, self.allowed)
-            if not far.any():
+            if not far.any() or time.monotonic() > self.ends:
                 break
             again, found = attempt(jax.random.fold_in(key, i))
             better = far & ~(found >= energy) & np.isfinite(found)
@@ -273,6 +275,9 @@ class MemberOptimizer:
                 to_the_end = training.validation is None and training.tolerance <= 0
                 if looks >= training.patience and not to_the_end:
                     self.stopped = "held-out rows no longer gain"
+                    break
+                if time.monotonic() > self.ends:
+                    self.stopped = "time is over"
                     break
                 noisy = np.asarray(variance) / count if batch_size else np.zeros_like(energy)
                 if training.validation is None and settling.add_block(energy, noisy):
@@ -308,7 +313,8 @@ class MemberOptimizer:
 
     def name_far(self, energy: np.ndarray, training: TrainingOptions) -> None:
         """Warn of members that ended far above the others, where all were to reach a mode."""
-        if training.num_steps and training.validation is None:
+        is_late = time.monotonic() > self.ends
+        if training.num_steps and training.validation is None and not is_late:
             name_far(self.owner, energy, self.allowed)
 
     def energies(self, z: Values) -> np.ndarray:

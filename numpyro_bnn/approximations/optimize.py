@@ -1,5 +1,6 @@
 """Optimised starts: a chain over the weights of a network never begins at a raw prior draw."""
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -81,10 +82,14 @@ def optimize(
 
 
 def optimized(
-    bound: BoundModel, key: jax.Array, num_chains: int, options: TrainingOptions
+    bound: BoundModel,
+    key: jax.Array,
+    num_chains: int,
+    options: TrainingOptions,
+    ends: float = math.inf,
 ) -> Values:
-    """Starts of chains, as :func:`optimize` gives them, of a model with its data."""
-    member_optimizer = MemberOptimizer("optimize", bound, options.batch_size, pads=True)
+    """Starts of chains, as :func:`optimize` gives them; `ends` is a time of ``time.monotonic()``."""
+    member_optimizer = MemberOptimizer("optimize", bound, options.batch_size, pads=True, ends=ends)
     z, energy = member_optimizer.fit(key, num_chains, options)
     bad = np.flatnonzero(~np.isfinite(energy)).tolist()
     if bad:

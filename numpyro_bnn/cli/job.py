@@ -239,6 +239,8 @@ def run(
         progress_bar=progress_bar,
         **options.settings,
     )
+    if fitted.mcmc is None:
+        raise ValueError(f"--minutes {options.max_minutes:g}: {say('stopped: no time')}")
     add(POSTERIOR, fitted.draws, fitted.seconds["optimise"] + fitted.seconds["sample"])
     evaluation = None
     if held.size:

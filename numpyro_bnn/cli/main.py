@@ -144,9 +144,8 @@ def _parser() -> argparse.ArgumentParser:
         default=3.0,
         metavar="M",
         help="a fit ends when predictions are known within tolerance, or after so many minutes of "
-        "optimising, compiling, warm-up and sampling; default: 3. What comes before the first draw, and "
-        "half of --samples, are never cut short, so that a fit with a limit below a minute may take one "
-        "or two minutes more; the report is written afterwards",
+        "compiling, optimising and sampling; default: 3. With little time a run is shorter, and with hardly "
+        "any there are no more than the scores of the optimised networks; the report is written afterwards",
     )
     parser.whole(
         "--max-tree-depth",

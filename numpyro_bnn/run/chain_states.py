@@ -4,6 +4,7 @@ Chains run together in one program, or each by itself in a program for one chain
 cores. Callers need not know which: they advance all chains by a segment of the run.
 """
 
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -19,6 +20,8 @@ from numpyro_bnn.run.programs import Programs
 
 # Bytes of a draw of a large network.
 _LARGE = 2**17
+# Seconds of steps from which the time of one is known.
+_ENOUGH_TO_MEASURE = 0.2
 
 
 class Segment(NamedTuple):
@@ -199,6 +202,20 @@ class ChainStates:
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), self._buffer
         )
+
+    def compile(self) -> None:
+        """Compile the steps; all groups have the same program."""
+        self.programs.advance.bound(*self._arguments(0, Segment(0, 1, 1, True, True)))
+
+    def seconds_a_step(self, most: int) -> float:
+        """How long all chains take for a step of warm-up, measured by at most so many."""
+        steps, seconds = 1, 0.0
+        # The first step loads the program, and a few take less time than the call.
+        while steps == 1 or (seconds < _ENOUGH_TO_MEASURE and steps <= most):
+            began = time.monotonic()
+            self.advance(Segment(0, 1, steps, True, True), lambda *_: None)
+            seconds, taken, steps = time.monotonic() - began, steps, 4 * steps
+        return seconds / taken
 
     def advance(self, segment: Segment, update: Callable) -> None:
         """Take the steps of a segment with every group, several at once where each leaves cores idle."""

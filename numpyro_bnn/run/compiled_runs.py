@@ -118,6 +118,25 @@ class CompiledRuns(NumPyroMCMC):
         with self._on_disk(resumed=False), explain_tracing(), explain_memory():
             self._sample(start, fit, None, judge)
 
+    def set_lengths(self, num_warmup: int, num_samples: int) -> None:
+        """Change the numbers of steps of the next run; its programs stay."""
+        self.num_warmup, self.num_samples = num_warmup, num_samples
+        self._set_collection_params()
+
+    def prepared(
+        self, rng_key: jax.Array, *args: Any, init_params: PyTree, **kwargs: Any
+    ) -> ChainStates:
+        """Chains at their starts, with the programs of a run, which another thread may compile."""
+        fit = self._see(args, kwargs)
+        starts = starts_for(self.sampler, fit, init_params, self.num_chains)
+        keys = jax.random.split(rng_key, self.num_chains) if self.num_chains > 1 else rng_key
+        # In stages, so that a run with a stopping rule has these programs too.
+        states = self._chain_states(Start(keys, starts, ()), self._plan().in_stages(), fit)
+        states.start()
+        states.fresh_buffers()
+        states.compile()
+        return states
+
     def _on_disk(self, resumed: bool) -> AbstractContextManager[None]:
         """Lock the folders of this run, so that no other run writes to them meanwhile."""
         return nullcontext() if self._disk is None else self._disk.held(resumed)
@@ -186,7 +205,7 @@ class CompiledRuns(NumPyroMCMC):
         collected, removed = split_fields(
             (self._sample_field, *fields_of(self.sampler), *start.extra_fields)
         )
-        key = (arguments.static, collected, removed, least, fixed)
+        key = (arguments.static, collected, removed, fixed)
         try:
             programs = self._programs.get(key)
         except TypeError as error:
@@ -194,7 +213,7 @@ class CompiledRuns(NumPyroMCMC):
                 f"MCMC: arguments of the model must be arrays or hashable constants ({error}). "
                 "Convert tables and the like with `np.asarray`."
             ) from error
-        if programs is None:
+        if programs is None or programs.least < least:
             programs = self._programs[key] = Programs(
                 kernel=self._kernel,
                 num_warmup=fixed,

@@ -55,7 +55,7 @@ from numpyro_bnn.workflow.update import NotReached, update
 
 # Parameters that both estimators hand on to `fit`.
 _FOR_FIT = ("kernel", "num_chains", "num_warmup", "num_samples", "thinning", "batch_size", "until",
-            "max_minutes", "progress_bar")  # fmt: skip
+            "max_minutes")  # fmt: skip
 _MORE_DRAWS = (
     "give more draws (num_samples=), or sample until they are known (until=bnn.Tolerance())"
 )
@@ -85,16 +85,25 @@ class BNNEstimator(BaseEstimator):
     def _fit(self, model: ReadyModel, X: np.ndarray, y: np.ndarray, weights: Any) -> Any:
         """Sample the posterior of a model, keep it, and calibrate it on the rows that are held out."""
         kept, held = held_out(self, y)
+        if self.verbose:
+            print(
+                f"{type(self).__name__}: {self.num_chains} networks are optimised on {len(kept)} rows of "
+                f"{X.shape[1]} columns, and each begins a chain of {self.num_warmup} + {self.num_samples} "
+                "draws. A first fit compiles for some seconds."
+            )
         fitted = fit_model(
             model,
             table_like(self, X[kept]),
             y[kept],
             key=key_from(self.random_state),
             weights=None if weights is None else weights[kept],
+            progress_bar=bool(self.verbose),
             **{name: getattr(self, name) for name in _FOR_FIT},
         )
         self.model_ = model
-        self.mcmc_: MCMC = fitted.mcmc
+        self.__dict__.pop("mcmc_", None)
+        if fitted.mcmc is not None:
+            self.mcmc_: MCMC = fitted.mcmc
         self.draws_: Draws = fitted.draws
         rows = table_like(self, in_blocks(X[kept]))
         self._separate = predictor_of(self.draws_, rows).are_separate(self.draws_)
@@ -103,7 +112,8 @@ class BNNEstimator(BaseEstimator):
         if len(held):
             targets = y[held] if isinstance(self, RegressorMixin) else self.classes_[y[held]]
             self.calibration_ = calibrate(self, table_like(self, X[held]), targets, COVERAGE)
-        warn_of_verdict(type(self).__name__, self.report_)
+        if fitted.mcmc is not None:
+            warn_of_verdict(type(self).__name__, self.report_)
         return self
 
     def _update(self, X: np.ndarray, y: np.ndarray, weights: Any) -> Any:
@@ -213,7 +223,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         take ``"gaussian"``, whose mean was nearer (``benchmarks/predictions/against_boosting.py``).
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
-    :param max_minutes: time limit of a fit with `until`; see :func:`numpyro_bnn.fit`.
+    :param max_minutes: time limit of a fit, see :func:`numpyro_bnn.fit`.
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
@@ -224,7 +234,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         where the run has not converged (see :func:`numpyro_bnn.calibrate`). Each counts once, whatever its
         weight. For one target.
     :param random_state: seed, ``np.random.RandomState`` or None, as in scikit-learn.
-    :param progress_bar: show progress.
+    :param verbose: say what is done, and show progress.
 
     >>> from numpyro_bnn import BNNRegressor
     >>> network = BNNRegressor(hidden=(16,), random_state=0)
@@ -249,7 +259,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         batch_size: int | None = None,
         calibration: float | None = None,
         random_state: Any = None,
-        progress_bar: bool = False,
+        verbose: bool | int = False,
     ) -> None:
         self.hidden = hidden
         self.network = network
@@ -265,7 +275,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         self.batch_size = batch_size
         self.calibration = calibration
         self.random_state = random_state
-        self.progress_bar = progress_bar
+        self.verbose = verbose
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -388,7 +398,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         the posterior for a population with other shares of the classes, not for the one the rows are from.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
-    :param max_minutes: time limit of a fit with `until`; see :func:`numpyro_bnn.fit`.
+    :param max_minutes: time limit of a fit, see :func:`numpyro_bnn.fit`.
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
@@ -399,7 +409,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         over rows that are exchangeable with these, also where the run has not converged (see
         :func:`numpyro_bnn.calibrate`). Each counts once, whatever its weight.
     :param random_state: seed, ``np.random.RandomState`` or None, as in scikit-learn.
-    :param progress_bar: show progress.
+    :param verbose: say what is done, and show progress.
 
     >>> from numpyro_bnn import BNNClassifier
     >>> network = BNNClassifier(hidden=(16,), random_state=0)
@@ -424,7 +434,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         batch_size: int | None = None,
         calibration: float | None = None,
         random_state: Any = None,
-        progress_bar: bool = False,
+        verbose: bool | int = False,
     ) -> None:
         self.hidden = hidden
         self.network = network
@@ -440,7 +450,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         self.batch_size = batch_size
         self.calibration = calibration
         self.random_state = random_state
-        self.progress_bar = progress_bar
+        self.verbose = verbose
 
     @all_or_nothing
     def fit(

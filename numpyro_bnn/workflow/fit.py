@@ -10,7 +10,9 @@ benchmarks.
 """
 
 import time
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -19,8 +21,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.mcmc import MCMCKernel
+from numpyro.util import find_stack_level
 
 from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn._handler_stack import separate_threads
+from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.member_optimizer import TrainingOptions
 from numpyro_bnn.approximations.optimize import ensemble_of, optimized
@@ -35,13 +40,14 @@ from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.stacking import stack
-from numpyro_bnn.potential.starts import BoundModel
+from numpyro_bnn.potential.starts import BoundModel, start_shapes
 from numpyro_bnn.samplers.sgmcmc import gradients
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
 from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB, GGMC
 from numpyro_bnn.workflow.check_fit import check_fit
 from numpyro_bnn.workflow.mcmc import MCMC
+from numpyro_bnn.workflow.time_limit import TimeLimit
 from numpyro_bnn.workflow.until import check_until
 
 # Every fiftieth step is kept of samplers that take one gradient a step.
@@ -154,7 +160,7 @@ class Fit:
 
     - **model** - the model that was fitted
     - **ensemble** - the optimised members, one a chain
-    - **mcmc** - the run that began from them
+    - **mcmc** - the run that began from them; None where the time limit left no time for one
     - **draws** - the draws to predict with: all of the run, or those of the stacked mixture
     - **weights** - weight of each chain in `draws`, adding up to 1
     - **report** - diagnosis of the run; print it
@@ -164,12 +170,17 @@ class Fit:
 
     model: Callable
     ensemble: Draws
-    mcmc: MCMC
+    mcmc: MCMC | None
     draws: Draws
     weights: np.ndarray
     report: Report
     seconds: dict[str, float]
     test: tuple[PyTree, ArrayLike] | None = None
+
+    @property
+    def run(self) -> MCMC | Draws:
+        """The run, or the optimised members where the time limit left no time for one."""
+        return self.ensemble if self.mcmc is None else self.mcmc
 
     def predict(self, x: PyTree, **options: Any) -> Predictions:
         """Predictions of every draw at inputs `x`; options are those of :func:`numpyro_bnn.predict`."""
@@ -177,16 +188,17 @@ class Fit:
 
     def check(self, x: Any = None, y: Any = None, **options: Any) -> FitCheck:
         """Whether the model fits its training data, see :func:`numpyro_bnn.check_fit`."""
-        return check_fit(self.mcmc, x, y, **{"held_out": self.test, **options})
+        return check_fit(self.run, x, y, **{"held_out": self.test, **options})
 
     def print(self) -> None:
         """Print the report: verdict, tables and explanation."""
         self.report.print()
 
     def __repr__(self) -> str:
-        kernel = type(self.mcmc.sampler).__name__
+        kernel = "ensemble" if self.mcmc is None else type(self.mcmc.sampler).__name__
         spent = ", ".join(f"{name} {value:.0f} s" for name, value in self.seconds.items())
-        suspect = f", {len(self.mcmc.suspect)} suspect" if self.mcmc.suspect else ""
+        suspects = getattr(self.mcmc, "suspect", {})
+        suspect = f", {len(suspects)} suspect" if suspects else ""
         return f"Fit({kernel}, {self.report.verdict}{suspect}; {spent})"
 
 
@@ -243,16 +255,17 @@ def fit(
     :param y_test: their targets; without them the error of the log score is not judged.
     :param until: the Monte Carlo error that is accepted: sampling goes on until the errors of
         predictions at these inputs are within it, see :meth:`numpyro_bnn.MCMC.run_until`.
-    :param max_minutes: time limit of optimising, compiling, warm-up, sampling and judging together, for a
-        run with `until`. All before the first draw that is kept, and half of `num_samples`, are never cut
-        short, so that a fit may take longer.
+    :param max_minutes: time limit of the fit, compiling and judging included, kept to a tenth or 5 s. Where
+        `num_warmup` and `num_samples` would take longer, both become shorter in proportion; `mcmc` has the
+        lengths, which give the same draws again. Where there is no time to sample, draws are the optimised
+        members, `mcmc` is None, and a warning says so.
     :param on_ensemble: called with the optimised members, a chain of one draw each, before sampling begins:
         to show what they predict while the chains run.
     :param progress_bar: show progress.
     :param options: settings of :func:`kernel_named`.
     :return: draws, run and report.
     :raises ValueError: for an unknown kernel, a model of several targets, rows of x and y that differ in
-        number, a share out of range, `y_test` without `x_test`, or `max_minutes` without `until`.
+        number, a share out of range, or `y_test` without `x_test`.
     :raises TypeError: for an `until` that is no :class:`numpyro_bnn.Tolerance`.
 
     >>> fitted = bnn.fit(model, x, y)                                       # doctest: +SKIP
@@ -262,6 +275,7 @@ def fit(
     key = jax.random.key(0) if key is None else key
     check_key("fit", key)
     _check_until(until, max_minutes, x_test, y_test)
+    limit = TimeLimit(max_minutes)
     (arrays, y), _ = as_arrays(model, (x, y), {})
     # Tables of pandas keep the names of their columns, which messages and predictions refer to.
     x = with_tables(x, arrays)
@@ -291,7 +305,15 @@ def fit(
 
     clock = time.perf_counter()
     training = TrainingOptions(batch_size=batch_size, progress_bar=progress_bar)
-    starts = optimized(bound, key_starts, num_chains, training)
+    data = (x_train, y_train)
+    shapes = start_shapes(bound.structure).items()
+    anywhere = {name: np.zeros((num_chains, *shape)) for name, shape in shapes}
+    # The programs of the chains compile beside the optimisation. No chain begins at these zeros.
+    separate_threads()
+    pool = ThreadPoolExecutor(1)
+    chains = pool.submit(mcmc.prepared, key_run, *data, init_params=anywhere, **weighted)
+    pool.shutdown(wait=False)
+    starts = optimized(bound, key_starts, num_chains, training, limit.optimising_ends)
     jax.block_until_ready(starts)
     optimised = time.perf_counter()
     ensemble = ensemble_of(bound, starts)
@@ -300,28 +322,31 @@ def fit(
     began = time.perf_counter()
     at = (_rows(x_train, slice(MOST_JUDGED)), _rows(y_train, slice(MOST_JUDGED)))
     at = at if x_test is None else (x_test, y_test)
-    if until is None:
-        mcmc.run(key_run, x_train, y_train, init_params=starts, **weighted)
+    run: MCMC | Draws = mcmc
+    if not limit.allows(mcmc, chains):
+        run = ensemble
+        warnings.warn(f"fit: {say('stopped: no time')}", stacklevel=find_stack_level())
+    elif until is None:
+        mcmc.run(key_run, *data, init_params=starts, **weighted)
     else:
-        # Never zero, so that some draws are taken after a long optimisation.
-        minutes = None if max_minutes is None else max(max_minutes - (began - clock) / 60, 1e-3)
-        rule: dict[str, Any] = {"until": until, "test_data": at, "max_minutes": minutes}
-        mcmc.run_until(key_run, x_train, y_train, init_params=starts, **rule, **weighted)
-    sampled = time.perf_counter()
-    report = diagnose(mcmc, *at, tolerance=until)
-    draws = draws_of(mcmc)
+        rule: dict[str, Any] = {"until": until, "test_data": at, "max_minutes": limit.minutes_left}
+        mcmc.run_until(key_run, *data, init_params=starts, **rule, **weighted)
+    judged_from = time.perf_counter()
+    report = diagnose(run, *at, tolerance=until)
+    draws = draws_of(run)
     weights = np.full(draws.num_chains, 1 / draws.num_chains)
     if combine == "stack":
-        draws = stack(mcmc, _rows(x, held), _rows(y, held), key=key_stack)
+        draws = stack(run, _rows(x, held), _rows(y, held), key=key_stack)
         weights = np.asarray(draws.info["weights"])
     draws.info |= {n: rows for n, rows in ensemble.info.items() if n == KNOWN_ROWS}
     seconds = {
         "optimise": optimised - clock,
-        "sample": sampled - began,
-        "judge": time.perf_counter() - sampled,
+        "sample": judged_from - began,
+        "judge": time.perf_counter() - judged_from,
     }
     test = None if x_test is None or y_test is None else (x_test, y_test)
-    return Fit(model, ensemble, mcmc, draws, weights, report, seconds, test)
+    own = None if run is ensemble else mcmc
+    return Fit(model, ensemble, own, draws, weights, report, seconds, test)
 
 
 def _check_one_target(targets: list[str]) -> None:
@@ -339,11 +364,6 @@ def _check_until(until: Any, max_minutes: Any, x_test: Any, y_test: Any) -> None
         raise ValueError(
             f"fit: y_test was given ({len(y_test)} targets) and no x_test. Give the inputs of these "
             "targets, or leave both out to judge at training rows."
-        )
-    if until is None and max_minutes is not None:
-        raise ValueError(
-            f"fit: max_minutes={max_minutes!r} limits a run that goes on until it is known. Give "
-            "`until=bnn.Tolerance()` too, or set the length by num_samples."
         )
     check_until(until, max_minutes)
 

@@ -287,7 +287,8 @@ def test_balanced_classes():
 def test_a_second_fit_of_a_search_compiles_nothing():
     pipeline = make_pipeline(StandardScaler(), clone(fitted()))
     found = cross_val_score(pipeline, X, Y, cv=2)
-    assert found.min() > 0.8
+    # Of eight seeds these means are 0.89 to 0.96; the fold that has to extrapolate scores 0.79 to 0.93.
+    assert found.mean() > 0.85
     with nets.compilations() as compiled:
         again = cross_val_score(pipeline, X, 7 * Y - 1, cv=2)
     assert not compiled

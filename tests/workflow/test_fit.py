@@ -13,6 +13,7 @@ import pytest
 from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
+from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.workflow.fit import KERNELS, Fit
 
 X, Y = linear_gaussian.data()
@@ -216,12 +217,42 @@ def test_a_fit_goes_on_until_it_is_known():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"max_minutes": 3.0}, ValueError, "fit: max_minutes=3.0 limits a run that goes on until"),
         ({"y_test": Y}, ValueError, r"fit: y_test was given \(20 targets\) and no x_test"),
         ({"until": 0.01}, TypeError, "until must be a bnn.Tolerance, got 0.01"),
-        ({"until": bnn.Tolerance(), "max_minutes": -1}, ValueError, "must be positive and finite"),
+        ({"max_minutes": -1}, ValueError, "must be positive and finite"),
     ],
 )
 def test_ends_that_make_no_sense_are_refused(options, error, message):
     with pytest.raises(error, match=message):
         bnn.fit(linear_gaussian.model, X, Y, **options)
+
+
+@pytest.mark.parametrize("until", [None, bnn.Tolerance(relative=0.5, log_score=1.0)])
+def test_a_run_that_would_take_longer_than_the_limit_is_shorter(monkeypatch, until):
+    # A minute is left, but for an overhead, and a step takes a fiftieth of a second.
+    monkeypatch.setattr(ChainStates, "seconds_a_step", lambda states, most: 1 / 50)
+    options = {"num_chains": 2, "progress_bar": False, "until": until}
+    limited = bnn.fit(linear_gaussian.model, X, Y, max_minutes=1.0, **options)
+    warmup, draws = limited.mcmc.num_warmup // 50, limited.mcmc.num_samples // 50
+    assert 20 <= warmup == draws <= 30
+    if until is not None:
+        assert limited.mcmc.stopped.reason in ("within tolerance", "max_minutes")
+        return
+    again = bnn.fit(linear_gaussian.model, X, Y, num_warmup=warmup, num_samples=draws, **options)
+    for name, values in again.draws.items():
+        np.testing.assert_array_equal(limited.draws[name], values)
+
+
+@pytest.mark.parametrize("slow_step", [False, True])
+def test_without_time_to_sample_draws_are_the_optimised_members(monkeypatch, slow_step):
+    minutes = 1e-3
+    if slow_step:
+        monkeypatch.setattr(ChainStates, "seconds_a_step", lambda states, most: 1.0)
+        minutes = 1.0
+    with pytest.warns(UserWarning, match="fit: There was no time to sample. .* Give more minutes"):
+        result = bnn.fit(linear_gaussian.model, X, Y, max_minutes=minutes, progress_bar=False)
+    assert result.mcmc is None
+    assert result.run is result.draws is result.ensemble
+    assert result.report.verdict == "too_short"
+    assert str(result).startswith("Fit(ensemble, too_short")
+    assert result.predict(X[:3]).mean.shape == (4, 1, 3)

@@ -332,8 +332,8 @@ def _settings(outcome: Outcome) -> Iterator[Any]:
         f"each, seed {options.seed}. {outcome.mcmc.stopped}"
     )
     yield (
-        "Plain training is one of the optimised starts, stopped by rows that it held out, the ensemble "
-        "their average, the posterior average that of all draws of the chains that began from them."
+        "Plain training is one network, whose length and weight decay held-out rows decide. The ensemble is "
+        "the average of the optimised starts, the posterior average that of all draws of their chains."
     )
     yield Note(", ".join(f"{name} {version(name)}" for name in _PACKAGES))
 

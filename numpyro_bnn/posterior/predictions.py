@@ -314,7 +314,8 @@ class Predictor:
             self.batch_size, self._frozen = self.size, None
             self.structure = self._structure_at(self.size)
         advice = ADVICE if owner == "predict" and not drawn_anew else ""
-        refuse_unknown_indices(owner, self.model, *self.arguments, advice)
+        once = partial(self._traced, self.arguments, "looks up")
+        refuse_unknown_indices(owner, self.model, *self.arguments, advice, once)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()
         # Whether rows were seen to depend on one another, which few draws may not show.

@@ -6,6 +6,7 @@ traced program shows which numbers are indices: a large count is none.
 
 import re
 from collections.abc import Callable, Mapping
+from operator import call
 from typing import Any
 
 import jax
@@ -26,16 +27,25 @@ _FOUND = re.compile(r"index (-?\d+) is out of bounds for axis \d+ with size (\d+
 
 
 def refuse_unknown_indices(
-    owner: str, model: Callable, args: tuple, kwargs: Mapping[str, Any], advice: str = ""
+    owner: str,
+    model: Callable,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    advice: str = "",
+    once: Callable[[Callable[[], bool]], bool] = call,
 ) -> None:
     """Refuse concrete arguments of a model, prepared for the device, that index beyond a table of it."""
-    found = unknown_index(model, args, kwargs)
+    # `once` may keep what the program of a model that does not change has.
+    found = unknown_index(model, args, kwargs, once)
     if found is not None:
         raise ValueError(_message(owner, _arrays(model, args, kwargs), *found) + advice)
 
 
 def unknown_index(
-    model: Callable, args: tuple, kwargs: Mapping[str, Any]
+    model: Callable,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    once: Callable[[Callable[[], bool]], bool] = call,
 ) -> tuple[int, int] | None:
     """An index of the data that is beyond a table of the model, and the size of the table."""
     named = _arrays(model, args, kwargs)
@@ -51,7 +61,7 @@ def unknown_index(
         return drawn(*args, **kwargs)
 
     def found() -> tuple[int, int] | None:
-        if "gather" not in str(jax.make_jaxpr(program)(arrays)):
+        if not once(lambda: "gather" in str(jax.make_jaxpr(program)(arrays))):
             return None
         check = jax.jit(lambda arrays: checkify.checkify(program, checkify.index_checks)(arrays)[0])
         negative = [_negative(v) for v in arrays]

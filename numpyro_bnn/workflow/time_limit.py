@@ -12,7 +12,7 @@ from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.workflow.mcmc import MCMC
 
 # Shares of the limit for optimising, and for judging the run at its end, which takes some seconds more.
-_OPTIMISING, _JUDGING, _MORE = 1 / 3, 0.05, 2.0
+_OPTIMISING, _JUDGING, _MORE = 1 / 3, 0.02, 2.0
 # Fewer draws of a chain than these are worth less than the optimised networks alone.
 _FEWEST = 10
 

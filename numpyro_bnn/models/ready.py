@@ -337,9 +337,11 @@ class ReadyModel:
         key = (what, columns, jax.config.jax_enable_x64)
         if self.traced_as is None:
             return find()
-        if key not in self._shapes:
-            self._shapes[key] = find()
-        return self._shapes[key]
+        # Another thread that begins the same fit has a new dict.
+        shapes = self._shapes
+        if key not in shapes:
+            shapes[key] = find()
+        return shapes[key]
 
     def _rows(self, x: Any, units: Standardization) -> Any:
         """Standardised inputs, whether given standardised, as values, or traced."""

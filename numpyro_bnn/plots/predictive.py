@@ -368,44 +368,34 @@ def plot_interval_calibration(
     return ax
 
 
-def plot_pit(
-    pit: ArrayLike,
-    *,
-    level: float = 0.95,
-    label: str = "rows",
-    color: ColorType | None = None,
-    ax: Axes | None = None,
-) -> Axes:
+def plot_pit(pit: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """How the distribution function of probability integral transforms departs from the uniform one.
 
-    The curve is the share of rows with a value up to u, less u. It stays within the band in a share `level`
+    The curve is the share of rows with a value up to u, less u. It stays within the band in 95 %
     of data sets of a right model with independent rows. An arch above zero on the left and below on the
     right: too many extreme targets, the predictions are too narrow; the other way round, too wide; all on one
     side, biased.
 
     :param pit: values between 0 and 1, (row,), such as ``check_fit(run).calibration.pit`` or
         :func:`numpyro_bnn.scores.pit`.
-    :param level: probability of the band, strictly between 0 and 1.
-    :param label: name of the curve in the legend.
-    :param color: colour of the curve; by default the first of the palette.
     :param ax: axes to draw on.
     :return: the axes.
     """
     values = np.asarray(pit, np.float64)
     ax = axes_or_new(ax, (6.0, 3.6))
-    color = color_at(ax, 0) if color is None else color
     count = values.size
-    half = float(kstwo.ppf(level, count))
+    half = float(kstwo.ppf(0.95, count))
     shade = foreground(ax)
     u = np.linspace(0, 1, 201)
     low, high = np.maximum(-half, -u), np.minimum(half, 1 - u)
-    name = f"{100 * level:g} % of right models"
-    ax.fill_between(u, low, high, color=shade, alpha=0.15, linewidth=0, label=name)
+    ax.fill_between(
+        u, low, high, color=shade, alpha=0.15, linewidth=0, label="95 % of right models"
+    )
     ax.axhline(0, color=shade, linewidth=1, linestyle="--")
     ordered = np.sort(values)
     at = np.concatenate([[0.0], np.repeat(ordered, 2), [1.0]])
     share = np.concatenate([[0.0], np.repeat(np.arange(count + 1), 2)[1:-1] / count, [1.0]])
-    ax.plot(at, share - at, color=color, linewidth=1.4, label=label)
+    ax.plot(at, share - at, color=color_at(ax, 0), linewidth=1.4, label="rows")
     ax.set(xlim=(0, 1))
     label_axes(
         ax, "probability of a target up to the observed one (u)", "share of rows up to u, less u"

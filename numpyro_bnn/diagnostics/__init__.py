@@ -10,7 +10,7 @@ predictions: their averages must be known, and its chains must agree about them.
 - :func:`rhat`, :func:`ess`, :func:`mcse_mean`, :func:`nested_rhat`, :func:`summarize`: computed for all
   scalars at once, equal to ArviZ's;
 - :func:`variance_parts`, :func:`distinct_functions`: how much chains differ;
-- :func:`disagreement`, :func:`compare_draws`: where chains, or two runs, differ;
+- :func:`disagreement`: chains that do not move, or drift; :func:`compare_draws`: where two runs differ;
 - :func:`find_hidden_layers`, :func:`align`: hidden units matched across draws;
 - :func:`ebfmi`: whether HMC reaches the tails.
 """

@@ -195,7 +195,7 @@ for name in list(predicted)[:2]:
 # and loses 0.07 nats an image, because it is too careful. That is not a fault of the sampler, since
 # the averages are known within tolerance. It is a statement about the model: with this prior and
 # 500 images the posterior is wider than what predicts best. `benchmarks/priors/README.md`
-# (`cold_posteriors`) measured the same on 1000 images, where a temperature below one, the
+# (`temperature_by_rows`) measured the same on 300 to 10,000 images, where a temperature below one, the
 # `temperature=` of the kernel, scores higher; and `prior_scale` has the scales of the prior. Only a
 # run that is known to be right can tell this apart from a run that is too short.
 #

@@ -56,25 +56,20 @@ def call_of(name: str, settings: Mapping[str, object], first: Sequence[object] =
     return f"{name}({', '.join(parts)})"
 
 
-def constructor_of(value: object, leave_out: Sequence[str] = (), defaults: bool = True) -> str:
+def constructor_of(value: object) -> str:
     """The call of its class that makes an object like this one."""
     # Arguments are read from attributes of the same name, with or without an underscore.
     first, settings = [], {}
     for name, parameter in inspect.signature(type(value)).parameters.items():
         attribute = name if hasattr(value, name) else f"_{name}"
-        if name in leave_out or not hasattr(value, attribute):
+        if not hasattr(value, attribute):
             continue
         given = getattr(value, attribute)
         if parameter.default is parameter.empty and parameter.kind is not parameter.KEYWORD_ONLY:
             first.append(given)
-        elif defaults or not _same(given, parameter.default):
+        else:
             settings[name] = given
     return call_of(type(value).__name__, settings, first)
-
-
-def _same(value: Any, default: Any) -> bool:
-    plain = (bool, int, float, str, type(None))
-    return value is default or (isinstance(value, plain) and bool(value == default))
 
 
 class ReprMixin:

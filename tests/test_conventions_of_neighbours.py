@@ -20,6 +20,7 @@ from numpyro.infer import hmc_util
 from numpyro.infer.util import initialize_model
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import brier_score_loss, log_loss
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsState, Settings
@@ -182,11 +183,7 @@ def test_the_total_count_of_tensorflow_probability_is_our_concentration():
     np.testing.assert_allclose(sites["y"]["fn"].log_prob(y), theirs, rtol=1e-4)
 
 
-def of_first_column(x, y=None):
-    w = numpyro.sample("w", dist.Normal())
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Normal(w * x[:, 0], 0.7), obs=y)
-
+of_first_column = row_model(lambda x, w: dist.Normal(w * x[:, 0], 0.7), w=dist.Normal())
 
 CALIBRATION = RNG.normal(size=(39, 1))
 TARGETS = CALIBRATION[:, 0] + RNG.normal(size=39)

@@ -17,9 +17,9 @@ NAMES = {
         stack stacking_weights swag thin to_inference_data to_params update without
     """,
     "diagnostics": """
-        ChainAgreement Disagreement DistinctFunctions HiddenLayer QuantileDifference Relabelling
+        Disagreement DistinctFunctions HiddenLayer QuantileDifference Relabelling
         Report RhatTable
-        SecondOpinion Summary VarianceParts align chain_agreement compare_draws
+        SecondOpinion Summary VarianceParts align compare_draws
         diagnose diagnose_draws disagreement distinct_functions ebfmi ess find_hidden_layers
         mcse_mean nested_rhat rhat summarize variance_parts
     """,

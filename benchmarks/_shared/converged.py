@@ -93,7 +93,6 @@ CONVERGED = {
     "mixing/against_hmc": lambda: said("mixing/against_hmc") + said("mixing/against_hmc_prior"),
     "mixing/against_blackjax": lambda: by_limits("mixing/against_blackjax"),
     "mixing/verdicts": lambda: verdicts("mixing/verdicts", "within tolerance"),
-    "mixing/function_space": lambda: said("mixing/function_space", what="predictions"),
     "mixing/flat_directions": lambda: said("mixing/flat_directions"),
     "mixing/mnist_gibbs_verdict": lambda: precisions_of_images("mixing/mnist_gibbs_verdict"),
     "diagnostics/against_references": lambda: verdicts(
@@ -111,7 +110,6 @@ CONVERGED = {
         if row["worst rhat"] > 0 and row["method"] != "SWAG"
     ],
     "predictions/against_boosting": lambda: by_limits("predictions/against_boosting", "worst rhat"),
-    "predictions/defaults": lambda: estimators("predictions/defaults"),
     "predictions/calibration": lambda: [
         row["verdict"] == "within_tolerance"
         for row in last_of_each(rows_of("predictions/calibration"), "table", "split")
@@ -127,12 +125,6 @@ CONVERGED = {
     "priors/hierarchy_helps": lambda: by_limits("priors/hierarchy_helps", "max_rhat", "min_ess"),
     "priors/prior_scale": lambda: said("priors/prior_scale"),
     "priors/evidence": lambda: verdicts("priors/evidence", "replicas agree"),
-    "priors/cold_posteriors": lambda: [
-        row["converged"] == "yes"
-        for row in rows_of("priors/cold_posteriors", scored="one label")
-        # At T = 1 the likelihood to a power is the plain one: the same run again.
-        if (row["mode"], row["temperature"]) != ("labels", 1)
-    ],
     "priors/temperature_by_rows": lambda: said("priors/temperature_by_rows"),
     "priors/gaussian_process_limit": lambda: said("priors/gaussian_process_limit"),
 }
@@ -140,7 +132,6 @@ CONVERGED = {
 BY_VERDICT = {
     "mixing/verdicts": "Not within tolerance",
     "diagnostics/against_references": "Not within tolerance",
-    "predictions/defaults": "Not within tolerance",
     "predictions/calibration": "Not within tolerance",
     "predictions/polynomials": "Not within tolerance",
     "predictions/averaging_or_width": "Not within tolerance",

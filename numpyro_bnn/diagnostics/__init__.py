@@ -9,8 +9,8 @@ predictions: their averages must be known, and its chains must agree about them.
 - :func:`rhat_limit`, :func:`nested_rhat_limit`: the limit for the largest R-hat of many scalars;
 - :func:`rhat`, :func:`ess`, :func:`mcse_mean`, :func:`nested_rhat`, :func:`summarize`: computed for all
   scalars at once, equal to ArviZ's;
-- :func:`variance_parts`, :func:`chain_agreement`, :func:`distinct_functions`: how much chains differ;
-- :func:`disagreement`, :func:`compare_draws`: where chains, or two runs, differ;
+- :func:`variance_parts`, :func:`distinct_functions`: how much chains differ;
+- :func:`disagreement`: chains that do not move, or drift; :func:`compare_draws`: where two runs differ;
 - :func:`find_hidden_layers`, :func:`align`: hidden units matched across draws;
 - :func:`ebfmi`: whether HMC reaches the tails.
 """
@@ -36,10 +36,8 @@ from numpyro_bnn.diagnostics.convergence.rhat import (
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.diagnose_draws import diagnose_draws
 from numpyro_bnn.diagnostics.distinct_functions import (
-    ChainAgreement,
     DistinctFunctions,
     VarianceParts,
-    chain_agreement,
     distinct_functions,
     variance_parts,
 )
@@ -54,7 +52,6 @@ from numpyro_bnn.diagnostics.verdict import Verdict
 
 __all__ = [
     "Agreement",
-    "ChainAgreement",
     "Disagreement",
     "DistinctFunctions",
     "HiddenLayer",
@@ -71,7 +68,6 @@ __all__ = [
     "Verdict",
     "agreement",
     "align",
-    "chain_agreement",
     "compare_draws",
     "diagnose",
     "diagnose_draws",

@@ -1,16 +1,10 @@
-"""Finds where chains, or two runs, differ by more than their Monte Carlo errors.
-
-R-hat shows that chains differ. The functions here show where: which chains predict alike, at how many inputs
-they do not, which chain does not move, and in which quantities a second run differs.
-"""
+"""Finds chains that do not move or that drift, and where two runs differ by more than Monte Carlo errors."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
 from scipy.stats import norm
 
 from numpyro_bnn.diagnostics.checked_draws import counted_once
@@ -29,54 +23,8 @@ _ROUNDING = 1e-6
 # Draws a chain without which there is no effective sample size, and so no error.
 _LEAST_DRAWS = 4
 _SCALARS_IN_BLOCK = 512
-# Most predictions compared chain by chain; evenly spaced inputs are taken of more.
+# Most predictions whose halves are compared; evenly spaced inputs are taken of more.
 _MOST_SCALARS = 2000
-
-
-class ChainMoments(NamedTuple):
-    """Mean, standard deviation and Monte Carlo error of the mean, by chain: `(chain, ...)`."""
-
-    mean: np.ndarray
-    sd: np.ndarray
-    error: np.ndarray
-
-
-def chain_moments(x: ArrayLike) -> ChainMoments:
-    """Moments (chain, …) of each chain on its own, from draws (chain, draw, …)."""
-    x = checked("diagnostics.chain_moments", x)
-    parts = [moments("diagnostics.chain_moments", x[c : c + 1]) for c in range(len(x))]
-    size, mean, sd = (np.stack(values) for values in zip(*parts))
-    return ChainMoments(mean, sd, sd / np.sqrt(size))
-
-
-def _moments_of_all(x: np.ndarray) -> ChainMoments:
-    """Moments over all chains together, `(...)`."""
-    size, mean, sd = moments("diagnostics.chain_moments", x)
-    return ChainMoments(mean, sd, sd / np.sqrt(size))
-
-
-def differ(a: ChainMoments, b: ChainMoments, sd: np.ndarray, floor: float) -> np.ndarray:
-    """Whether two chains differ at each input by more than errors, `floor` and a share of `sd`."""
-    least = np.maximum(np.maximum(_ERRORS * np.hypot(a.error, b.error), _SMALLEST * sd), floor)
-    return (np.abs(a.mean - b.mean) > least).reshape(len(a.mean), -1).any(axis=1)
-
-
-class Disagreement(NamedTuple):
-    """Which chains of a run predict alike, and where they differ.
-
-    - **groups** - the number of a group for each chain; chains of one group predict alike.
-    - **share** - `(chain, chain)` share of inputs at which two chains predict differently.
-    - **inputs** - the inputs at which any two chains predict differently; at most 2000 predictions, at
-      evenly spaced inputs, are compared.
-    - **stuck** - chains that do not move.
-    - **drift** - share of inputs at which the first halves of all chains differ from the second.
-    """
-
-    groups: np.ndarray
-    share: np.ndarray
-    inputs: np.ndarray
-    stuck: tuple[int, ...]
-    drift: float
 
 
 def stuck_chains(sds: list[np.ndarray]) -> tuple[int, ...]:
@@ -95,52 +43,46 @@ def stuck_chains(sds: list[np.ndarray]) -> tuple[int, ...]:
     return tuple(np.flatnonzero(still).tolist())
 
 
-def disagreement(predictions: Mapping[str, np.ndarray], *, cut: float = 0.01) -> Disagreement:
-    """Group the chains by what they predict.
+class Disagreement(NamedTuple):
+    """Chains of a run that do not move, and how far chains drift.
 
-    Two chains predict differently at an input when the means of any output differ there by more
-    than 4 joint Monte Carlo errors and by more than 0.2 standard deviations (probabilities also
-    by more than 0.01). Chains are joined by average linkage while the share of such inputs
-    is at most `cut`.
+    - **stuck** - chains that do not move.
+    - **drift** - share of inputs at which the first halves of all chains predict otherwise than the second;
+      at most 2000 predictions, at evenly spaced inputs, are compared.
+    """
+
+    stuck: tuple[int, ...]
+    drift: float
+
+
+def disagreement(predictions: Mapping[str, np.ndarray]) -> Disagreement:
+    """Find chains that do not move, and inputs at which chains drift.
+
+    Halves predict differently at an input where the means of any output differ by more than 4 joint Monte
+    Carlo errors and by more than 0.2 standard deviations (probabilities also by more than 0.01). Which chains
+    predict alike is in :func:`~numpyro_bnn.diagnostics.agreement`.
 
     :param predictions: name to finite array `(chain, draw, input, ...)`.
-    :param cut: share of inputs up to which chains count as alike.
-    :return: groups, shares, and chains that do not move.
+    :return: chains that do not move, and the share of inputs.
     """
-    chains, _, num_inputs = next(iter(predictions.values())).shape[:3]
+    num_inputs = next(iter(predictions.values())).shape[2]
     outputs = sum(int(np.prod(x.shape[3:])) for x in predictions.values())
     used = np.arange(0, num_inputs, -(-num_inputs * outputs // _MOST_SCALARS))
-    by_pair: dict[tuple[int, int], np.ndarray] = {}
     sds: list[np.ndarray] = []
     drifts: list[np.ndarray] = []
     for name, x in predictions.items():
         x = x[:, :, used]
-        floor = 0.01 if name == "probs" else 0.0
-        each = chain_moments(x)
-        power = powers_of(each.sd, (0,))
-        sd = np.ldexp(np.sqrt(np.square(np.ldexp(each.sd, -power)).mean(axis=0)), power)
-        sds.append(each.sd)
+        each = np.stack([moments("disagreement", x[c : c + 1])[2] for c in range(len(x))])
+        power = powers_of(each, (0,))
+        sd = np.ldexp(np.sqrt(np.square(np.ldexp(each, -power)).mean(axis=0)), power)
+        sds.append(each)
         half = x.shape[1] // 2
-        early, late = (_moments_of_all(part) for part in (x[:, :half], x[:, half:]))
-        drifts.append(differ(early, late, sd, floor))
-        for c in range(chains):
-            for d in range(c + 1, chains):
-                a, b = (ChainMoments(*(field[k] for field in each)) for k in (c, d))
-                found = differ(a, b, sd, floor)
-                by_pair[c, d] = by_pair[c, d] | found if (c, d) in by_pair else found
-    share = np.zeros((chains, chains))
-    for (c, d), found in by_pair.items():
-        share[c, d] = share[d, c] = found.mean()
-    groups = np.zeros(chains, int)
-    if chains > 1:
-        # Slightly above the cut, so that a share equal to the cut counts as alike.
-        labels = fcluster(linkage(squareform(share), "average"), cut + 1e-12, "distance")
-        # Groups are numbered in the order of their first chain.
-        _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-        groups = np.argsort(np.argsort(first))[inverse]
-    anywhere = np.any(list(by_pair.values()), axis=0) if by_pair else np.zeros(len(used), bool)
-    stuck = stuck_chains(sds)
-    return Disagreement(groups, share, used[anywhere], stuck, float(np.any(drifts, axis=0).mean()))
+        halves = (moments("disagreement", part) for part in (x[:, :half], x[:, half:]))
+        (size, early, sd_early), (size_late, late, sd_late) = halves
+        error = np.hypot(sd_early / np.sqrt(size), sd_late / np.sqrt(size_late))
+        least = np.maximum(np.maximum(_ERRORS * error, _SMALLEST * sd), 0.01 * (name == "probs"))
+        drifts.append((np.abs(early - late) > least).reshape(len(used), -1).any(axis=1))
+    return Disagreement(stuck_chains(sds), float(np.any(drifts, axis=0).mean()))
 
 
 class QuantileDifference(NamedTuple):

@@ -303,7 +303,7 @@ def _measure(
 def _single_chains(
     checked_draws: CheckedDraws, measured: ErrorsAndAgreement | None, own: ParameterErrors | None
 ) -> tuple[Disagreement | None, tuple[int, ...]]:
-    """Groups of chains that predict alike, and chains that do not move; None for a run within tolerance."""
+    """How chains drift, and chains that do not move; None for a run within tolerance."""
     if measured is None or verdict_of(measured, own).startswith("within"):
         return None, ()
     if checked_draws.predictions:

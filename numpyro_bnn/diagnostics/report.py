@@ -80,7 +80,7 @@ class Report:
     :param rhat_limit: the limit that the largest R-hat of so many predictions stays below where chains
         agree, at their median effective sample size; NaN where nothing was judged.
     :param sampler: divergences, acceptance, temperatures, … that the sampler recorded.
-    :param chains: which chains predict alike; only where predictions are not within the tolerance.
+    :param chains: chains that do not move or drift; only where predictions are not within the tolerance.
     :param distinct: effective number of distinct functions, where the noise is known.
     :param second: comparison with another run, where one was given.
     :param relabelling: the weights after matching hidden units, where that was done.

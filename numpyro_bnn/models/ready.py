@@ -24,7 +24,7 @@ from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree, Values
 from numpyro_bnn.data.arguments import as_array
 from numpyro_bnn.data.columns import check_columns, column_names, refuse_row_shape
-from numpyro_bnn.data.fingerprints import checksum_of, is_same_checksum
+from numpyro_bnn.data.fingerprints import fingerprint, is_same
 from numpyro_bnn.data.units import (
     Column,
     Prepared,
@@ -59,7 +59,7 @@ class Standardization(NamedTuple):
     # Mean and scale of the target, of each where there are several; 0 and 1 for classes.
     y_mean: np.ndarray
     y_scale: np.ndarray
-    checksum: np.ndarray  # Checksum of the data that they come from
+    checksum: np.ndarray  # Fingerprint of the data that they come from, a text
     # Names of the columns of the inputs, where these were a table.
     columns: np.ndarray = np.empty(0, np.str_)
 
@@ -199,9 +199,9 @@ class ReadyModel:
         if weights is not None:
             weights = self._checked("weights", weights).astype(np.float64)
             check_weights(self.kind, weights, len(x))
-        checksum = checksum_of([part for part in (y, x, weights, known) if part is not None])
+        checksum = np.array(fingerprint((y, x, weights, known)))
         if self.standardization is not None:
-            if not is_same_checksum(checksum, self.standardization.checksum):
+            if not is_same(str(checksum), str(self.standardization.checksum)):
                 raise ValueError(
                     f"{self.kind}: this model keeps the units of the data it was first fitted to, "
                     f"and these are others. Make a new one with `{self.kind}(module, prior, …)`."
@@ -241,7 +241,7 @@ class ReadyModel:
         """Set means and scales to those that were saved with a posterior."""
         saved = Standardization(**units)
         known = self.standardization
-        if known is not None and not is_same_checksum(saved.checksum, known.checksum):
+        if known is not None and not is_same(str(saved.checksum), str(known.checksum)):
             raise ValueError(
                 f"{self.kind}: this model keeps the units of other data than the saved draws. "
                 f"Make a new one with `{self.kind}(module, prior)`."

@@ -28,7 +28,6 @@ def plot_monte_carlo_error(
     predictions: Scored | Mapping[str, ArrayLike],
     *,
     tolerance: Tolerance | None = None,
-    num_points: int = 10,
     ax: Axes | None = None,
 ) -> Axes:
     """Monte Carlo error of averaged predictions against the number of draws, and the forecast.
@@ -39,7 +38,6 @@ def plot_monte_carlo_error(
     :param predictions: the result of :func:`~numpyro_bnn.predict`, or a mapping of names to draws
         `(chain, draw, input, ...)`.
     :param tolerance: the accepted Monte Carlo error, drawn as dashed lines; default ``Tolerance()``.
-    :param num_points: number of points on the curve, each at another number of draws.
     :param ax: axes to draw on.
     :return: the axes; both are logarithmic.
     :raises ValueError: where no error is known, not even of all draws.
@@ -47,7 +45,7 @@ def plot_monte_carlo_error(
     values = _arrays("plot_monte_carlo_error", predictions)
     accepted = Tolerance() if tolerance is None else tolerance
     draws = next(iter(values.values())).shape[1]
-    sizes = np.unique(np.geomspace(min(_SHORTEST, draws), draws, num_points).round().astype(int))
+    sizes = np.unique(np.geomspace(min(_SHORTEST, draws), draws, 10).round().astype(int))
     measured = [monte_carlo_error({n: x[:, :size] for n, x in values.items()}) for size in sizes]
     unit = "relative" if measured[-1].total_variation is None else "total_variation"
     needed, _ = measured[-1].needed(accepted)

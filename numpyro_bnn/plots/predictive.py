@@ -159,7 +159,6 @@ def plot_decision_boundary(
     *,
     point: Callable[[np.ndarray], ArrayLike] | None = None,
     resolution: int = 120,
-    padding: float = 0.25,
     class_names: Sequence[str] | None = None,
     ax: Axes | Sequence[Axes] | np.ndarray | None = None,
 ) -> Axes | Sequence[Axes] | np.ndarray:
@@ -175,7 +174,6 @@ def plot_decision_boundary(
     :param y: their classes, integers from 0.
     :param point: probabilities (row, class) of a point estimate (MAP), a function of inputs too.
     :param resolution: points of the grid along each axis.
-    :param padding: share of the range of the data by which the picture exceeds it.
     :param class_names: for the legend.
     :param ax: axes to draw on: one, or two with `point`.
     :return: the axes; an array of two with `point`.
@@ -191,7 +189,7 @@ def plot_decision_boundary(
         _, ax = plt.subplots(1, len(panels), figsize=size, sharey=True, layout="constrained")
     all_axes = np.ravel(np.asarray(ax, dtype=object))
     span = np.ptp(x, axis=0) + 1e-12
-    low, high = x.min(0) - padding * span, x.max(0) + padding * span
+    low, high = x.min(0) - span / 4, x.max(0) + span / 4
     lines = [np.linspace(low[i], high[i], resolution, dtype=np.float32) for i in (0, 1)]
     grid = np.stack(np.meshgrid(*lines), -1).reshape(-1, 2)
     for each, (title, probs_of) in zip(all_axes, panels.items(), strict=True):
@@ -321,7 +319,6 @@ def plot_interval_calibration(
     *,
     levels: ArrayLike | None = None,
     label: str = "observed",
-    color: ColorType | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Share of targets inside central predictive intervals, against the level that they claim.
@@ -336,7 +333,6 @@ def plot_interval_calibration(
     :param scale: standard deviations; None when `predictions` are samples of `y`.
     :param levels: levels in (0, 1); by default 0.05, 0.10, …, 0.95.
     :param label: name of the curve in the legend.
-    :param color: colour of the curve; by default the next of the palette.
     :param ax: axes to draw on.
     :return: the axes.
     :raises ValueError: for a level outside (0, 1), shapes that differ, or NaN.
@@ -345,8 +341,7 @@ def plot_interval_calibration(
     share = np.asarray(scores.coverage(predictions, y, scale, level=levels))
     ax = axes_or_new(ax, (4.8, 4.4))
     drawn = ax.get_legend_handles_labels()[1]
-    if color is None:
-        color = color_at(ax, max(0, len(drawn) - 2))
+    color = color_at(ax, max(0, len(drawn) - 2))
     if "calibrated" not in drawn:
         t = np.linspace(0, 1, 101)
         half = 1.96 * np.sqrt(t * (1 - t) / np.asarray(y).shape[0])
@@ -368,44 +363,34 @@ def plot_interval_calibration(
     return ax
 
 
-def plot_pit(
-    pit: ArrayLike,
-    *,
-    level: float = 0.95,
-    label: str = "rows",
-    color: ColorType | None = None,
-    ax: Axes | None = None,
-) -> Axes:
+def plot_pit(pit: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """How the distribution function of probability integral transforms departs from the uniform one.
 
-    The curve is the share of rows with a value up to u, less u. It stays within the band in a share `level`
+    The curve is the share of rows with a value up to u, less u. It stays within the band in 95 %
     of data sets of a right model with independent rows. An arch above zero on the left and below on the
     right: too many extreme targets, the predictions are too narrow; the other way round, too wide; all on one
     side, biased.
 
     :param pit: values between 0 and 1, (row,), such as ``check_fit(run).calibration.pit`` or
         :func:`numpyro_bnn.scores.pit`.
-    :param level: probability of the band, strictly between 0 and 1.
-    :param label: name of the curve in the legend.
-    :param color: colour of the curve; by default the first of the palette.
     :param ax: axes to draw on.
     :return: the axes.
     """
     values = np.asarray(pit, np.float64)
     ax = axes_or_new(ax, (6.0, 3.6))
-    color = color_at(ax, 0) if color is None else color
     count = values.size
-    half = float(kstwo.ppf(level, count))
+    half = float(kstwo.ppf(0.95, count))
     shade = foreground(ax)
     u = np.linspace(0, 1, 201)
     low, high = np.maximum(-half, -u), np.minimum(half, 1 - u)
-    name = f"{100 * level:g} % of right models"
-    ax.fill_between(u, low, high, color=shade, alpha=0.15, linewidth=0, label=name)
+    ax.fill_between(
+        u, low, high, color=shade, alpha=0.15, linewidth=0, label="95 % of right models"
+    )
     ax.axhline(0, color=shade, linewidth=1, linestyle="--")
     ordered = np.sort(values)
     at = np.concatenate([[0.0], np.repeat(ordered, 2), [1.0]])
     share = np.concatenate([[0.0], np.repeat(np.arange(count + 1), 2)[1:-1] / count, [1.0]])
-    ax.plot(at, share - at, color=color, linewidth=1.4, label=label)
+    ax.plot(at, share - at, color=color_at(ax, 0), linewidth=1.4, label="rows")
     ax.set(xlim=(0, 1))
     label_axes(
         ax, "probability of a target up to the observed one (u)", "share of rows up to u, less u"

@@ -35,7 +35,6 @@ def plot_rhat(
     predictions: ArrayLike | Mapping[str, ArrayLike] = None,
     *,
     limit: float = 1.01,
-    num_bins: int = 40,
     ax: Axes | None = None,
 ) -> Axes:
     """Histograms of the R-hat of weights and of predictions.
@@ -46,7 +45,6 @@ def plot_rhat(
     :param weights: R-hat of each weight, an array or a mapping of arrays.
     :param predictions: R-hat of each prediction, likewise.
     :param limit: R-hat at which a line is drawn.
-    :param num_bins: number of bins.
     :param ax: axes to draw on.
     :return: the axes.
     """
@@ -57,7 +55,7 @@ def plot_rhat(
     smallest = 1e-4
     largest = max(v.max() for v in finite.values() if v.size) - 1
     top = max(largest * 1.3, 2 * (limit - 1), 10 * smallest)
-    bins = np.geomspace(smallest, top, num_bins + 1).tolist()
+    bins = np.geomspace(smallest, top, 41).tolist()
     ax = axes_or_new(ax, (7.0, 3.6))
     for index, (name, values) in enumerate(groups.items()):
         good, color = finite[name], color_at(ax, 1 - index)
@@ -217,8 +215,6 @@ def plot_density_surface(
     samples: Sequence[ArrayLike | Mapping[str, ArrayLike]],
     *,
     resolution: int = 60,
-    padding: float = 0.4,
-    batch_size: int = 32,
     ax: Axes | None = None,
 ) -> Axes:
     """The posterior density in the plane through three samples.
@@ -234,8 +230,6 @@ def plot_density_surface(
     :param samples: three flat vectors; for a potential, three draws by site name, with a value for
         each latent site of the model (constrained, as ``get_samples`` gives them).
     :param resolution: points of the grid along each axis.
-    :param padding: share of the extent of the samples by which the picture exceeds it.
-    :param batch_size: points that are evaluated at a time.
     :param ax: axes to draw on.
     :return: the axes; the colour bar beside it is another.
     :raises ValueError: for samples that span no plane.
@@ -254,14 +248,14 @@ def plot_density_surface(
     basis = np.stack([u, rest / np.linalg.norm(rest)])
     places = (points - origin) @ basis.T
     span = np.ptp(places, axis=0)
-    low, high = places.min(0) - padding * span, places.max(0) + padding * span
+    low, high = places.min(0) - 0.4 * span, places.max(0) + 0.4 * span
     lines = [np.linspace(low[i], high[i], resolution) for i in (0, 1)]
     grid = np.stack(np.meshgrid(*lines), -1).reshape(-1, 2)
 
     @jax.jit
     def over(plane: jax.Array) -> jax.Array:
         start, axes = jnp.asarray(origin, plane.dtype), jnp.asarray(basis, plane.dtype)
-        return map_in_blocks(lambda p: evaluate(start + p @ axes), plane, batch_size)
+        return map_in_blocks(lambda p: evaluate(start + p @ axes), plane, 32)
 
     values = np.asarray(over(jnp.asarray(grid, jnp.result_type(float))), np.float64)
     values = values.reshape(resolution, resolution)

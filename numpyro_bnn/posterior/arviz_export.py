@@ -68,9 +68,8 @@ def to_inference_data(
 
     Groups:
 
-    - ``posterior``: every site, slashes as dots, with the axes of weights named within their layer:
-      ``net.Dense_0.unit_in``, ``net.Dense_0.unit_out``, and ``class`` for the outputs of a layer
-      that gives the logits of classes.
+    - ``posterior``: every site, slashes as dots, with the axes of weights named within their layer,
+      ``net.Dense_0.unit_in``, ``net.Dense_0.unit_out``, or as `dims` says.
     - ``sample_stats``: ``diverging``, ``lp``, ``energy``, ``acceptance_rate``, ``step_size``,
       ``n_steps``, ``tree_depth``, ``reached_max_treedepth``, and whatever else the run collected. ``lp`` is
       the log joint density of the draw. A kernel that knows it for the draw before alone, as SGLD and BAOAB
@@ -105,7 +104,7 @@ def to_inference_data(
     :param posterior_predictive: whether to predict at the training inputs, where they are known.
     :param key: random key for the draws of the target; by default ``jax.random.key(0)``.
     :param batch_size: rows that are predicted at a time, see :func:`~numpyro_bnn.predict`.
-    :param dims: other names for the axes of a site, by site.
+    :param dims: other names for the axes of a site, by site, such as ``{"net/Dense_1.bias": ["class"]}``.
     :param coords: labels along an axis by its name, such as ``{"class": ["cat", "dog"]}``.
     :param base_sites: whether to keep the standardised values (``….base``) of non-centred
         coordinates, which only a sampler needs.
@@ -148,8 +147,7 @@ def to_inference_data(
         refuse_moving("to_inference_data", training, site)
     key = jax.random.key(0) if key is None else key
     groups = ArvizGroups(draws, _chain_labels(draws), dict(dims or {}), dict(coords or {}))
-    known_x = training.x if training.x is not None else next(iter(predict.values()), None)
-    groups.add_posterior(known_x, training.others, list(training.observed), base_sites)
+    groups.add_posterior(base_sites)
     groups.add_sample_stats()
     targets: list[str | None] = list(training.observed) or [None]
     made: dict[str | None, Predictions] = {}

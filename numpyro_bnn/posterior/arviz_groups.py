@@ -9,16 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-import numpyro.distributions as dist
 import xarray as xr
 from numpyro.handlers import seed, substitute, trace
 
-from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import prepared, units_of
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.archive import known_predictions
-from numpyro_bnn.posterior.draws import Draws, one_draw
+from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.prediction_programs import VECTOR, flat_draws
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import blocks_of_draws, predictor_of
@@ -27,10 +26,8 @@ from numpyro_bnn.posterior.training_data import TrainingData, call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments, map_in_blocks
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.sites import all_rows
-from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.priors.axis_names import dims_of, layer_of, variable_name
 from numpyro_bnn.priors.coordinates import Standardized, parameterize
-from numpyro_bnn.priors.paths import is_auxiliary
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
 from numpyro_bnn.storage.draw_store import refuse_names
 from numpyro_bnn.storage.stored_array import StoredArray
@@ -91,9 +88,7 @@ class ArvizGroups:
             array = array.astype(np.float32) if short else array
             variables[name] = xr.Variable(tuple(axes), array, attrs)
 
-    def add_posterior(
-        self, x: PyTree, others: Mapping[Place, PyTree], targets: list[str], base_sites: bool
-    ) -> None:
+    def add_posterior(self, base_sites: bool) -> None:
         """Add every site, with axes named within its layer."""
         draws = self.draws
         kept = {
@@ -101,14 +96,8 @@ class ArvizGroups:
             for name, v in draws.items()
             if base_sites or not (name.endswith(".base") and name.removesuffix(".base") in draws)
         }
-        classes = None
-        if draws.model is not None and x is not None and len(targets) == 1:
-            (inputs, *more), named_others = prepared(draws.model, *call_with({0: x, **others}))
-            draw = one_draw(draws, 0, 0)
-            others_given = (tuple(more), named_others)
-            classes = class_layer(draws.model, inputs, targets[0], draw, others_given)
         shapes = {name: tuple(np.shape(value)[2:]) for name, value in kept.items()}
-        axes = dims_of(shapes, classes) | {site: list(names) for site, names in self.dims.items()}
+        axes = dims_of(shapes) | {site: list(names) for site, names in self.dims.items()}
         for site, value in kept.items():
             attrs = {"site": site, "axes": json.dumps([variable_name(n) for n in axes[site]])}
             if (layer := layer_of(site)) is not None:
@@ -294,54 +283,6 @@ def _leaves(tree: Any) -> dict[str, Any]:
     """Arrays of a pytree by dotted path; a single array has the path ""."""
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths}
-
-
-def class_layer(
-    model: Callable,
-    x: PyTree,
-    target: str,
-    draw: Mapping[str, Array],
-    others: tuple[tuple, dict[str, PyTree]] = ((), {}),
-) -> str | None:
-    """The layer that gives the logits: of its bias b alone, as in softmax, ∂ log p_c / ∂ b_k = δ_ck - p_k."""
-    more, named = others
-    args, kwargs = taken(((x, *more), named), slice(1), len(jax.tree.leaves(x)[0]))
-    arguments = Arguments.split(args, kwargs)
-    given = structure_of(model, args, kwargs).shapes
-    draw = {name: value for name, value in draw.items() if name in given}
-    counts: list[int] = []
-
-    def log_probs(
-        some: dict[str, jax.Array], draw: dict[str, jax.Array], arrays: list[jax.Array]
-    ) -> jax.Array:
-        args, kwargs = Arguments.join(arrays, arguments.static)
-        bound = substitute(seed(model, jax.random.key(0)), data={**draw, **some})
-        sites = trace(bound).get_trace(*args, **kwargs)
-        # A target of which some are missing (`obs_mask=`) is two sites.
-        fn = sites.get(f"{target}_observed", sites[target])["fn"]
-        if not isinstance(fn, (dist.CategoricalProbs, dist.CategoricalLogits)):
-            return jnp.zeros(())
-        counts.append(fn.probs.shape[-1])
-        return fn.log_prob(jnp.arange(counts[-1])[:, None])[:, 0]
-
-    jax.eval_shape(log_probs, {}, draw, arguments.arrays)
-    biases = {
-        site: value
-        for site, value in draw.items()
-        if counts and "/" in site and not is_auxiliary(site) and value.shape == (counts[0],)
-    }
-    if not biases:
-        return None
-
-    def with_slopes(*given: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-        return log_probs(*given), jax.jacobian(log_probs)(*given)
-
-    log_p, slopes = Program(with_slopes)(biases, draw, arguments.arrays)
-    wanted = jnp.eye(len(log_p)) - jnp.exp(log_p)
-    for site, slope in slopes.items():
-        if jnp.allclose(slope, wanted, atol=1e-4):
-            return layer_of(site)
-    return None
 
 
 _BASE = ".base"

@@ -37,8 +37,8 @@ def _place(site: str) -> _Place:
     return _Place("/".join([network, ".".join(parents)]) if parents else network, parameter)
 
 
-def dims_of(shapes: Mapping[str, Shape], classes: str | None = None) -> dict[str, list[str]]:
-    """Name every axis of every site; the ``unit_out`` of the layer `classes` is ``class``."""
+def dims_of(shapes: Mapping[str, Shape]) -> dict[str, list[str]]:
+    """Name every axis of every site."""
     # Kernels are (unit_in, unit_out), with ``window_i`` in front for convolutions; attention projections add
     # ``head``; embeddings are (entry, unit_out). A precision or base value of a weight has its axes.
     sizes: dict[str, int] = {}
@@ -46,10 +46,7 @@ def dims_of(shapes: Mapping[str, Shape], classes: str | None = None) -> dict[str
     for site, shape in shapes.items():
         if "/" in site:
             layer = variable_name(_place(site).layer)
-            ends = _weight_axes(site, shapes)
-            names = [f"{layer}.{end}" for end in ends]
-            if _place(site).layer == classes:
-                names = ["class" if end == "unit_out" else n for end, n in zip(ends, names)]
+            names = [f"{layer}.{end}" for end in _weight_axes(site, shapes)]
         else:
             names = [f"{variable_name(site)}.axis_{i}" for i in range(len(shape))]
         # Parameters of one layer may have different numbers of units: each of those gets axes of its own.

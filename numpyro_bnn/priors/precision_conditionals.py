@@ -246,17 +246,14 @@ def largest_likely(levels: Mapping[str, Level]) -> dict[str, float]:
 
 
 def typical_values(
-    levels: Mapping[str, Level],
-    shapes: Mapping[str, tuple[int, ...]],
-    values: Values,
-    rounds: int = 5,
+    levels: Mapping[str, Level], shapes: Mapping[str, tuple[int, ...]], values: Values
 ) -> dict[str, jax.Array]:
     """Add a central value of its conditional for every precision that has no value."""
     # Precisions that depend on weights alone are at their conditional mean; where there are
-    # several levels, each is set in turn given the others, `rounds` times.
+    # several levels, each is set in turn given the others, five times.
     filled = {**prior_means(levels, shapes), **values}
     missing = {name: level for name, level in levels.items() if name not in values}
-    for _ in range(1 if all(level.conjugate for level in missing.values()) else rounds):
+    for _ in range(1 if all(level.conjugate for level in missing.values()) else 5):
         for name, level in missing.items():
             filled[name] = level.typical(filled)
     return filled

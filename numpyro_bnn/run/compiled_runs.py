@@ -406,7 +406,7 @@ def warn_of_early_end(stopped: Any, num_draws: int, planned: int, can_resume: bo
         early = num_draws < planned
         text = f"Interrupted: kept {num_draws} of {planned} draws of each chain."
     else:
-        early, text = stopped.is_early, str(stopped)
+        early, text = stopped.is_warned_of, str(stopped)
     if early:
         more = " Go on with `mcmc.resume(…)`." if can_resume else ""
         warnings.warn(f"{text}{more}", stacklevel=find_stack_level())

@@ -80,10 +80,12 @@ class StopReason(NamedTuple):
 
     @property
     def is_early(self) -> bool:
-        """Whether the run ended before its errors were within tolerance, and a warning is due.
+        """Whether the run ended before its errors were within tolerance, for whatever reason."""
+        return self.reason != WITHIN
 
-        False for chains that do not move or are not finite: every run warns of those anyway.
-        """
+    @property
+    def is_warned_of(self) -> bool:
+        """Whether a warning is due: no time limit, and nothing that every run warns of anyway."""
         return self.reason in (MODES, NOT_FINITE, "interrupted")
 
     @property

@@ -4,6 +4,7 @@ import nets
 import numpy as np
 import pytest
 from jax import random
+from small_models import network_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
@@ -41,10 +42,7 @@ def data():
     return np.linspace(-1.0, 1.0, 36).reshape(12, 3), np.arange(12) % 2
 
 
-def model(x, y=None):
-    net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(), x[:1])
-    bnn.likelihoods.bernoulli(net, y, x=x)
-
+model = network_model(nets.Linear(), priors.Hierarchical(), bnn.likelihoods.bernoulli)
 
 # These go through the same code as swag and map_estimate.
 SLOW = ("constant_sgd", "randomized_map", "deep_ensemble", "laplace")

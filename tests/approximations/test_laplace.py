@@ -12,6 +12,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from linear_gaussian import BIAS, KERNEL, NOISE, check_law, key, posterior
 from scipy.stats import t as student
+from small_models import network_model, row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
@@ -68,24 +69,12 @@ def test_the_decrement_says_how_far_the_mode_is(data):
     assert draws.info["newton_decrement"] == pytest.approx(expected, rel=1e-4)
 
 
-def classes(x, y=None):
-    net = bnn.random_module("net", nets.MLP(3), priors.Normal(1.0), x[:1])
-    bnn.likelihoods.categorical(net, y, x=x)
-
-
-def binary(x, y=None):
-    net = bnn.random_module("net", nets.Linear(), priors.Normal(1.0), x[:1])
-    bnn.likelihoods.bernoulli(net, y, x=x)
-
-
-def noisy(x, y=None):
-    net = bnn.random_module("net", nets.MLP(2), priors.Normal(1.0), x[:1])
-    bnn.likelihoods.heteroscedastic(net, y, x=x)
-
-
-def outliers(x, y=None):
-    net = bnn.random_module("net", nets.Linear(), priors.Normal(1.0), x[:1])
-    bnn.likelihoods.student_t(net, y, x=x, noise=0.3, df=5.0)
+classes = network_model(nets.MLP(3), priors.Normal(1.0), bnn.likelihoods.categorical)
+binary = network_model(nets.Linear(), priors.Normal(1.0), bnn.likelihoods.bernoulli)
+noisy = network_model(nets.MLP(2), priors.Normal(1.0), bnn.likelihoods.heteroscedastic)
+outliers = network_model(
+    nets.Linear(), priors.Normal(1.0), bnn.likelihoods.student_t, noise=0.3, df=5.0
+)
 
 
 def point(model, *args):
@@ -147,10 +136,7 @@ def test_gauss_newton_is_the_expected_hessian_of_every_family(data, model):
 def test_precisions_are_integrated_out_of_the_curvature(data):
     """A group of n weights under Gamma(a, b) is a Student t: (a + n/2) log(b + ‖w‖²/2)."""
 
-    def model(x, y=None):
-        net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(2.0, 0.5), x[:1])
-        bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
-
+    model = network_model(nets.Linear(), priors.Hierarchical(2.0, 0.5), noise=NOISE)
     descent = linear.members(model, data)
     z = {KERNEL: jnp.array([[0.4], [-0.7], [0.2]]), BIAS: jnp.array([0.3])}
 
@@ -230,22 +216,19 @@ def test_a_network_without_an_output_bias_has_to_be_told(data):
 
 
 def test_no_curvature_is_an_error_that_says_so(data):
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.StudentT(1.0, 0.0, 0.1).expand([3]).to_event(1))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", dist.Normal(0.0 * (x @ w), 1.0), obs=y)
-
+    model = row_model(
+        lambda x, w: dist.Normal(0.0 * (x @ w), 1.0),
+        w=dist.StudentT(1.0, 0.0, 0.1).expand([3]).to_event(1),
+    )
     start = {"w": jnp.ones(3)}
     with pytest.raises(ValueError, match=r"neither the Hessian nor the Gauss-Newton .*Optimise"):
         laplace(model, *data, init_params=start, num_steps=0)
 
 
 def test_a_family_without_known_fisher_information_is_named(data):
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", dist.Cauchy(x @ w, 0.1), obs=y)
-
+    model = row_model(
+        lambda x, w: dist.Cauchy(x @ w, 0.1), w=dist.Normal(0.0, 1.0).expand([3]).to_event(1)
+    )
     start = {"w": 3 * jnp.ones(3)}
     with pytest.raises(ValueError, match=r"Gauss-Newton matrix is not known for Cauchy.*'y'"):
         laplace(model, *data, init_params=start, num_steps=0)
@@ -327,13 +310,13 @@ def test_gauss_newton_of_student_t_takes_weights_in_the_value(data):
     np.testing.assert_allclose(found, prior + (precision - prior) * 6 / 8, rtol=1e-4, atol=1e-3)
 
 
-def free_tail(x, y):
-    """A Student t of which no parameter is known."""
-    log_df = numpyro.sample("log_df", dist.Normal(0.0, 1.0))
-    log_scale = numpyro.sample("log_scale", dist.Normal(0.0, 1.0))
-    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.StudentT(jnp.exp(log_df), mean, jnp.exp(log_scale)), obs=y)
+# A Student t of which no parameter is known.
+free_tail = row_model(
+    lambda x, log_df, log_scale, mean: dist.StudentT(jnp.exp(log_df), mean, jnp.exp(log_scale)),
+    log_df=dist.Normal(0.0, 1.0),
+    log_scale=dist.Normal(0.0, 1.0),
+    mean=dist.Normal(0.0, 1.0),
+)
 
 
 @pytest.mark.parametrize("df", [0.8, 5.0, 40.0])
@@ -390,11 +373,10 @@ def test_low_rank_has_the_information_of_an_observed_value(data):
     assert draws.info["newton_decrement"] < 1e-6
 
 
-def frequencies(x, y):
-    """One law of three classes for all labels."""
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Categorical(logits=w), obs=y)
+# One law of three classes for all labels.
+frequencies = row_model(
+    lambda x, w: dist.Categorical(logits=w), w=dist.Normal(0.0, 1.0).expand([3]).to_event(1)
+)
 
 
 def one_mean(x, y):

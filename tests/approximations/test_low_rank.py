@@ -13,6 +13,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from linear_gaussian import check_law, key, posterior
+from small_models import network_model, row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.approximations import curvature
@@ -23,10 +24,7 @@ NEWTON = {"optimizer": optax.lbfgs(), "num_steps": 40, "progress_bar": False}
 LABELS = np.digitize(Y, [-1.0, 1.0])
 SCALE = 1.5
 
-
-def classes(x, y=None):
-    net = bnn.random_module("net", nets.MLP(3), bnn.priors.Normal(SCALE), x[:1])
-    bnn.likelihoods.categorical(net, y, x=x)
+classes = network_model(nets.MLP(3), bnn.priors.Normal(SCALE), bnn.likelihoods.categorical)
 
 
 @functools.cache
@@ -129,10 +127,9 @@ def coupled(x, y=None):
         numpyro.sample("y", dist.Normal(x @ w, 0.1), obs=y)
 
 
-def heavy(x, y=None):
-    w = numpyro.sample("w", dist.StudentT(1.0, 0.0, 0.01).expand([3]).to_event(1))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Normal(x @ w, 0.1), obs=y)
+heavy = row_model(
+    lambda x, w: dist.Normal(x @ w, 0.1), w=dist.StudentT(1.0, 0.0, 0.01).expand([3]).to_event(1)
+)
 
 
 def at(model, **values):

@@ -14,6 +14,7 @@ import pytest
 from linear_gaussian import BIAS, KERNEL, NOISE, SCALE, check_law, key, posterior
 from numpyro import handlers
 from scipy import stats
+from small_models import network_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
@@ -29,9 +30,7 @@ def data():
     return linear.data()
 
 
-def hierarchical(x, y=None):
-    net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(2.0, 0.5), x[:1])
-    bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
+hierarchical = network_model(nets.Linear(), priors.Hierarchical(2.0, 0.5), noise=NOISE)
 
 
 def test_the_mode_of_a_linear_model_is_its_posterior_mean(data):

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from linear_gaussian import BIAS, KERNEL, NOISE, key, posterior
+from small_models import network_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
@@ -73,10 +74,7 @@ def test_each_randomised_member_is_at_the_mode_of_its_own_problem(data):
 
 # -- the number that says so -------------------------------------------------------------------
 
-
-def hierarchical(x, y=None):
-    net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(2.0, 0.5), x[:1])
-    bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
+hierarchical = network_model(nets.Linear(), priors.Hierarchical(2.0, 0.5), noise=NOISE)
 
 
 def test_the_decrement_has_precisions_integrated_out(data):

@@ -11,6 +11,7 @@ import pytest
 from numpyro.infer import NUTS
 from quiet import together
 from scipy import stats
+from small_models import network_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
@@ -28,11 +29,7 @@ def data():
 
 
 def model_with(prior):
-    def model(x, y=None):
-        net = bnn.random_module("net", nets.Linear(), prior, x[:1])
-        bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
-
-    return model
+    return network_model(nets.Linear(), prior, noise=NOISE)
 
 
 def optimize(model, *args, seed=0, **options):

@@ -9,6 +9,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 from numpyro.handlers import condition
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.approximations.marginal_energy import Marginal
@@ -125,12 +126,12 @@ def scale_of_a_start(x, y=None):
         numpyro.sample("y", dist.Normal(first.sum(), 1.0), obs=y)
 
 
-def conditioned(x, y=None):
-    """A weight whose prior has no latent site, which its value could tell of."""
-    b = numpyro.sample("b", dist.Normal(0.0, 1.0))
-    held = numpyro.sample("held", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Normal(b * x + held, 1.0), obs=y)
+# A weight whose prior has no latent site, which its value could tell of.
+conditioned = row_model(
+    lambda x, b, held: dist.Normal(b * x + held, 1.0),
+    b=dist.Normal(0.0, 1.0),
+    held=dist.Normal(0.0, 1.0),
+)
 
 
 def test_what_has_noise():

@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from scipy.sparse import csr_matrix
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.data.columns import about_inputs, check_columns, check_row_shapes, column_names
@@ -29,10 +30,9 @@ def target(table):
     return table.to_numpy() @ np.array([1.0, -2.0, 0.5], np.float32)
 
 
-def own(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
-    with numpyro.plate("rows", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+own = row_model(
+    lambda x, w: dist.Normal(x @ w, 1.0), plate="rows", w=dist.Normal(0, 1).expand([3]).to_event(1)
+)
 
 
 def ready():

@@ -12,6 +12,7 @@ import pytest
 from numpyro import handlers
 from numpyro.infer import HMC
 from numpyro.infer import MCMC as NumPyroMCMC
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.approximations.optimize import ensemble_of
@@ -26,11 +27,9 @@ Y = TABLE.to_numpy() @ np.array([1.0, -2.0, 0.5], np.float32)
 SWAPPED = TABLE[["income", "weight", "age"]]
 FEW = {"num_steps": 3, "progress_bar": False}
 
-
-def own(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
-    with numpyro.plate("rows", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+own = row_model(
+    lambda x, w: dist.Normal(x @ w, 1.0), plate="rows", w=dist.Normal(0, 1).expand([3]).to_event(1)
+)
 
 
 def in_dict(x, y=None):

@@ -1,4 +1,4 @@
-"""Chains compared with each other: parts of the variance, agreement, distinct functions."""
+"""Chains compared with each other: parts of the variance, distinct functions."""
 
 import numpy as np
 import pytest
@@ -20,18 +20,6 @@ def test_variance_parts_add_up_to_the_variance_of_all_draws(rng):
         np.testing.assert_allclose(parts.share, parts.between / total, rtol=1e-12)
     one = diagnostics.variance_parts(x, np.zeros(4))
     np.testing.assert_allclose(one.between, 0, atol=1e-15)
-
-
-def test_chain_agreement_is_that_of_the_scores(rng):
-    from numpyro_bnn import scores
-
-    probs = rng.dirichlet(np.ones(3), size=(3, 5, 20))
-    given = diagnostics.chain_agreement(probs)
-    for c in range(3):
-        for d in range(3):
-            assert given.agreement[c, d] == scores.agreement(probs[c], probs[d])
-            expected = scores.total_variation(probs[c], probs[d])
-            assert given.total_variation[c, d] == pytest.approx(expected, abs=1e-14)
 
 
 def test_distinct_functions_counts_functions_and_chains():
@@ -105,12 +93,6 @@ WEIGHTS = {"w": W}
         ),
         (lambda: diagnose_draws(None, W, second=(None, W[..., :2])), ValueError, "the same inputs"),
         (lambda: diagnose_draws(None, W, second=(None, W * np.nan)), ValueError, "second run"),
-        (lambda: diagnostics.chain_agreement(W), ValueError, r"got shape \(2, 100, 3\)"),
-        (
-            lambda: diagnostics.chain_agreement(type("P", (), {"values": {"mean": W}})()),
-            ValueError,
-            r"predictions with \['mean'\]",
-        ),
     ],
 )
 def test_a_mistake_gets_an_error_that_names_it(call, error, message):

@@ -2,9 +2,9 @@
 
 import jax
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import compare_draws, diagnose_draws
@@ -84,11 +84,7 @@ def test_chains_that_predict_alike_with_other_weights_are_no_copies():
 X = np.linspace(-1, 1, 6).astype(np.float32)[:, None]
 Y = X[:, 0]
 
-
-def line(x, y=None):
-    slope = numpyro.sample("slope", dist.Normal())
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Normal(slope * x[:, 0], 0.5), obs=y)
+line = row_model(lambda x, slope: dist.Normal(slope * x[:, 0], 0.5), slope=dist.Normal())
 
 
 def slopes(chains, shift=0.0, seed=0):

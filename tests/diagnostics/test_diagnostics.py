@@ -276,26 +276,11 @@ def test_a_report_holds_arvizs_numbers_of_the_right_scalars(rng):
     assert report.divergences is report.saturated_trees is None
 
 
-def test_chains_are_numbered_by_group_in_the_order_they_appear(rng):
-    found = diagnostics.disagreement({"f": shifted(rng, [0, 2], 25)})
-    np.testing.assert_array_equal(found.groups, [0, 1, 0, 1])
-    np.testing.assert_array_equal(found.inputs, np.arange(25))
-    assert found.share[0, 1] == 0.5
-    assert found.share[0, 2] == 0.0
-    # Whatever the order in which clustering joins them.
-    for labels in ([0, 1, 1, 1], [0, 0, 0, 1], [0, 1, 2, 1], [0, 1, 2, 0], [0, 1, 1, 2]):
-        x = rng.normal(size=(C, N, 4)) + 5.0 * (np.array(labels) % 3)[:, None, None]
-        np.testing.assert_array_equal(diagnostics.disagreement({"f": x}).groups, labels)
-        x = rng.normal(size=(C, N, 4)) - 5.0 * (np.array(labels) ** 2 % 3)[:, None, None]
-        expected = np.array(labels) ** 2 % 3
-        np.testing.assert_array_equal(diagnostics.disagreement({"f": x}).groups, expected)
-
-
 def test_small_probabilities_do_not_count_as_different_functions(rng):
     # Off by a factor of two, at a thousandth: R-hat sees it, but no one would act on it.
-    p = 1e-3 * np.exp(0.1 * rng.normal(size=(2, N, 9))) * np.array([1, 2])[:, None, None]
-    found = diagnostics.disagreement({"probs": np.stack([p, 1 - p], -1)})
-    assert found.inputs.size == 0
+    p = 1e-3 * np.exp(0.1 * rng.normal(size=(2, N, 9))) * np.repeat([1, 2], N // 2)[:, None]
+    assert diagnostics.disagreement({"probs": np.stack([p, 1 - p], -1)}).drift == 0
+    assert diagnostics.disagreement({"mean": p}).drift == 1
 
 
 def test_numbers_leave_out_what_is_constant_and_say_so(rng):

@@ -3,10 +3,10 @@
 import jax
 import nets
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer import HMC, NUTS
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.compilation.program_identity import separate_programs
@@ -17,12 +17,12 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2)).astype(np.float32)
 Y = X[:, 0] + 0.5 * RNG.normal(size=60).astype(np.float32)
 
-
-def own(x, y=None):
-    weights = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
-    sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
-    with numpyro.plate("rows", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ weights, sigma), obs=y)
+own = row_model(
+    lambda x, w, sigma: dist.Normal(x @ w, sigma),
+    plate="rows",
+    w=dist.Normal(0, 1).expand([2]).to_event(1),
+    sigma=dist.HalfNormal(1.0),
+)
 
 
 def ready(likelihood):

@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer import HMC
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
@@ -23,23 +24,11 @@ def student(df):
     return model
 
 
-def cauchy(x, y=None):
-    b = numpyro.sample("b", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Cauchy(b * x, 0.3), obs=y)
-
-
-def normal(x, y=None):
-    b = numpyro.sample("b", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Normal(b * x, 0.3), obs=y)
-
-
-def huge(x, y=None):
-    b = numpyro.sample("b", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Normal(jnp.exp(100 * b) * jnp.ones(len(x)), 0.3), obs=y)
-
+cauchy = row_model(lambda x, b: dist.Cauchy(b * x, 0.3), b=dist.Normal(0.0, 1.0))
+normal = row_model(lambda x, b: dist.Normal(b * x, 0.3), b=dist.Normal(0.0, 1.0))
+huge = row_model(
+    lambda x, b: dist.Normal(jnp.exp(100 * b) * jnp.ones(len(x)), 0.3), b=dist.Normal(0.0, 1.0)
+)
 
 # The model, the inputs, the chains that are bad, and what the report says.
 CASES = {

@@ -2,10 +2,10 @@
 
 import jax
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
 from linear_gaussian import key
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
@@ -75,11 +75,7 @@ def test_scores_that_differ_count_where_no_mean_does(rng, difference):
     assert f"{-difference:+.2g} ± " in report.explanation or not differs
 
 
-def linear(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0, 1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(w * x[:, 0], 0.5), obs=y)
-
+linear = row_model(lambda x, w: dist.Normal(w * x[:, 0], 0.5), w=dist.Normal(0, 1))
 
 X = np.linspace(-1, 1, 12, dtype=np.float32)[:, None]
 Y = X[:, 0]

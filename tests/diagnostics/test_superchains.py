@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
@@ -74,10 +74,7 @@ def test_a_run_that_is_not_finite_is_invalid_with_superchains_and_without(draws,
     assert f"the others alone get the verdict: {expected.words}" in report.explanation
 
 
-def model(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0, 1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+model = row_model(lambda x, w: dist.Normal(w * x, 1.0), w=dist.Normal(0, 1))
 
 
 @pytest.mark.parametrize("superchains", [4, LABELS])

@@ -11,6 +11,7 @@ from flax import linen as nn
 from flax import nnx
 from numpyro.infer import NUTS
 from numpyro.infer.util import potential_energy
+from small_models import network_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.likelihoods.observe import check_dtype
@@ -47,11 +48,9 @@ MODULES = {"linen": Half, "nnx": NNXHalf}
 
 
 def classifier(kind, dtype):
-    def model(x, y=None):
-        net = bnn.random_module("net", MODULES[kind](2, dtype), bnn.priors.Normal(1.0), x[:1])
-        bnn.likelihoods.categorical(net, y, x=x)
-
-    return model
+    return network_model(
+        MODULES[kind](2, dtype), bnn.priors.Normal(1.0), bnn.likelihoods.categorical
+    )
 
 
 def regression(kind, dtype):

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.handlers import scale, seed, trace
 from numpyro.infer import HMC
 from numpyro.infer.util import log_density
+from small_models import network_model
 
 import numpyro_bnn as bnn
 
@@ -236,9 +237,9 @@ def test_sites_can_be_named_in_any_coordinates():
     assert not [n for n in potential.structure.latent if n in (f"{w}.base" for w in one)]
 
 
-def heteroscedastic(x, y=None):
-    net = bnn.random_module("net", bnn.MLP((3,), 2), bnn.priors.FanIn(), x[:1])
-    bnn.likelihoods.heteroscedastic(net, y, x=x)
+heteroscedastic = network_model(
+    bnn.MLP((3,), 2), bnn.priors.FanIn(), bnn.likelihoods.heteroscedastic
+)
 
 
 def counts(x, y=None):

@@ -13,6 +13,7 @@ import pytest
 from flax import linen as nn
 from numpyro import handlers
 from numpyro.infer.util import log_density
+from small_models import network_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.potential import starts
@@ -86,9 +87,7 @@ def translated(values):
 def test_a_linear_model_has_the_density_of_the_same_one_in_flax(name):
     prior = PRIORS[name]
 
-    def flax(x, y):
-        net = bnn.random_module("net", FlaxLinear(), prior, x[:1])
-        bnn.likelihoods.gaussian(net, y, x=x, noise=0.5)
+    flax = network_model(FlaxLinear(), prior, noise=0.5)
 
     def equinox(x, y):
         net = bnn.random_module("net", EquinoxLinear(), prior, x[0])

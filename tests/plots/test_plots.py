@@ -264,11 +264,11 @@ def test_intervals_are_drawn_in_the_order_of_what_is_predicted() -> None:
 
 
 def test_surface_has_its_samples_at_their_distances() -> None:
-    ax = plots.plot_density_surface(density, POINTS, resolution=20, padding=0.5)
+    ax = plots.plot_density_surface(density, POINTS, resolution=20)
     (marks,) = [c for c in ax.collections if len(c.get_offsets()) == 3]
     np.testing.assert_allclose(marks.get_offsets(), [[0, 0], [3, 0], [1, 2]], atol=1e-6)
-    np.testing.assert_allclose(ax.get_xlim(), (-1.5, 4.5))
-    np.testing.assert_allclose(ax.get_ylim(), (-1.0, 3.0))
+    np.testing.assert_allclose(ax.get_xlim(), (-1.2, 4.2))
+    np.testing.assert_allclose(ax.get_ylim(), (-0.8, 2.8))
     assert [text.get_text() for text in ax.texts] == ["A", "B", "C"]
     bar = ax.figure.axes[-1]
     assert bar.get_ylabel() == "log density below the highest (nats)"

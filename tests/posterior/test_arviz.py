@@ -72,9 +72,9 @@ def short_run(over: Any) -> bnn.MCMC:
 
 @pytest.fixture(scope="module")
 def idata(mcmc: bnn.MCMC) -> Any:
-    return bnn.to_inference_data(
-        mcmc, predict={"test": X_TEST}, coords={"class": ["low", "mid", "high"]}
-    )
+    dims = {"net/head.kernel": ["net.head.unit_in", "class"], "net/head.bias": ["class"]}
+    labels = {"class": ["low", "mid", "high"]}
+    return bnn.to_inference_data(mcmc, predict={"test": X_TEST}, dims=dims, coords=labels)
 
 
 def test_groups_and_generation(idata: Any) -> None:
@@ -97,7 +97,7 @@ def test_weights_have_named_axes(idata: Any) -> None:
     posterior = idata["posterior"]
     hidden, head = posterior["net.hidden.kernel"], posterior["net.head.kernel"]
     assert hidden.dims == ("chain", "draw", "net.hidden.unit_in", "net.hidden.unit_out")
-    # The same sizes, and yet only the outputs of the last layer are classes.
+    # As they were named.
     assert head.dims == ("chain", "draw", "net.head.unit_in", "class")
     assert posterior["net.head.bias"].dims == ("chain", "draw", "class")
     assert list(posterior["class"].values) == ["low", "mid", "high"]

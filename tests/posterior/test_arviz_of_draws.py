@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 import xarray as xr
 from numpyro import handlers
+from small_models import row_model
 from test_arviz import IS_TREE, X_TEST, X, Y, arviz_figures, az, read_netcdf
 
 import numpyro_bnn as bnn
@@ -20,11 +21,9 @@ from numpyro_bnn.priors.axis_names import dims_of
 
 __all__ = ["arviz_figures"]  # a fixture
 
-
-def linear(x: Any, y: Any = None) -> None:
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+linear = row_model(
+    lambda x, w: dist.Normal(x @ w, 0.5), w=dist.Normal(0.0, 1.0).expand([2]).to_event(1)
+)
 
 
 def make_draws(num_draws: int = 5, **extra: Any) -> Draws:

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.exported import _averaged
@@ -13,18 +13,8 @@ from numpyro_bnn.posterior.exported import _averaged
 X = np.zeros((2, 1), np.float32)
 RNG = np.random.default_rng(0)
 
-
-def far(x, y=None):
-    mean = numpyro.sample("mean", dist.Normal(1000.0, 100.0))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Normal(mean + x[:, 0], 0.1), obs=y)
-
-
-def sure(x, y=None):
-    logit = numpyro.sample("logit", dist.Normal())
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Bernoulli(logits=logit + x[:, 0]), obs=y)
-
+far = row_model(lambda x, mean: dist.Normal(mean + x[:, 0], 0.1), mean=dist.Normal(1000.0, 100.0))
+sure = row_model(lambda x, logit: dist.Bernoulli(logits=logit + x[:, 0]), logit=dist.Normal())
 
 MEANS = np.float32(1013.2 + 0.02 * RNG.normal(size=(4, 10_000)))
 LOGITS = np.float32(5.0 + 0.1 * RNG.normal(size=(4, 10_000)))

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from flax import linen as nn
 from jax import export as jax_export
+from small_models import network_model, row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
@@ -178,11 +179,7 @@ def test_each_draw_has_its_own_random_numbers(model, site, shape, tmp_path):
 
 # -- refusals ------------------------------------------------------------------------------------
 
-
-def per_row_mean(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(w * x.sum(-1), 1.0), obs=y)
+per_row_mean = row_model(lambda x, w: dist.Normal(w * x.sum(-1), 1.0), w=dist.Normal(0.0, 1.0))
 
 
 def with_local_values(x, y=None):
@@ -275,9 +272,7 @@ class OfOnePlatform(nn.Module):
         return x[:, 0] * jax.scipy.linalg.schur(w)[0][0, 0]
 
 
-def on_one_platform(x, y=None):
-    net = bnn.random_module("net", OfOnePlatform(), priors.Normal(1.0), x[:1])
-    bnn.likelihoods.gaussian(net, y, x=x, noise=0.5)
+on_one_platform = network_model(OfOnePlatform(), priors.Normal(1.0), noise=0.5)
 
 
 def test_a_platform_that_the_model_cannot_run_on_is_left_out(tmp_path):

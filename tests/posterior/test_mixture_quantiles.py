@@ -2,10 +2,10 @@
 
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy import optimize, stats
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import scores
@@ -22,11 +22,7 @@ DISTRIBUTIONS = {
 
 
 def predictions(distribution, draws):
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", distribution(w + x), obs=y)
-
+    model = row_model(lambda x, w: distribution(w + x), w=dist.Normal(0.0, 1.0))
     return bnn.predict(model, {"w": np.asarray(draws, np.float32)}, X)
 
 
@@ -54,11 +50,7 @@ WIDE = {
 def test_quantiles_do_not_depend_on_the_widest_draw(name):
     draws, distribution, exact = WIDE[name]
 
-    def model(x, y=None):
-        s = numpyro.sample("s", dist.LogNormal())
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", distribution(s + 0 * x), obs=y)
-
+    model = row_model(lambda x, s: distribution(s + 0 * x), s=dist.LogNormal())
     found = bnn.predict(model, {"s": np.asarray(draws, np.float32)}, X[:1]).quantiles(
         (0.05, 0.5, 0.95)
     )
@@ -111,11 +103,10 @@ def test_quantiles_of_a_mixture_of_counts():
 def test_quantiles_of_times_with_a_hazard_in_pieces():
     breaks = (1.0,)
 
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", PiecewiseHazard(jnp.stack([w + x, w + x + 1.0], -1), breaks), obs=y)
-
+    model = row_model(
+        lambda x, w: PiecewiseHazard(jnp.stack([w + x, w + x + 1.0], -1), breaks),
+        w=dist.Normal(0.0, 1.0),
+    )
     made = bnn.predict(model, {"w": np.float32([-0.5])}, X)
     found = made.quantiles(LEVELS)
     first, second = np.exp(-0.5 + X), np.exp(0.5 + X)

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from small_models import row_model
 
 import numpyro_bnn as bnn
 
@@ -81,10 +82,9 @@ def test_other_doors_refuse_them_under_their_own_names(door):
 
 
 def test_a_table_that_is_no_plate_has_no_population():
-    def embedded(x, y=None):
-        table = numpyro.sample("table", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", dist.Normal(table[x[:, 0].astype(int)], 0.1), obs=y)
-
+    embedded = row_model(
+        lambda x, table: dist.Normal(table[x[:, 0].astype(int)], 0.1),
+        table=dist.Normal(0.0, 1.0).expand([3]).to_event(1),
+    )
     with pytest.raises(ValueError, match="table of 3 entries"):
         bnn.predict(embedded, {"table": EFFECTS}, X, new_groups="sample")

@@ -17,7 +17,6 @@ from numpyro.infer import Predictive
 from numpyro.infer.reparam import LocScaleReparam
 
 import numpyro_bnn as bnn
-from numpyro_bnn.posterior.arviz_groups import class_layer
 from numpyro_bnn.workflow.fit import Fit
 
 KEY = jax.random.key(0)
@@ -110,17 +109,6 @@ def test_reparametrised_sites_are_no_exception():
     np.testing.assert_allclose(
         bnn.predict(other, draws, NEW).mean[0], draws["w"][0] @ NEW.T, rtol=1e-4
     )
-
-
-def test_the_layer_of_classes_is_found_beside_a_deterministic_site():
-    def model(x, y=None):
-        net = bnn.random_module("net", nets.MLP(outputs=3), bnn.priors.Normal(), x[:1])
-        with numpyro.plate("data", len(x)):
-            logits = numpyro.deterministic("logits", net(x))
-            numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
-
-    draws = {k: v[0, 0] for k, v in numpyros_draws(model, X, None, num=1).items()}
-    assert class_layer(model, X, "y", draws) == "net/Dense_0"  # made first
 
 
 # -- latent values of single rows -------------------------------------------------------------

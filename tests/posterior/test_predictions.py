@@ -10,6 +10,7 @@ import pytest
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS
 from scipy import special, stats
+from small_models import network_model, row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
@@ -126,10 +127,7 @@ def test_classes_are_predicted_as_probabilities(kinds):
 
 
 def test_weights_alone_are_enough_under_a_hierarchical_prior():
-    def model(x, y=None):
-        net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(), x[:1])
-        bnn.likelihoods.gaussian(net, y, x=x, noise=0.5)
-
+    model = network_model(nets.Linear(), priors.Hierarchical(), noise=0.5)
     x = nets.inputs("rows", 4)
     draws = some_draws(bnn.parameterize(model, "centered"), x, np.zeros(4))
     weights = {k: v for k, v in draws.items() if not k.endswith("precision")}
@@ -218,11 +216,7 @@ def test_an_average_has_the_standard_deviation_of_the_mixture():
 
 
 def test_a_distribution_that_a_plate_expands_has_its_own_distribution_function():
-    def heavy(x, y=None):
-        df = numpyro.sample("df", dist.Gamma(2.0, 1.0))
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.StudentT(df, 0.0, 1.0), obs=y)
-
+    heavy = row_model(lambda x, df: dist.StudentT(df, 0.0, 1.0), df=dist.Gamma(2.0, 1.0))
     df, y = np.array([[2.5, 4.0]], np.float32), np.array([-1.0, 0.0, 2.5])
     found = bnn.predict(heavy, {"df": df}, np.zeros((3, 1))).cdf(y)
     np.testing.assert_allclose(found[0], stats.t.cdf(y, df[0][:, None]), atol=1e-6)

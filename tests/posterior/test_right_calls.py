@@ -4,21 +4,18 @@ import inspect
 
 import jax
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer import NUTS
+from small_models import row_model
 
 import numpyro_bnn as bnn
 
 X = np.zeros((3, 2), np.float32)
 
-
-def model(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
-    with numpyro.plate("rows", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
-
+model = row_model(
+    lambda x, w: dist.Normal(x @ w, 1.0), plate="rows", w=dist.Normal(0, 1).expand([2]).to_event(1)
+)
 
 DRAWS = bnn.Draws({"w": np.zeros((1, 5, 2))}, model)
 MCMC = bnn.MCMC(NUTS(model), num_warmup=1, num_samples=1)

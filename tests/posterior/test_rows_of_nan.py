@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
+from small_models import row_model
 
 import numpyro_bnn as bnn
 
@@ -13,12 +13,7 @@ DRAWS = {"b": np.array([[0.5, 1.0, -0.5]])}
 
 
 def model_of(distribution):
-    def model(x, y=None):
-        b = numpyro.sample("b", dist.Normal())
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", distribution(b * jnp.log(x[:, 0])), obs=y)
-
-    return model
+    return row_model(lambda x, b: distribution(b * jnp.log(x[:, 0])), b=dist.Normal())
 
 
 DISTRIBUTIONS = {

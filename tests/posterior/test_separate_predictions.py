@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.predictions import predict_some
@@ -39,12 +40,7 @@ RELATED = [standardised, recurrent, lagged, attention, by_number]
 
 
 def model_of(feature, distribution=dist.Normal):
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.Normal())
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", distribution(w * feature(x), 1.0), obs=y)
-
-    return model
+    return row_model(lambda x, w: distribution(w * feature(x), 1.0), w=dist.Normal())
 
 
 @pytest.mark.parametrize("feature", RELATED)

@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy.special import log_softmax
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
@@ -18,11 +19,7 @@ X = RNG.normal(size=(9, 1)).astype(np.float32)
 B = RNG.normal(size=(4, 200)).astype(np.float32)
 SLOPES = np.array([1.0, -1.0, 0.5], np.float32)
 
-
-def binary(x, y=None):
-    b = numpyro.sample("b", dist.Normal())
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=b * x * SLOPES).to_event(1), obs=y)
+binary = row_model(lambda x, b: dist.Bernoulli(logits=b * x * SLOPES).to_event(1), b=dist.Normal())
 
 
 def of_three(x, y=None):

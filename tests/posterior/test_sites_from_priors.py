@@ -11,6 +11,7 @@ import pytest
 from numpyro.handlers import condition
 from scipy.special import logsumexp
 from scipy.stats import norm
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.predictions import predictor_of
@@ -30,11 +31,8 @@ def local(x, y=None):
         numpyro.sample("y", dist.Normal(w * x + e, 0.8), obs=y)
 
 
-def whole(x, y=None):
-    """The same model with that value integrated out."""
-    w = numpyro.sample("w", dist.Normal(0, 1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(w * x, np.sqrt(VARIANCE)), obs=y)
+# The same model with that value integrated out.
+whole = row_model(lambda x, w: dist.Normal(w * x, np.sqrt(VARIANCE)), w=dist.Normal(0, 1))
 
 
 def discrete(x, y=None):

@@ -1,11 +1,11 @@
 """Stacking weights against optima known in closed form, and what is drawn with them."""
 
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
 from linear_gaussian import key
 from scipy.optimize import minimize
+from small_models import row_model
 
 import numpyro_bnn as bnn
 
@@ -56,10 +56,7 @@ def test_draws_are_averaged_as_densities():
     np.testing.assert_allclose(bnn.stacking_weights(draws), bnn.stacking_weights(mean), rtol=1e-9)
 
 
-def model(x, y=None):
-    mean = numpyro.sample("mean", dist.Normal(0.0, 10.0))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Normal(mean + 0.0 * x, 1.0), obs=y)
+model = row_model(lambda x, mean: dist.Normal(mean + 0.0 * x, 1.0), mean=dist.Normal(0.0, 10.0))
 
 
 def test_chains_are_drawn_in_proportion_to_their_weights():

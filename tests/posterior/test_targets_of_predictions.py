@@ -6,6 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods
@@ -101,11 +102,11 @@ def test_a_score_leaves_out_rows_without_a_target_and_refuses_infinite_ones():
 
 
 def test_a_row_of_several_targets_counts_with_those_that_are_known():
-    def several(x, y=None):
-        b = numpyro.sample("b", dist.Normal(0, 1).expand([2]).to_event(1))
-        with numpyro.plate("rows", len(x)):
-            numpyro.sample("y", dist.Normal(x * b, 1.0).to_event(1), obs=y)
-
+    several = row_model(
+        lambda x, b: dist.Normal(x * b, 1.0).to_event(1),
+        plate="rows",
+        b=dist.Normal(0, 1).expand([2]).to_event(1),
+    )
     draws, y = draws_of(several), X.copy()
     predictions = bnn.predict(None, draws, X)
     whole = predictions.log_prob(y)

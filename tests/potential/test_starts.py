@@ -12,6 +12,7 @@ import pytest
 from numpyro.infer import AIES, HMC, NUTS, SA, BarkerMH, DiscreteHMCGibbs
 from numpyro.infer.gibbs import Gibbs
 from quiet import quiet
+from small_models import network_model
 
 import numpyro_bnn as bnn
 
@@ -130,11 +131,7 @@ def test_starts_of_optimize_are_arrays_by_site():
 
 
 def network(prior):
-    def model(x, y):
-        net = bnn.random_module("net", nets.Linear(), prior, x[:1])
-        bnn.likelihoods.gaussian(net, y, x=x, noise=1.0)
-
-    return model
+    return network_model(nets.Linear(), prior, noise=1.0)
 
 
 @pytest.mark.parametrize("prior", [bnn.priors.Normal(), bnn.priors.Hierarchical()])

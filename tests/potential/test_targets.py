@@ -13,6 +13,7 @@ from numpyro import handlers
 from numpyro.contrib.control_flow import scan
 from numpyro.infer import AIES, HMC, NUTS, SA, BarkerMH
 from numpyro.infer import MCMC as NumPyroMCMC
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.potential.structure import trace_and_check
@@ -217,11 +218,7 @@ def test_masks_are_not_stretched():
 
 # -- by every door ---------------------------------------------------------------------------
 
-
-def line(x, y=None):
-    w = numpyro.sample("w", dist.Normal().expand([2]).to_event(1))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+line = row_model(lambda x, w: dist.Normal(x @ w, 1.0), w=dist.Normal().expand([2]).to_event(1))
 
 
 def summed_line(x, y=None):

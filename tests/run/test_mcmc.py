@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import HMC, NUTS
 from numpyro.infer import MCMC as NumPyroMCMC
+from small_models import network_model
 from walker import Walk
 
 import numpyro_bnn as bnn
@@ -230,10 +231,7 @@ def test_a_single_chain_takes_starts_with_an_axis_of_one(data):
 
 @pytest.mark.parametrize("num_chains", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_trained_weights_start_a_hierarchical_model(data, num_chains):
-    def hierarchical(x, y):
-        net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(), x[:1])
-        bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
-
+    hierarchical = network_model(nets.Linear(), priors.Hierarchical(), noise=NOISE)
     params = {"Dense_0": {"kernel": np.array([[1.0], [2.0]]), "bias": np.array([3.0])}}
     trained = bnn.from_params(jax.tree.map(lambda v: np.stack([v] * num_chains), params))
 

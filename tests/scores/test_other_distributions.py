@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy import integrate, stats
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import scores
@@ -23,11 +23,7 @@ COUNTS = {
 
 
 def predicted(distribution, draws, x):
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", distribution(w + x), obs=y)
-
+    model = row_model(lambda x, w: distribution(w + x), w=dist.Normal(0.0, 1.0))
     return bnn.predict(model, {"w": np.asarray(draws, np.float32)}, x)
 
 

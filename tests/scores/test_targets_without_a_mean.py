@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy import stats
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import scores
@@ -15,11 +16,7 @@ X = np.zeros((2, 1), np.float32)
 
 
 def predicted(distribution, draws):
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.Uniform(-4.0, 4.0))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", distribution(w + x[:, 0]), obs=y)
-
+    model = row_model(lambda x, w: distribution(w + x[:, 0]), w=dist.Uniform(-4.0, 4.0))
     return bnn.predict(model, {"w": np.asarray(draws, np.float32)}, X)
 
 
@@ -128,11 +125,7 @@ def test_one_hot_labels_of_an_own_model_are_named(rows):
 
 @pytest.mark.parametrize("name", ["cauchy", "student"])
 def test_the_fit_of_a_target_without_a_mean_is_checked(name):
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.Normal())
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", DISTRIBUTIONS[name](w + x[:, 0]), obs=y)
-
+    model = row_model(lambda x, w: DISTRIBUTIONS[name](w + x[:, 0]), w=dist.Normal())
     drawn = np.random.default_rng(0).normal(0, 0.5, (2, 100)).astype(np.float32)
     drawn[1] += 3
     checked = bnn.check_fit(bnn.Draws({"w": drawn}, model), X, np.zeros(2, np.float32))

@@ -4,9 +4,9 @@ import shutil
 
 import jax
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pytest
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.storage.stored_array import read_by_scalar
@@ -15,11 +15,10 @@ pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
 X, Y = np.zeros((4, 1), np.float32), np.full(4, 5.0, np.float32)
 
-
-def model(x, y=None):
-    w = numpyro.sample("w", dist.Normal(5, 1).expand([2]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(w.sum() + 0 * x[:, 0], 1.0), obs=y)
+model = row_model(
+    lambda x, w: dist.Normal(w.sum() + 0 * x[:, 0], 1.0),
+    w=dist.Normal(5, 1).expand([2]).to_event(1),
+)
 
 
 def run(folder, key=0, draws_dtype=None):

@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 import pytest
 import xarray as xr
 from numpyro.infer import HMC
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.draws import Draws
@@ -157,11 +158,10 @@ def test_the_export_refuses_a_target_that_is_called_like_an_axis(target):
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
 def test_a_site_may_have_the_name_of_a_field_of_the_sampler(shape, tmp_path):
-    def model(x, y=None):
-        w = numpyro.sample("potential_energy", dist.Normal(0, 1).expand(shape).to_event())
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", dist.Normal(w.sum() + 0 * x, 1.0), obs=y)
-
+    model = row_model(
+        lambda x, potential_energy: dist.Normal(potential_energy.sum() + 0 * x, 1.0),
+        potential_energy=dist.Normal(0, 1).expand(shape).to_event(),
+    )
     settings = {"num_warmup": 2, "num_samples": 6, "num_chains": 1, "progress_bar": False}
     kernel = HMC(model, step_size=0.1, num_steps=2, trajectory_length=None, adapt_step_size=False)
     both = []

@@ -13,7 +13,6 @@ from benchmarks._shared import ensembles
 from benchmarks.mixing import (
     acceptance,
     flat_directions,
-    function_space,
     hard_posteriors,
     hierarchical_posteriors,
     mnist_gibbs_methods,
@@ -76,20 +75,6 @@ def test_the_noise_of_one_member_is_that_of_its_residuals():
     found = ensembles.fitted_noise(np.zeros((1, 400)), 0.2 * y)
     # The values that are tried lie 6 % apart.
     assert abs(np.log(found / (0.2 * np.sqrt(np.mean(y**2))))) < 0.06
-
-
-def test_chains_are_averaged_as_densities():
-    """Against all sets of neighbours, written out."""
-    log_prob = np.random.default_rng(0).normal(size=(3, 4, 5))
-    found = function_space.by_number_of_chains(log_prob)
-    density = np.exp(log_prob)
-    one = np.mean([np.log(density[c].mean(0)).mean() for c in range(3)])
-    pairs = [(0, 1), (1, 2), (2, 0)]
-    two = np.mean([np.log(density[list(p)].mean((0, 1))).mean() for p in pairs])
-    two_short = np.mean([np.log(density[list(p), ::2].mean((0, 1))).mean() for p in pairs])
-    three_short = np.log(density[:, ::3].mean((0, 1))).mean()
-    three = np.log(density.mean((0, 1))).mean()
-    np.testing.assert_allclose(found, [(1, one, one), (2, two, two_short), (3, three, three_short)])
 
 
 @pytest.mark.parametrize("difference", [0, 3, 7])

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import erf, logsumexp
+from scipy.special import erf
 
 import numpyro_bnn as bnn
 from benchmarks.priors import (
-    cold_posteriors,
     evidence,
     gaussian_process_limit,
     hierarchy_helps,
@@ -90,84 +89,6 @@ def test_rank_correlation_and_its_error():
     doubtful = evidence.rank_correlation(np.arange(30.0), np.full(30, 1e3), scores[:30], rng, 200)
     assert doubtful[1] > 0.1
     assert math.isnan(evidence.rank_correlation(values[:3], np.zeros(3), scores[:3], rng)[1])
-
-
-def test_shifts_move_images_and_bring_in_zeros():
-    image = np.random.default_rng(0).uniform(size=(28, 28)).astype(np.float32)
-    shifts = np.arange(cold_posteriors.NUM_SHIFTS)
-    images = np.tile(image.reshape(1, -1), (len(shifts), 1))
-    moved = jax.jit(cold_posteriors.shifted)(images, shifts)
-    expected = []
-    for down in range(-2, 3):
-        for right in range(-2, 3):
-            made = np.zeros((28, 28), np.float32)
-            to = slice(max(0, -down), 28 - max(0, down)), slice(max(0, -right), 28 - max(0, right))
-            made[to] = image[
-                slice(max(0, down), 28 + min(0, down)), slice(max(0, right), 28 + min(0, right))
-            ]
-            expected.append(made.ravel())
-    np.testing.assert_array_equal(moved, expected)
-
-
-def _small_images():
-    rng = np.random.default_rng(1)
-    return rng.uniform(size=(3, 784)).astype(np.float32), np.array([1, 0, 7], np.int32)
-
-
-def _energy(z, images, y, counts):
-    """Prior and weighted likelihood written out, without constants of the prior."""
-    network = bnn.MLP([2], 10, jax.nn.relu)
-    logits = network.apply({"params": bnn.to_params(z)}, cold_posteriors.pooled(images))
-    log_prob = jax.nn.log_softmax(logits)[jnp.arange(len(y)), y]
-    squares = sum(jnp.sum(v**2) for v in z.values())
-    return squares / (2 * cold_posteriors.PRIOR_SCALE**2) - jnp.sum(counts * log_prob)
-
-
-def _positions(potential):
-    # Weights are on the whole line: their values need no transformation.
-    draw = jax.jit(potential.prior_draw)
-    return [draw(key) for key in jax.random.split(jax.random.key(0))]
-
-
-def test_augmented_posterior_counts_an_image_once_and_minibatches_are_unbiased():
-    x, y = _small_images()
-    potential = bnn.potential_of(cold_posteriors.model_of("shifts", 1.0, hidden=2), x, y)
-    one, two = _positions(potential)
-    every = cold_posteriors.NUM_SHIFTS
-    images = cold_posteriors.shifted(jnp.repeat(x, every, 0), jnp.tile(jnp.arange(every), 3))
-    wide = np.repeat(y, every)
-    by_hand = jax.jit(_energy)
-    direct = [by_hand(z, images, wide, 1 / every) for z in (one, two)]
-    energy = jax.jit(potential)
-    np.testing.assert_allclose(energy(one) - energy(two), direct[0] - direct[1], rtol=2e-4)
-    name, size = potential.data_plate()
-    assert size == 3 * every
-    minibatch = jax.jit(lambda z, rows: potential.minibatch(z, rows, name))
-    batches = np.arange(size).reshape(5, -1)
-    mean = np.mean([minibatch(one, jnp.asarray(rows)) for rows in batches])
-    np.testing.assert_allclose(mean, energy(one), rtol=1e-5)
-
-
-def test_labels_are_a_power_of_the_likelihood_alone():
-    """U / T of the model that is sampled is the prior plus S = 1/T times the likelihood."""
-    x, y = _small_images()
-    temperature = 0.1
-    potential = bnn.potential_of(cold_posteriors.model_of("labels", temperature, hidden=2), x, y)
-    one, two = _positions(potential)
-    direct = [_energy(z, x, y, 1 / temperature) for z in (one, two)]
-    found = (potential(one) - potential(two)) / temperature
-    np.testing.assert_allclose(found, direct[0] - direct[1], rtol=2e-4)
-
-
-def test_consensus_is_a_normalised_mean_power():
-    probs = np.random.default_rng(0).dirichlet(np.ones(3), size=(2, 4, 5))
-    power = (probs**7).mean((0, 1))
-    expected = power / power.sum(-1, keepdims=True)
-    np.testing.assert_allclose(cold_posteriors.consensus(probs, 7), expected)
-    np.testing.assert_allclose(cold_posteriors.consensus(probs, 1), probs.mean((0, 1)))
-    assert logsumexp(np.log(cold_posteriors.consensus(probs, 100)), -1) == pytest.approx(
-        np.zeros(5)
-    )
 
 
 def test_scale_of_a_family_is_an_argument_of_its_model(shared):

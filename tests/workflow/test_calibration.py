@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from scipy.special import ndtr, softmax
 from scipy.stats import kstest
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -25,17 +26,8 @@ pytestmark = [
 ]
 RNG = np.random.default_rng(0)
 
-
-def rare(x, y=None):
-    rate = numpyro.sample("rate", dist.LogNormal())
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Poisson(rate + 0 * x[:, 0]), obs=y)
-
-
-def alone(x, y=None):
-    mean = numpyro.sample("mean", dist.Normal())
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Delta(mean + x[:, 0]), obs=y)
+rare = row_model(lambda x, rate: dist.Poisson(rate + 0 * x[:, 0]), rate=dist.LogNormal())
+alone = row_model(lambda x, mean: dist.Delta(mean + x[:, 0]), mean=dist.Normal())
 
 
 def test_counts_that_are_hardly_ever_above_zero_have_finite_intervals():
@@ -391,12 +383,7 @@ def test_wrong_arguments_to_a_classifier_are_refused():
 
 
 def on_a_line(distribution):
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.Normal())
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", distribution(w * x[:, 0]), obs=y)
-
-    return model
+    return row_model(lambda x, w: distribution(w * x[:, 0]), w=dist.Normal())
 
 
 # Targets of which some values occur many times.

@@ -4,7 +4,6 @@ from functools import partial
 
 import linear_gaussian
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import optax
 import pandas as pd
@@ -23,6 +22,7 @@ from checked_fits import (
 )
 from linear_gaussian import NOISE, SCALE
 from scipy.stats import geom, norm, poisson
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn._html import html_of
@@ -140,31 +140,15 @@ def test_rows_have_the_names_of_a_table():
 
 # -- other targets -----------------------------------------------------------------------------------
 
-
-def two_classes(x, y=None):
-    """A coin: the posterior is a Beta distribution."""
-    p = numpyro.sample("p", dist.Beta(1.0, 1.0))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(probs=p), obs=y)
-
-
-def counts(x, y=None):
-    rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Poisson(rate), obs=y)
-
-
-def outputs(x, y=None):
-    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
-
-
-def heavy(x, y=None):
-    """Noise without a variance."""
-    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.StudentT(1.5, mean, 1.0), obs=y)
+# A coin: the posterior is a Beta distribution.
+two_classes = row_model(lambda x, p: dist.Bernoulli(probs=p), p=dist.Beta(1.0, 1.0))
+counts = row_model(lambda x, rate: dist.Poisson(rate), rate=dist.Gamma(2.0, 1.0))
+outputs = row_model(
+    lambda x, mean: dist.Normal(mean, 1.0).to_event(1),
+    mean=dist.Normal(0.0, 1.0).expand([2]).to_event(1),
+)
+# Noise without a variance.
+heavy = row_model(lambda x, mean: dist.StudentT(1.5, mean, 1.0), mean=dist.Normal(0.0, 1.0))
 
 
 def sampled(model, **sites):
@@ -211,11 +195,8 @@ def test_counts_have_their_own_distribution_function():
     assert not check.calibration.is_rare
 
 
-def geometric(x, y=None):
-    """A distribution of which NumPyro has no distribution function."""
-    p = numpyro.sample("p", dist.Beta(1.0, 1.0))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Geometric(probs=p), obs=y)
+# A distribution of which NumPyro has no distribution function.
+geometric = row_model(lambda x, p: dist.Geometric(probs=p), p=dist.Beta(1.0, 1.0))
 
 
 def test_a_distribution_without_a_distribution_function_is_judged_by_what_it_makes():

@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 import pytest
 from flax import linen as nn
 from scipy.stats import norm
+from small_models import row_model
 
 import numpyro_bnn as bnn
 
@@ -68,11 +69,7 @@ def test_check_fit_knows_all_rows_again_in_another_precision(run):
 
 
 def test_check_fit_of_rows_that_are_alone_takes_some_of_them():
-    def alone(x, y=None):
-        w = numpyro.sample("w", dist.Normal())
-        with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(w * x[:, 0], 0.1), obs=y)
-
+    alone = row_model(lambda x, w: dist.Normal(w * x[:, 0], 0.1), w=dist.Normal())
     mcmc = bnn.MCMC(bnn.BAOAB(alone, step_size=0.003), **SETTINGS)
     mcmc.run(jax.random.key(0), X[:50], Y[:50])
     assert np.isfinite(bnn.check_fit(mcmc, X[:20], Y[:20]).loo.elpd)

@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from few_draws import SETTINGS
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn.approximations.optimize import ensemble_of
@@ -29,11 +30,7 @@ Y = X[:, 0] + 0.1 * RNG.normal(size=60)
 NEW = RNG.normal(size=(40, 2)), RNG.normal(size=40)
 KEY = jax.random.key(0)
 
-
-def line(x, y=None):
-    slope = numpyro.sample("slope", dist.Normal())
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Normal(slope * x[:, 0], 0.2), obs=y)
+line = row_model(lambda x, slope: dist.Normal(slope * x[:, 0], 0.2), slope=dist.Normal())
 
 
 def run(path=None, x=X, y=Y):

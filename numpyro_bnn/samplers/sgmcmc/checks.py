@@ -35,18 +35,23 @@ def check_friction(
     owner: str, friction: float | None, method: Dynamics, positive: bool = False
 ) -> None:
     """Check the argument `friction`."""
+    check_momentum(owner, method, friction=friction)
     if friction is None:
         return
-    if not method.has_momentum:
-        raise ValueError(
-            f"{owner}: friction={friction}, but this method has no momentum to damp. Leave friction "
-            "out, or use BAOAB."
-        )
     if not (friction > 0 if positive else friction >= 0):
         wanted = "be positive" if positive else "not be negative"
         raise ValueError(
             f"{owner}: friction must {wanted}, got friction={friction}. For no friction use HMC."
         )
+
+
+def check_momentum(owner: str, method: Dynamics, **given: object) -> None:
+    """Refuse settings of momenta where the method has none."""
+    for name, value in given.items():
+        if value is not None and not method.has_momentum:
+            raise ValueError(
+                f"{owner}: {name}={value}, but this method has no momentum. Leave {name} out, or use BAOAB."
+            )
 
 
 def check_changed(owner: str, method: Dynamics) -> None:

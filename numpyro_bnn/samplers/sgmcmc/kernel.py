@@ -38,6 +38,7 @@ from numpyro_bnn.samplers.sgmcmc.checks import (
     check_fit,
     check_friction,
     check_gradient_noise,
+    check_momentum,
     check_noise_in_warmup,
     check_target,
     refuse_integrals,
@@ -189,6 +190,7 @@ class SGMCMC(MCMCKernel):
             check_first(name, "step size", self.step_size, reason)
         self.gradient_noise = gradient_noise
         self.metropolis = metropolis
+        check_momentum(name, dynamics, resample_momentum=resample_momentum)
         if resample_momentum is not None and not callable(resample_momentum):
             every = check_whole(name, "resample_momentum", resample_momentum)
             resample_momentum = FreshMomentum(every)

@@ -9,6 +9,7 @@ from exact_draws import exact_draw
 from numpyro.handlers import mask, scale
 from numpyro.infer import HMC, NUTS
 from scipy import stats
+from small_models import network_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
@@ -39,11 +40,7 @@ RESCALING = UnitRescaling(FIRST, SECOND, ["net/Dense_0.bias"])
 
 
 def model_with(activation):
-    def model(x, y=None):
-        net = bnn.random_module("net", bnn.MLP([3], 2, activation), PRIOR, x[:1])
-        likelihoods.gaussian(net, y, x=x, noise=NOISE)
-
-    return model
+    return network_model(bnn.MLP([3], 2, activation), PRIOR, noise=NOISE)
 
 
 def joint_draws(model, move, power=1.0):

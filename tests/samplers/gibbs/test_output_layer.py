@@ -12,6 +12,7 @@ import pytest
 from exact_draws import exact_draw
 from numpyro.infer import HMC
 from scipy import stats
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
@@ -226,10 +227,10 @@ def shared(x, y=None):
         numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
 
 
-def by_probabilities(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Bernoulli(jax.nn.sigmoid(x @ w)), obs=y)
+by_probabilities = row_model(
+    lambda x, w: dist.Bernoulli(jax.nn.sigmoid(x @ w)),
+    w=dist.Normal(0.0, 1.0).expand([2]).to_event(1),
+)
 
 
 def regression(x, y=None):

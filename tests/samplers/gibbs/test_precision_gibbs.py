@@ -14,6 +14,7 @@ from numpyro import handlers
 from numpyro.infer import HMC
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG, Gibbs
 from scipy import stats
+from small_models import network_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
@@ -35,10 +36,7 @@ PRIOR = priors.ByPath(
     }
 )
 
-
-def deep(x, y=None):
-    net = bnn.random_module("net", nets.MLP(), PRIOR, x[:1])
-    likelihoods.gaussian(net, y, x=x, noise=NOISE)
+deep = network_model(nets.MLP(), PRIOR, noise=NOISE)
 
 
 @pytest.fixture(scope="module")

@@ -52,6 +52,10 @@ VALUES = [
         "SGMCMC: friction=2.0, but .*no momentum",
     ),
     (
+        lambda: bnn.SGMCMC(model, dynamics=Langevin(), step_size=0.1, resample_momentum=2),
+        "SGMCMC: resample_momentum=2, but .*no momentum. Leave resample_momentum out",
+    ),
+    (
         lambda: bnn.SGHMC(model, step_size=0.5, friction=4.0),
         r"SGHMC: friction \* step_size must be below 2, got 4.0 \* 0.5",
     ),

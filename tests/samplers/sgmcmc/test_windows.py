@@ -10,6 +10,7 @@ from exact_draws import exact_draw
 from jax.flatten_util import ravel_pytree
 from numpyro.infer.gibbs import Gibbs
 from scipy import stats
+from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import preconditioners
@@ -161,11 +162,7 @@ def test_the_metric_is_prior_precision_plus_information():
 def test_prior_draws_that_overflow_leave_the_metric_finite():
     """A log hazard of N(0, 100²): every fifth hazard is infinite. The information is one a row."""
 
-    def model(x, y=None):
-        log_hazard = numpyro.sample("b", dist.Normal(0.0, 100.0))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", dist.Exponential(jnp.exp(log_hazard)), obs=y)
-
+    model = row_model(lambda x, b: dist.Exponential(jnp.exp(b)), b=dist.Normal(0.0, 100.0))
     potential = bnn.potential_of(model, X, jnp.ones(len(X)))
     metric = preconditioners.given_precisions(num_draws=4000)
     given = jax.jit(lambda z: metric.after_gibbs(potential, metric.init(z)))({"b": jnp.zeros(())})

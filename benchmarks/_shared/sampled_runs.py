@@ -233,7 +233,7 @@ def publish(
     rows: list[Row],
     names: Mapping[str, str],
     findings: Iterable[str],
-    figure: Callable[[], Any] | None = None,
+    figure: Callable[[], Any],
 ) -> None:
     """Publish some of the columns, under other names."""
     study.publish(columns(rows, names), findings, figure)

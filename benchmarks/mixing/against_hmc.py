@@ -50,7 +50,7 @@ from benchmarks.mixing.against_hmc_methods import (
     optimised,
     sampler_run,
 )
-from benchmarks.mixing.against_hmc_words import TABLE, averaged, findings
+from benchmarks.mixing.against_hmc_words import TABLE, averaged, draw, findings
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.workflow.compare import judged
 
@@ -123,7 +123,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     of_scale = partial(against_hmc_prior.cell, size=size, folder=asked.data)
     prior.run([{"scale": scale} for scale in size.scales], of_scale)
     scale = against_hmc_prior.chosen(prior.rows)
-    publish(prior, prior.rows, against_hmc_prior.TABLE, against_hmc_prior.findings(prior.rows))
+    publish(
+        prior,
+        prior.rows,
+        against_hmc_prior.TABLE,
+        against_hmc_prior.findings(prior.rows),
+        lambda: against_hmc_prior.draw(prior.rows),
+    )
 
     def one(problem: str, method: str, seed: int) -> Iterator[Row]:
         own = PROBLEMS[problem].scale or scale
@@ -132,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     study = Study(__file__, KEYS, asked)
     study.run(cells(size), one)
     rows = averaged(study.rows)
-    publish(study, rows, TABLE, findings(rows))
+    publish(study, rows, TABLE, findings(rows), lambda: draw(rows))
 
 
 if __name__ == "__main__":

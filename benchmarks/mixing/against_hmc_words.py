@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 from scipy.stats import spearmanr
 
@@ -10,8 +12,17 @@ from benchmarks._shared.sampled_runs import means, select
 from benchmarks._shared.study import Row
 from benchmarks._shared.words import number
 from benchmarks.mixing.against_hmc_methods import AGAIN, EQUAL, OPTIMISED, REFERENCE, SAMPLED
+from numpyro_bnn.plots.style import color_at, label_axes
 
 ORDER = (REFERENCE, AGAIN, EQUAL, *OPTIMISED, *SAMPLED[1:])
+# Agreement and total variation with HMC in table 4 of the paper: ResNet-20 on CIFAR-10, HMC against another
+# of its chains.
+PUBLISHED = {
+    "SGD": (0.855, 0.190),
+    "deep ensemble": (0.915, 0.115),
+    "SGHMC": (0.920, 0.109),
+    "cyclical SGHMC": (0.927, 0.099),
+}
 
 
 def monte_carlo(same: Sequence[Row]) -> float | str:
@@ -121,6 +132,20 @@ def _number(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}f}".replace("-", "−")
 
 
+def distances(rows: Sequence[Row]) -> Iterator[str]:
+    """Lines of a table: distance from HMC by method and problem."""
+    yield from _table(rows, lambda r: _number(r["total_variation"]))
+
+
+def _table(rows: Sequence[Row], cell: Any, *, reference: bool = False) -> Iterator[str]:
+    names = problems(rows)
+    for method in ORDER if reference else ORDER[1:]:
+        own = {r["problem"]: r for r in select(rows, method=method)}
+        if own:
+            cells = [cell(own[name]) if name in own else "" for name in names]
+            yield f"| {' | '.join([method, *cells])} |".replace("|  |", "| |")
+
+
 TABLE = {
     "problem": "problem",
     "method": "method",
@@ -142,3 +167,45 @@ TABLE = {
     "least ESS": "least ESS",
     "converged": "predictions converged",
 }
+
+
+TICKS = (-1, -0.1, 0, 0.1, 1)
+
+
+def draw(rows: Sequence[Row]) -> Any:
+    """Distance from HMC and difference of the log score by method; a row of panels a problem."""
+    names = problems(rows)
+    figure, axes = plt.subplots(
+        len(names),
+        2,
+        figsize=(9, 3.3 * len(names)),
+        layout="constrained",
+        squeeze=False,
+        sharey="row",
+    )
+    for (left, right), name in zip(axes, names):
+        others = [r for r in select(rows, problem=name) if r["method"] != REFERENCE]
+        others.sort(key=lambda r: -r["total_variation"])
+        floor = [r["total_variation"] for r in others if r["method"] == AGAIN]
+        for place, row in enumerate(others):
+            color = "0.4" if row["method"] in (AGAIN, EQUAL) else color_at(left, 0)
+            left.plot(row["total_variation"], place, "o", color=color)
+            error = math.hypot(row["difference_error"], float(row["monte_carlo"] or 0.0))
+            gap = row["difference"]
+            right.errorbar(gap, place, xerr=2 * error, fmt="o", color=color, capsize=3)
+            right.errorbar(gap, place, xerr=2 * row["difference_error"], color=color, linewidth=3)
+        left.set_yticks(range(len(others)), [r["method"] for r in others], fontsize=8)
+        for distance in floor:
+            left.axvline(distance, color="0.4", linestyle=":", linewidth=1)
+        left.set_xlim(left=0)
+        right.axvline(0, color="0.4", linestyle=":", linewidth=1)
+        # Thick: over test rows alone. Linear up to a tenth of a nat, logarithmic beyond.
+        right.set_xscale("symlog", linthresh=0.1)
+        right.set_xticks(TICKS, [f"{t:g}" for t in TICKS])
+        right.minorticks_off()
+        scale = others[0]["prior_scale"] if others else 0.0
+        left.set_title(f"{name}, N(0, {scale:g}²) (dotted: HMC against HMC)", fontsize=10)
+        what = "total variation" if others and others[0]["agreement"] != "" else "1-Wasserstein"
+        label_axes(left, f"{what} distance from HMC", "")
+        label_axes(right, "log score – that of HMC (nats, ± 2 s.e.)", "")
+    return figure

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -279,6 +280,39 @@ def within(values: Sequence[float]) -> str:
     return f"{min(values):.2f} to " + (f"{most:.{digits}f}" if most < 900 else "above 900")
 
 
+def picture(rows: Sequence[Row]):
+    """Variance of predictions by method, one mark a setting, on a logarithmic scale."""
+    table = averaged(rows)
+    names = [name for name in METHODS if any(row["method"] == name for row in table)]
+    figure, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    for (size, batch), mark in zip(
+        sorted({(row["rows"], row["batch"]) for row in table}), "osD^vP"
+    ):
+        for temperature, color in zip(TEMPERATURES, ("C3", "C0")):
+            own = [
+                row
+                for row in table
+                if (row["rows"], row["batch"], row["temperature"]) == (size, batch, temperature)
+            ]
+            ax.plot(
+                [np.clip(row["variance of predictions"], 0.006, 900) for row in own],
+                [names.index(row["method"]) for row in own],
+                mark,
+                color=color,
+                alpha=0.8,
+                label=f"{size:g} rows, minibatches of {batch}, T = {temperature:g}",
+            )
+    ax.axvline(1.0, color="0.5", linewidth=1, zorder=0)
+    # Chains that fly away stand at one edge, those that have hardly moved at the other.
+    ax.set_xscale("log")
+    ax.set_xlim(0.005, 1000)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set_xlabel("variance of predictions, divided by the exact one (at the edges: beyond)")
+    figure.legend(loc="outside upper center", ncol=2, fontsize=8, frameon=False)
+    return figure
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     made = parser(__doc__)
     made.add_argument("--rows", nargs="+", type=int, choices=ROWS, help="default: all")
@@ -296,7 +330,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for method in given.methods or METHODS
     )
     study.run(cells, partial(cell, size=size, folder=given.data))
-    study.publish(averaged(study.rows), findings(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import publish, scores_of_chains, starts
+from benchmarks._shared.sampled_runs import publish, scores_of_chains, select, starts
 from benchmarks._shared.study import Study, every_cell, parser
 from benchmarks._shared.words import span
 from benchmarks.mixing.hierarchical_posteriors import (
@@ -30,6 +31,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
     posterior,
 )
 from numpyro_bnn.diagnostics import summarize
+from numpyro_bnn.plots.style import color_at, label_axes
 
 TEST_ROWS = 200
 COORDINATES = {
@@ -173,6 +175,48 @@ MIXING_TABLE = {
 }
 
 
+def draw_cost(rows):
+    figure, ax = plt.subplots(figsize=(5, 3.4), layout="constrained")
+    for i, hidden in enumerate(sorted({r["hidden"] for r in rows})):
+        here = sorted(select(rows, hidden=hidden), key=lambda r: r["rows"])
+        xs, ys = [r["rows"] for r in here], [r["ratio"] for r in here]
+        ax.plot(xs, ys, "o-", color=color_at(ax, i), label=f"{hidden:g} hidden units")
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    label_axes(ax, "rows", "cost of a gradient, integrated / as it is")
+    figure.legend(frameon=False, loc="outside right center")
+    return figure
+
+
+def draw_mixing(rows):
+    names = list(dict.fromkeys(r["problem"] for r in rows))
+    figure, axes = plt.subplots(
+        1, len(names), figsize=(1 + 3.4 * len(names), 3.6), layout="constrained", squeeze=False
+    )
+    labels = {
+        "functions_max_rhat": "functions, worst",
+        "functions_median_rhat": "functions, median",
+        "precisions_max_rhat": "log precisions, worst",
+    }
+    for ax, name in zip(axes[0], names):
+        for i, coordinates in enumerate(COORDINATES):
+            for row in select(rows, problem=name, coordinates=coordinates):
+                excess = [row[key] - 1 for key in labels]
+                ax.plot(
+                    range(len(labels)),
+                    excess,
+                    "o-",
+                    color=color_at(ax, i),
+                    label=coordinates if row["seed"] == 0 else None,
+                )
+        ax.set_xticks(range(len(labels)), list(labels.values()), rotation=20, ha="right")
+        ax.set_yscale("log")
+        ax.set_title(name, fontsize=10)
+        label_axes(ax, "", "R-hat – 1")
+        ax.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.35))
+    return figure
+
+
 def findings(costs, mixed):
     """What a gradient costs with the output layer integrated out, and how chains mix."""
     if costs:
@@ -201,7 +245,7 @@ def main(argv=None) -> None:
         every_cell(rows=size.rows, hidden=size.hidden),
         lambda rows, hidden: cost(rows, hidden, size.repeats),
     )
-    publish(costs, costs.rows, COST_TABLE, findings(costs.rows, []))
+    publish(costs, costs.rows, COST_TABLE, findings(costs.rows, []), lambda: draw_cost(costs.rows))
     mixed = Study(__file__, ["problem", "coordinates", "seed"], asked, "mixing")
     mixed.run(
         every_cell(
@@ -212,7 +256,13 @@ def main(argv=None) -> None:
         ),
     )
     if mixed.rows:
-        publish(mixed, mixed.rows, MIXING_TABLE, findings([], mixed.rows))
+        publish(
+            mixed,
+            mixed.rows,
+            MIXING_TABLE,
+            findings([], mixed.rows),
+            lambda: draw_mixing(mixed.rows),
+        )
 
 
 if __name__ == "__main__":

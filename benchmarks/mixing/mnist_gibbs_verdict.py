@@ -26,18 +26,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
 from benchmarks._shared.chain_errors import jackknife_error, without_each
 from benchmarks._shared.mnist_posteriors import convergence, quality
+from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing import mnist_gibbs_axes
 from benchmarks.mixing import mnist_gibbs_methods as methods
 from benchmarks.mixing.mnist_gibbs_methods import LAYERS, START_KINDS, TRAINED, Draws, Pace, Task
 from benchmarks.mixing.mnist_gibbs_words import KEYS, START, findings, summary
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
+from numpyro_bnn.plots.style import color_at, label_axes
 
 BOTH = "both starts"
 SHARED = mnist_gibbs_axes.METHOD
@@ -221,6 +224,41 @@ def compared(
         yield {"rows": len(data.x)} | row | NOT_JUDGED
 
 
+def figure(rows: Sequence[Row]) -> Any:
+    """Precisions of the hidden layer by passes, a line for each of two chains, and worst R-hat by passes."""
+    tasks = list(dict.fromkeys(r["task"] for r in rows))
+    made, axes = plt.subplots(
+        len(tasks), 3, figsize=(13, 3.6 * len(tasks)), layout="constrained", squeeze=False
+    )
+    for line, task in zip(axes, tasks):
+        for i, start in enumerate(START_KINDS):
+            own = select(rows, task=task, method=SHARED, start=start)
+            passes, color = [r["gradients"] / 1000 for r in own], color_at(line[0], i)
+            for ax, layer in zip(line, (LAYERS[0], LAYERS[1])):
+                for chain in ("", ", second chain"):
+                    values = [r[f"mean {layer}{chain}"] for r in own]
+                    label = None if chain else f"from {start}"
+                    ax.plot(passes, values, "o-", ms=3, color=color, label=label)
+        own = select(rows, task=task, method=SHARED, start=BOTH)
+        for name, what, look in (
+            ("worst R-hat", "test probabilities", "o-"),
+            ("worst R-hat, precisions", "log precisions", "o:"),
+        ):
+            passes = [r["gradients"] / 1000 for r in own]
+            values = [r[name] - 1 for r in own]
+            line[2].plot(passes, values, look, ms=3, color=color_at(line[2], 2), label=what)
+        for ax, text in zip(
+            line,
+            ("precision of the first kernel", "of hidden biases", "worst R-hat - 1, all chains"),
+        ):
+            ax.set(yscale="log", title=task, xlim=(0, None))
+            label_axes(ax, "thousand passes over the images, a chain", text)
+        line[2].legend(frameon=False, fontsize=8)
+    lines = axes[0][0].get_legend_handles_labels()
+    made.legend(*lines, loc="outside upper center", ncols=2, frameon=False)
+    return made
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     given = parser(__doc__ or "").parse_args(argv)
     runs = SIZES[given.size]
@@ -237,7 +275,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     study.run(cells_of(given.size), compute)
     shutil.rmtree(unfinished, ignore_errors=True)
-    study.publish(summary(study.rows), findings(study.rows))
+    study.publish(summary(study.rows), findings(study.rows), lambda: figure(study.rows))
 
 
 if __name__ == "__main__":

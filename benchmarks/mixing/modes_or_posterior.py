@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -40,6 +41,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
     posterior,
     rhat_columns,
 )
+from numpyro_bnn.plots.style import color_at, label_axes
 
 MEMBERS = 8
 # Of a table: a fifth is tested.
@@ -213,6 +215,28 @@ def findings(rows: list[Row]) -> Iterator[str]:
         )
 
 
+def draw(rows: list[Row]):
+    tables = list(dict.fromkeys(r["table"] for r in rows))
+    others = [method for method in METHODS if method != POSTERIOR and select(rows, method=method)]
+    figure, axes = plt.subplots(
+        1, len(tables), figsize=(2.5 + 3.2 * len(tables), 3.2), layout="constrained", squeeze=False
+    )
+    for ax, table in zip(axes[0], tables):
+        for i, method in enumerate(others):
+            gap = differences(select(rows, table=table), method)
+            ax.plot(gap, np.full(len(gap), i), "o", color=color_at(ax, 0), alpha=0.5)
+            error = split_error(gap, TESTED, LEFT) if len(gap) > 1 else None
+            ax.errorbar(gap.mean(), i, xerr=error, fmt="|", color="black", capsize=4)
+        ax.axvline(0, color="0.5", linewidth=1)
+        first = table == tables[0]
+        ax.set_yticks(range(len(others)), others if first else [""] * len(others))
+        ax.invert_yaxis()
+        ax.set_title(table, fontsize=10)
+        label_axes(ax, "", "")
+    figure.supxlabel("log score of the posterior less that of the method, nats a row", fontsize=10)
+    return figure
+
+
 def main(argv=None) -> None:
     made = parser(__doc__)
     made.add_argument("--tables", nargs="+", help="default: all")
@@ -231,7 +255,7 @@ def main(argv=None) -> None:
             posterior(asked.data, table, size.rows, split), method, split, size
         ),
     )
-    publish(study, by_table(study.rows), TABLE, findings(study.rows))
+    publish(study, by_table(study.rows), TABLE, findings(study.rows), lambda: draw(study.rows))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -204,6 +205,35 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
+def picture(rows: Sequence[Row]) -> Any:
+    """Variance of predictions against the temperature along gradients, one mark a run."""
+    figure, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    colors = plt.get_cmap("tab20").colors
+    for method, color in zip(METHODS, colors):
+        for j, (own, marker) in enumerate(zip(cells_of(rows), "os^D")):
+            here = [r for r in rows if (r["units"], r["batch"]) == own and r["method"] == method]
+            ax.plot(
+                [r["along gradients"] for r in here],
+                [r["variance of predictions"] for r in here],
+                marker,
+                color=color,
+                label=None if j else method,
+            )
+    for (units, batch), marker in zip(cells_of(rows), "os^D"):
+        label = f"{units} units, minibatches of {batch}"
+        ax.plot([], [], marker, color="0.4", markerfacecolor="none", label=label)
+    ax.axhline(1.0, color="0.6", lw=1)
+    ax.axvline(2.2, color="0.6", lw=1, ls=":")
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="temperature along gradients (from the dotted line on a report complains)",
+        ylabel="variance of predictions over the exact one",
+    )
+    figure.legend(loc="outside right", frameon=False, fontsize=8)
+    return figure
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     made = parser(__doc__ or "")
     made.add_argument("--methods", nargs="+", choices=METHODS, help="default: all")
@@ -219,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         partial(cell, size=size, folder=given.data),
     )
-    study.publish(averaged(study.rows), findings(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

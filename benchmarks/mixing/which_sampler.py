@@ -29,10 +29,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import publish, sampler, scores_of_chains, select
+from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, sampler, scores_of_chains, select
 from benchmarks._shared.study import Results, Row, Study, parser, read_rows
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
@@ -47,6 +48,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
     posterior,
 )
 from numpyro_bnn.diagnostics import summarize
+from numpyro_bnn.plots.style import color_at, label_axes
 
 # Gradients of warm-up, as a share of those counted.
 WARMUP = 0.5
@@ -294,6 +296,33 @@ def informative(rows: list[Row], label: str) -> list[str]:
     return [name for name, value in most.items() if value >= MOVING * CHAINS]
 
 
+def draw(rows: list[Row]):
+    shown = worst_of_seeds(rows)
+    names = list(dict.fromkeys(r["problem"] for r in shown))
+    methods = list(dict.fromkeys(r["method"] for r in shown))[::-1]
+    figure, axes = plt.subplots(
+        1,
+        len(names),
+        figsize=(3 + 2.8 * len(names), 1.5 + 0.33 * len(methods)),
+        layout="constrained",
+        squeeze=False,
+        sharey=True,
+    )
+    for ax, name in zip(axes[0], names):
+        for i, (label, marker) in enumerate((("precisions", "s"), ("functions", "o"))):
+            here = select(shown, problem=name)
+            at = [methods.index(r["method"]) for r in here]
+            excess = [max(r[f"{label}_max_rhat"] - 1, 1e-3) for r in here]
+            ax.plot(excess, at, marker, color=color_at(ax, i), label=label)
+        ax.axvline(RHAT_LIMIT - 1, color="0.5", linestyle=":", linewidth=1)
+        ax.set_xscale("log")
+        ax.set_title(name, fontsize=10)
+        label_axes(ax, "worst R-hat – 1", "")
+    axes[0][0].set_yticks(range(len(methods)), methods)
+    axes[0][0].legend(frameon=False, fontsize=8)
+    return figure
+
+
 TABLE = {
     "problem": "posterior",
     "method": "method",
@@ -320,8 +349,8 @@ def main(argv=None) -> None:
     second = Study(__file__, ["problem", "method", "seed"], asked, part="added")
     second.run(added_cells(size), functools.partial(one, asked.data, size))
     every = all_runs(study, second)
-    publish(study, worst_of_seeds(study.rows), TABLE, findings(every))
-    publish(second, worst_of_seeds(second.rows), TABLE, [])
+    publish(study, worst_of_seeds(study.rows), TABLE, findings(every), lambda: draw(study.rows))
+    publish(second, worst_of_seeds(second.rows), TABLE, [], lambda: draw(second.rows))
     Results(__file__, asked, "medians").report(list(medians(every)))
 
 

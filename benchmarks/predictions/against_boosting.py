@@ -30,6 +30,7 @@ from benchmarks.predictions.against_boosting_report import (
     TABLES,
     findings,
     on_other_splits,
+    picture,
     summary,
 )
 from benchmarks.predictions.other_regressors import BDE, ENDS, OTHERS, Forecast, bde, held_out
@@ -216,7 +217,7 @@ def main(argv=None):
     study.run(cells, compute(given, MOST[given.size]))
     every = summary(study.rows)
     others = list(on_other_splits(study.rows)) or every
-    study.publish(others, findings(study.rows))
+    study.publish(others, findings(study.rows), lambda: picture(study.rows))
     Results(__file__, given, "all_splits").report(every)
 
 

@@ -1,5 +1,6 @@
 """The tables and the figure of `against_boosting`, from its rows."""
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks._shared.splits import split_error
@@ -13,6 +14,8 @@ BASE = "100 steps a draw"
 CHOSEN_ON = {"airfoil": (0, 1, 2), "bikesharing": (0, 1)}
 # Shares of a table that a split tests, and that it could learn from.
 TESTED, LEFT = 0.2, 0.8
+# Of `bde`: means of the log score of one Gaussian a row, over the five published fits of the split of seed 0.
+PUBLISHED = {"airfoil": 0.9126, "bikesharing": 0.7315}
 
 
 def cells(rows, table, method, held=False):
@@ -161,3 +164,55 @@ def ends_of(values):
     """The least and the greatest in few digits, or the one where they are the same then."""
     low, high = (f"{end:.3g}" for end in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
+
+
+def dots(axis, rows, table, methods, held, name, color, shift=0.0):
+    """A dot a split and method; the methods are the lines of the axis."""
+    for place, method in enumerate(methods):
+        own = cells(rows, table, method, held).values()
+        values = [row[name] for row in own if row[name] != ""]
+        axis.plot(values, np.full(len(values), place + shift), "o", color=color, markersize=4)
+
+
+def scores_panel(axis, rows, table, methods):
+    """Log scores, and the published one of `bde`."""
+    dots(axis, rows, table, methods, False, "lppd", "C0")
+    mark = PUBLISHED[table]
+    axis.axvline(mark, color="C3", linestyle=":")
+    # A method that failed would squeeze all others together.
+    values = [row["lppd"] for row in rows if row["table"] == table]
+    low, high = np.quantile(values, 0.1), max(*values, mark)
+    axis.set_xlim(low - 0.3 * (high - low), high + 0.1 * (high - low))
+    axis.set(title=f"{table}: log score, red: published `bde`", xlabel="nats a row")
+
+
+def picture(rows):
+    """Log score and coverage of every split, a row of panels a table; methods by their mean score."""
+    tables = [table for table in TABLES if any(row["table"] == table for row in rows)]
+    ordered = []
+    for table in tables:
+        scores = {m: cells(rows, table, m).values() for m in methods_of(rows, table)}
+        means = {m: np.mean([row["lppd"] for row in own]) for m, own in scores.items()}
+        ordered.append(sorted(means, key=means.get) or methods_of(rows, table, held=True))
+    with plt.rc_context({"font.size": 8}):
+        figure, axes = plt.subplots(
+            len(tables),
+            2,
+            figsize=(9, 0.32 * sum(map(len, ordered)) + 0.9 * len(tables)),
+            squeeze=False,
+            height_ratios=[len(methods) + 1 for methods in ordered],
+            layout="constrained",
+        )
+        for (left, right), table, methods in zip(axes, tables, ordered):
+            scores_panel(left, rows, table, methods)
+            dots(right, rows, table, methods, False, "coverage before", "0.55", -0.12)
+            dots(right, rows, table, methods, True, "coverage after", "C1", 0.12)
+            right.axvline(0.9, color="0.6", linestyle=":")
+            title = "coverage of 90 % intervals; orange: calibrated"
+            right.set(title=title, xlabel="share of test rows")
+            left.set_yticks(range(len(methods)), methods)
+            right.set_yticks(range(len(methods)), [""] * len(methods))
+            for axis in (left, right):
+                axis.set_ylim(-0.5, len(methods) - 0.5)
+                axis.grid(axis="y", color="0.92")
+    return figure

@@ -13,10 +13,13 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 
+import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split, uci
 from benchmarks._shared.ensembles import log_mixture, stopped_early
 from benchmarks._shared.sampled_runs import estimator, select
@@ -180,6 +183,23 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
     yield f"The best width of trained networks: {best}."
 
 
+def picture(rows: Sequence[Row]) -> Any:
+    """Log score against width, one panel a table."""
+    tables = list(dict.fromkeys(r["table"] for r in rows))
+    figure, axes = plt.subplots(
+        1, len(tables), figsize=(1 + 3 * len(tables), 3.4), layout="constrained", squeeze=False
+    )
+    for ax, table in zip(axes[0], tables):
+        for k, name in enumerate(READ):
+            own = widths(rows, name)
+            values = [of_splits(rows, table, name, width, 1).mean() for width in own]
+            ax.plot(own, values, "os^"[k] + "-", color=bnn.plots.PALETTE[k], label=name)
+        ax.set(xscale="log", xlabel="hidden units", title=table)
+    axes[0][0].set_ylabel("log score of test rows, nats")
+    axes[0][0].legend(frameon=False)
+    return figure
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     given = parser(__doc__ or "").parse_args(argv)
     size = SIZES[given.size]
@@ -194,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         partial(cell, size=size, folder=given.data),
     )
-    study.publish(averaged(study.rows), findings(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

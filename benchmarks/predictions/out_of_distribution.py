@@ -15,7 +15,9 @@ information, hence 0.5). Accuracy, log score and calibration on the familiar ima
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -173,13 +175,43 @@ def findings(rows: list[Row]) -> Iterator[str]:
         )
 
 
+def figure(rows: list[Row]) -> Any:
+    fig, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained", sharey=True)
+    names = [f"{m}, {p}" for m, p in METHODS]
+    for ax, kind in zip(axes, UNFAMILIAR):
+        for i, score in enumerate(SCORES):
+            for j, (method, prior) in enumerate(METHODS):
+                found = [
+                    r[score]
+                    for r in rows
+                    if (r["unfamiliar"], r["method"], r["prior"]) == (kind, method, prior)
+                ]
+                ax.scatter(
+                    found,
+                    [j + 0.16 * (2 * i - 1)] * len(found),
+                    color=bnn.plots.PALETTE[i],
+                    marker="os"[i],
+                    label=score if j == 0 else None,
+                )
+        ax.axvline(0.5, color="0.6", linestyle="--", linewidth=1)
+        ax.set(title=kind, xlabel="AUROC, a mark for each subset")
+    axes[0].set_yticks(range(len(names)), names)
+    axes[0].invert_yaxis()
+    axes[0].legend(frameon=False)
+    return fig
+
+
 def main(argv: list[str] | None = None) -> None:
     given = parser(__doc__).parse_args(argv)
     lengths, members = LENGTHS[given.size], MEMBERS[given.size]
     study = Study(__file__, ("method", "prior", "seed", "unfamiliar"), given)
     cells = every_cell(seed=range(SEEDS[given.size]), prior=("normal", "EmpCov"))
     study.run(cells, lambda **c: cell(lengths, members, given.data, **c))
-    study.publish(list(summary(study.rows, lengths, members)), findings(study.rows))
+    study.publish(
+        list(summary(study.rows, lengths, members)),
+        findings(study.rows),
+        lambda: figure(study.rows),
+    )
 
 
 if __name__ == "__main__":

@@ -16,11 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.linear_model import BayesianRidge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
+import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split, uci
 from benchmarks._shared.sampled_runs import estimator, select
 from benchmarks._shared.splits import split_error
@@ -142,6 +144,22 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
             yield f"Rows {kind}: the network gains over the {method} {told} nats."
 
 
+def picture(rows: Sequence[Row]) -> Any:
+    """The error of every split, at random and beyond."""
+    tables = list(dict.fromkeys(r["table"] for r in rows))
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
+    for ax, kind in zip(axes, KINDS):
+        for k, method in enumerate(METHODS):
+            own = select(rows, kind=kind, method=method)
+            place = [tables.index(r["table"]) + 0.2 * (k - 1) for r in own]
+            color = bnn.plots.PALETTE[k]
+            ax.plot(place, [r["rmse"] for r in own], "os^"[k], color=color, label=method, alpha=0.7)
+        ax.set(yscale="log", xticks=range(len(tables)), xticklabels=tables, title=kind)
+    axes[0].set_ylabel("rmse, sd of the target")
+    axes[0].legend(frameon=False)
+    return figure
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     given = parser(__doc__ or "").parse_args(argv)
     size = SIZES[given.size]
@@ -150,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         every_cell(split=range(size["splits"]), table=size["tables"], kind=KINDS, method=METHODS),
         partial(cell, size=size, folder=given.data),
     )
-    study.publish(averaged(study.rows), findings(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

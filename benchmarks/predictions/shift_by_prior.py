@@ -279,7 +279,7 @@ def main(argv: list[str] | None = None) -> None:
     ]
     study.run(cells, partial(cell, size=size, folder=given.data))
     beyond_map = words.beside(study.rows, words.MAP)
-    study.publish(beyond_map, words.findings(study.rows))
+    study.publish(beyond_map, words.findings(study.rows), lambda: words.picture(study.rows))
     for name, method in (("ensemble", words.POSTERIOR), ("ten_draws", words.TEN)):
         table = words.beside(study.rows, words.ENSEMBLE, method)
         Results(__file__, given, name).report(table)

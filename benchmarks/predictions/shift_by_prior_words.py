@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
 import numpy as np
 from scipy.special import logsumexp
 
@@ -12,6 +13,7 @@ from benchmarks._shared.gaps import Gap
 from benchmarks._shared.sampled_runs import paired, select
 from benchmarks._shared.study import Row
 from benchmarks._shared.words import span
+from numpyro_bnn.plots.style import color_at, label_axes
 
 MAP, ENSEMBLE, POSTERIOR = "MAP", "ensemble", "posterior"
 TEN = "posterior, last draws"
@@ -163,3 +165,37 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
     yield "R-hat of class probabilities: at most {:.2f}, in the median at most {:.2f}.".format(
         *hats
     )
+
+
+def picture(rows: Sequence[Row]) -> Any:
+    """Log score of the posterior beyond MAP's and beyond the ensemble's, by kind of shift."""
+    kinds = kinds_of(rows)
+    numbers = sorted({r["rows"] for r in rows})
+    figure, axes = plt.subplots(
+        2, len(numbers), figsize=(1 + 5.5 * len(numbers), 7), layout="constrained", squeeze=False
+    )
+    for line, other in zip(axes, (MAP, ENSEMBLE)):
+        for ax, number in zip(line, numbers):
+            here = [where for where in groups(rows) if where["rows"] == number]
+            for i, where in enumerate(here):
+                values = [
+                    over_subsets(
+                        rows, f"score beyond {other}", {**where, "kind": kind, "method": POSTERIOR}
+                    )
+                    for kind in kinds
+                ]
+                at = np.arange(len(kinds)) + 0.18 * (i - (len(here) - 1) / 2)
+                means, errors = np.array(values).T
+                prior = where["prior"]
+                label = prior if isinstance(prior, str) else f"α = {prior:g}"
+                ax.errorbar(
+                    at, means, 2 * errors, fmt="o", ms=3, color=color_at(ax, i), label=label
+                )
+            ax.axhline(0, color="0.5", linewidth=1)
+            ax.set_yscale("symlog", linthresh=0.1)
+            ax.set_xticks(range(len(kinds)), kinds, rotation=60, ha="right", fontsize=8)
+            ax.set_title(f"{number:g} rows", fontsize=10)
+            whose = "MAP's" if other == MAP else "the ensemble's"
+            label_axes(ax, "", f"log score beyond {whose}, nats")
+    axes[0][0].legend(frameon=False, fontsize=8)
+    return figure

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_diabetes
 
@@ -146,13 +147,26 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
+def picture(rows: Sequence[Row]):
+    """Log scores of the chains by both rules, a point a cell."""
+    figure, ax = plt.subplots(figsize=(4, 4))
+    pairs = zip(*([r["chains"] for r in rows if r["rule"] == rule] for rule in RULES))
+    ax.plot(*zip(*pairs), "o", ms=4)
+    ends = np.array([min(r["chains"] for r in rows), max(r["chains"] for r in rows)])
+    ax.plot(ends, ends, color="0.6", lw=1)
+    # One cell scores -137, most between -2 and 4.
+    ax.set(xscale="symlog", yscale="symlog")
+    ax.set(xlabel="log score of chains, starts of before", ylabel="starts by held-out rows")
+    return figure
+
+
 def main(argv: list[str] | None = None) -> None:
     given = parser(__doc__).parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, ("table", "prior", "likelihood", "rule"), given)
     cells = every_cell(table=size["tables"], prior=size["priors"], likelihood=size["likelihoods"])
     study.run(cells, partial(compute, given.data, size["draws"]))
-    study.publish(summary(study.rows), findings(without(study.rows)))
+    study.publish(summary(study.rows), findings(without(study.rows)), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

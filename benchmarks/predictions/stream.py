@@ -13,6 +13,7 @@ scored before its rows are used, by the log density of its targets, and then lea
 """
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 from scipy.stats import norm
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -121,12 +122,26 @@ def findings(lines):
     )
 
 
+def picture(rows):
+    """Scores by batch, and CPU-seconds so far."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    for method in METHODS:
+        own = [row for row in rows if row["method"] == method and row["batch"] > 1]
+        number = [row["batch"] for row in own]
+        axes[0].plot(number, [row["log score"] for row in own], "o-", label=method)
+        axes[1].plot(number, np.cumsum([row["cpu"] for row in own]), "o-")
+    axes[0].set(xlabel="batch", ylabel="log score, nats a row")
+    axes[1].set(xlabel="batch", ylabel="CPU-seconds so far", yscale="log")
+    axes[1].legend(*axes[0].get_legend_handles_labels(), fontsize=8, loc="lower right")
+    return figure
+
+
 def main(argv=None):
     given = parser(__doc__).parse_args(argv)
     study = Study(__file__, ("method", "batch"), given)
     study.run([{"method": method} for method in METHODS], compute(given))
     lines = list(summary(study.rows))
-    study.publish(lines, findings(lines))
+    study.publish(lines, findings(lines), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

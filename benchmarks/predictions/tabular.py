@@ -39,7 +39,14 @@ from benchmarks.predictions.other_regressors import (
     single,
     with_residual_scale,
 )
-from benchmarks.predictions.tabular_report import TABLES, by_table, findings, first_split, wide
+from benchmarks.predictions.tabular_report import (
+    TABLES,
+    by_table,
+    findings,
+    first_split,
+    picture,
+    wide,
+)
 from numpyro_bnn.diagnostics import rhat
 from numpyro_bnn.potential.potential import Potential
 
@@ -306,7 +313,7 @@ def main(argv=None):
             ]
             study.run(cells, compute(given, given.budget if full else 0.25, most))
     gained = list(by_table(study.rows))
-    study.publish(gained, findings(study.rows))
+    study.publish(gained, findings(study.rows), lambda: picture(study.rows))
     Results(__file__, given, "scores").report(list(wide(study.rows)))
     Results(__file__, given, "first_split").report(list(first_split(study.rows)))
 

@@ -1,5 +1,6 @@
 """The tables and the figure of `tabular`, from its rows."""
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks._shared.splits import split_error
@@ -178,3 +179,26 @@ def findings(rows):
     for row in chains:
         (ladder if "tempering" in row["method"] else other).append(row["median rhat"])
     yield f"Median R-hat of predictions: {span(other)} of chains, {span(ladder)} of tempering."
+
+
+def picture(rows):
+    """lppd of every method, seed by seed; one panel a table."""
+    names = [name for name in TABLES if any(row["table"] == name for row in rows)]
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    with plt.rc_context({"font.size": 8}):
+        figure, axes = plt.subplots(
+            1, len(names), figsize=(3 * len(names), 4), sharey=True, squeeze=False
+        )
+        for axis, name in zip(axes[0], names):
+            own = [row for row in rows if row["table"] == name]
+            axis.plot(
+                [row["lppd"] for row in own], [methods.index(row["method"]) for row in own], "o"
+            )
+            # A method that failed would squeeze all others together.
+            low, high = np.quantile([row["lppd"] for row in own], [0.1, 1.0])
+            axis.set_xlim(low - 0.3 * (high - low), high + 0.1 * (high - low))
+            axis.set_title(name)
+            axis.set_xlabel("lppd")
+        axes[0, 0].set_yticks(range(len(methods)), methods)
+        axes[0, 0].invert_yaxis()
+    return figure

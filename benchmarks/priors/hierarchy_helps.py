@@ -17,6 +17,7 @@ rows that splits share (`split_error`), and over tables across them.
 from typing import NamedTuple
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 from numpyro.infer import NUTS
 from scipy.stats import kstest
@@ -35,6 +36,7 @@ from benchmarks.priors.small_tables import (
     with_noise_columns,
 )
 from numpyro_bnn.diagnostics import diagnose_draws
+from numpyro_bnn.plots import style as plots_style
 
 KEYS = ("data", "noise_columns", "prior", "split")
 ADDED = 10
@@ -256,12 +258,45 @@ def findings(rows, size=SIZES["full"]):
             )
 
 
+def figure(rows, size=SIZES["full"]):
+    """Gain over fan-in by table, coverage, and the loss by noise columns."""
+    drawing, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+    names, noisy = tables_of(rows, 0), tables_of(rows, ADDED)
+    for i, prior in enumerate(PRIORS):
+        look = {"color": plots_style.color_at(axes[0], i), "marker": plots_style.MARKERS[i]}
+        shift = 0.14 * (i - 2)
+
+        def points(ax, pairs, shift=shift, look=look, prior=prior):
+            mean, error = np.array(pairs).T
+            at = np.arange(len(mean)) + shift
+            ax.errorbar(at, mean, error, linestyle="none", capsize=2, label=prior, **look)
+
+        covered = [values(rows, "coverage90", data=n, noise_columns=0, prior=prior) for n in names]
+        points(axes[0], list(gains(rows, prior, size).values()))
+        points(axes[1], [paired(c, 0.0, n, size) for c, n in zip(covered, names)])
+        if noisy:
+            points(axes[2], list(losses(rows, prior, size).values()))
+    axes[1].axhline(0.9, color="0.6", zorder=0)
+    titles = (
+        "log score minus that of fan-in",
+        "coverage of central 90 %",
+        f"log score with {ADDED} noise columns, minus without",
+    )
+    for ax, title, ticks in zip(axes, titles, (names, names, noisy)):
+        plots_style.label_axes(ax, "", title)
+        ax.set_xticks(range(len(ticks)), ticks, rotation=20)
+    for ax in axes[::2]:
+        ax.axhline(0.0, color="0.6", zorder=0)
+    axes[1].legend(frameon=False, fontsize="small")
+    return drawing
+
+
 def main(argv=None):
     options = parser(__doc__).parse_args(argv)
     size = SIZES[options.size]
     study = Study(__file__, KEYS, options)
     study.run(cells(size), computer(size, options.data))
-    study.publish(summary(study.rows), findings(study.rows, size))
+    study.publish(summary(study.rows), findings(study.rows, size), lambda: figure(study.rows, size))
 
 
 if __name__ == "__main__":

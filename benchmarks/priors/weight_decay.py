@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from jax import lax
@@ -140,6 +141,25 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
         yield f"{method}, nats above the nearest mode in the median, prior N(0, s²): {told}."
 
 
+def picture(rows: Sequence[Row]) -> Any:
+    """Every training: how far predictions move to the nearest mode."""
+    figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+    for k, method in enumerate(METHODS):
+        own = [r for r in rows if r["method"] == method]
+        place = [SPREADS.index(r["spread"]) + 0.18 * (k - 1.5) for r in own]
+        moves = [max(r["predictions move"], 1e-6) for r in own]
+        ax.plot(place, moves, "os^D"[k], color=bnn.plots.PALETTE[k], label=method, alpha=0.7, ms=5)
+    ax.set(
+        yscale="log",
+        ylabel="predictions move by, noise sd",
+        xlabel="standard deviation of the prior",
+        xticks=range(len(SPREADS)),
+        xticklabels=SPREADS,
+    )
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    return figure
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     given = parser(__doc__ or "").parse_args(argv)
     size = SIZES[given.size]
@@ -150,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ),
         partial(cell, size=size, folder=given.data),
     )
-    study.publish(averaged(study.rows), findings(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
 
 
 if __name__ == "__main__":

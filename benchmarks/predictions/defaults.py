@@ -24,7 +24,11 @@ from benchmarks.predictions.other_regressors import BDE, bde
 from benchmarks.predictions.tabular import cpu_seconds, scored, selecting
 
 TABLES = ("diabetes", "yacht", "energy", "concrete", "airfoil")
-OURS = {"defaults": {}, "max_minutes=0.5": {"max_minutes": 0.5}, "max_minutes=0.25": {"max_minutes": 0.25}}
+OURS = {
+    "defaults": {},
+    "max_minutes=0.5": {"max_minutes": 0.5},
+    "max_minutes=0.25": {"max_minutes": 0.25},
+}
 
 
 def fitted(given, table, seed, method):

@@ -9,10 +9,11 @@ The kernels that :func:`fit` takes by name, as the command line does, were chose
 benchmarks.
 """
 
+import math
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -41,15 +42,19 @@ from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.stacking import stack
 from numpyro_bnn.potential.starts import BoundModel, start_shapes
+from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.samplers.sgmcmc import gradients
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
 from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB, GGMC
 from numpyro_bnn.workflow.check_fit import check_fit
 from numpyro_bnn.workflow.mcmc import MCMC
-from numpyro_bnn.workflow.time_limit import TimeLimit
 from numpyro_bnn.workflow.until import check_until
 
+# Shares of the limit for optimising, and for judging the run at its end, which takes some seconds more.
+_OPTIMISING, _JUDGING, _MORE = 1 / 3, 0.02, 2.0
+# Fewer draws of a chain than these are worth less than the optimised networks alone.
+_FEWEST = 10
 # Every fiftieth step is kept of samplers that take one gradient a step.
 _STEPS_A_DRAW = 50
 # With more rows than this, minibatches are the default: full gradients cost more than they gain.
@@ -347,6 +352,49 @@ def fit(
     test = None if x_test is None or y_test is None else (x_test, y_test)
     own = None if run is ensemble else mcmc
     return Fit(model, ensemble, own, draws, weights, report, seconds, test)
+
+
+class TimeLimit:
+    """Seconds from now on; without end where `minutes` is None."""
+
+    # A run must know the length of its warm-up before it begins. So lengths are planned once, from the time
+    # that a step takes when the programs have compiled; no draw depends on a clock after that.
+
+    def __init__(self, minutes: float | None) -> None:
+        self.seconds = math.inf if minutes is None else 60.0 * minutes
+        self.began = time.monotonic()
+
+    @property
+    def optimising_ends(self) -> float:
+        """The time, by ``time.monotonic()``, at which the optimisation is to end."""
+        return self.began + _OPTIMISING * self.seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds left for sampling."""
+        return self.began + (1 - _JUDGING) * self.seconds - _MORE - time.monotonic()
+
+    @property
+    def minutes_left(self) -> float | None:
+        """The limit of a run with a stopping rule; never zero, so that some draws are taken."""
+        return None if self.seconds == math.inf else max(self.left / 60, 1e-3)
+
+    def allows(self, mcmc: MCMC, chains: Future[ChainStates]) -> bool:
+        """Whether there is time to sample; a run that would take longer is made shorter."""
+        if self.seconds == math.inf:
+            chains.result()
+            return True
+        try:
+            seconds = chains.result(timeout=max(0.0, self.left)).seconds_a_step(mcmc.num_warmup)
+        except TimeoutError:
+            return False
+        share = self.left / (seconds * (mcmc.num_warmup + mcmc.num_samples))
+        if share < 1:
+            lengths = (mcmc.num_warmup, mcmc.num_samples)
+            mcmc.set_lengths(
+                *(max(0, int(share * n)) // mcmc.thinning * mcmc.thinning for n in lengths)
+            )
+        return mcmc.num_samples >= _FEWEST * mcmc.thinning or share >= 1
 
 
 def _check_one_target(targets: list[str]) -> None:

@@ -14,7 +14,7 @@ where twice its smaller tail, with two Monte Carlo errors added, is below 0.05 /
 that happens to any of them in at most 5 % of data sets.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -253,12 +253,6 @@ class FitCheck:
             f"Pareto k̂: {good} good (up to {limit:.2f}), {bad} bad (up to 1), {very_bad} very bad"
         )
 
-    def _lines(self) -> Iterator[tuple[str, ...]]:
-        for q in self.quantities:
-            mark = " rare" if q.is_rare else ""
-            numbers = (f"{value:.4g}" for value in (q.observed, q.low, q.high))
-            yield (q.name, *numbers, f"{q.adjusted:.2g}{mark}")
-
     def __str__(self) -> str:
         doubts, notes = self.doubts[:1], self.notes[:1]
         told = [*self.sentences[: self.held_out is not None], self._on_loo()[0]]
@@ -270,11 +264,16 @@ class FitCheck:
 
     def _grids(self) -> list[Grid]:
         worst = [(name, f"{k:.2f}", f"{density:.3f}") for name, k, density in self.worst_rows()]
-        beside = "Quantities of the data beside those that the model makes."
-        return [
-            Grid(_HEAD, list(self._lines()), beside),
-            Grid(_ROW_HEAD, worst, "Rows that matter most."),
+        made = [
+            (
+                q.name,
+                *(f"{value:.4g}" for value in q[1:4]),
+                f"{q.adjusted:.2g}{' rare' * q.is_rare}",
+            )
+            for q in self.quantities
         ]
+        beside = "Quantities of the data beside those that the model makes."
+        return [Grid(_HEAD, made, beside), Grid(_ROW_HEAD, worst, "Rows that matter most.")]
 
     def details(self) -> str:
         """All that was found, as text: quantities and rows as tables, and the reasons in words."""

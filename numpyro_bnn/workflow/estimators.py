@@ -64,8 +64,8 @@ _ADVICE = {
     "run_longer": _MORE_DRAWS,
     "too_short": _MORE_DRAWS,
     "chains_disagree": (
-        "it says which chains differ; more draws (num_samples=, or until=bnn.Tolerance()) help only "
-        'chains that cross, and the page "What the verdict lets you do" has what helps others'
+        "it says which chains differ; averages over them depend on their starts. Sample by "
+        'kernel="tempering", or hold rows out for intervals that are right all the same (calibration=)'
     ),
     "invalid": "it says which chains hold values that are not finite, or do not move",
 }

@@ -386,19 +386,6 @@ def test_a_run_until_predictions_are_known():
             "kernel",
         ),
     ],
-    ids=[
-        "one class",
-        "unfitted",
-        "zero weights",
-        "negative",
-        "columns",
-        "coverage",
-        "percent",
-        "percent of sets",
-        "no units",
-        "text of units",
-        "kernel",
-    ],
 )
 def test_wrong_arguments_are_refused(call, kind, text):
     with pytest.raises(kind, match=text):

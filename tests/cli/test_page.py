@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
-from numpyro_bnn._html import Grid, Picture
+from numpyro_bnn._html import Grid
 from numpyro_bnn.cli import job_report
 from numpyro_bnn.cli.job import Options, Outcome
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -20,6 +21,11 @@ def _predictions(probs):
     return Predictions({"probs": probs}, evaluate)
 
 
+@pytest.fixture(autouse=True)
+def drawn(undrawn):
+    return undrawn
+
+
 def _sections(y, probs, classes):
     table = SimpleNamespace(y=y, classes=classes)
     outcome = SimpleNamespace(
@@ -28,12 +34,15 @@ def _sections(y, probs, classes):
     return {section.heading: section.parts for section in job_report._of_classes(outcome)}
 
 
-def test_of_two_classes_a_threshold_is_shown_by_what_it_does():
+def test_of_two_classes_a_threshold_is_shown_by_what_it_does(drawn):
     y = np.array([0, 0, 0, 1, 1, 0])
     p = np.array([0.01, 0.3, 0.6, 0.55, 0.92, 0.2])
     found = _sections(y, np.stack([1 - p, p], -1), ("benign", "malignant"))
     grid, curves = found["Telling malignant from benign"]
-    assert isinstance(curves, Picture)
+    figure = Figure()
+    drawn[curves.alt](figure)
+    labels = [ax.get_legend().get_texts()[0].get_text() for ax in figure.axes]
+    assert labels == ["malignant (AUC = 0.88)", "malignant (AP = 0.83)"]
     rows = {row[0]: row[1:] for row in grid.rows}
     assert rows["25%"] == ("100.0%", "50.0%", "50.0%")
     assert rows["75%"] == ("50.0%", "100.0%", "100.0%")

@@ -43,7 +43,7 @@ def test_the_page_of_a_report_says_the_verdict_and_its_two_numbers_first(report,
     assert "Temperatures" not in page
 
 
-def test_the_rows_that_are_known_worst_are_named(report):
+def test_the_rows_that_are_known_worst_are_named(report, undrawn):
     names = [f"house {i}" for i in range(30)]
     errors = report.monte_carlo_error.by_row["relative"]
     rows = html_of(*report.sections(names)[2:3])
@@ -53,7 +53,7 @@ def test_the_rows_that_are_known_worst_are_named(report):
         report.to_html(rows=names[:3])
 
 
-def test_chains_that_disagree_and_draws_that_are_too_few():
+def test_chains_that_disagree_and_draws_that_are_too_few(undrawn):
     rng = np.random.default_rng(1)
     mean = rng.normal(size=(4, 300, 30)) + 5 * np.arange(4)[:, None, None]
     apart = diagnose_draws({}, {"mean": mean, "scale": np.ones_like(mean)})
@@ -92,7 +92,7 @@ def test_a_picture_is_drawn_for_light_and_for_dark_pages():
     assert "(prefers-color-scheme: dark)" in made
 
 
-def test_rows_have_names_where_all_are_predicted_alike():
+def test_rows_have_names_where_all_are_predicted_alike(undrawn):
     x = np.random.default_rng(0).normal(size=(4, 200, 1))
     alike = np.repeat(x, 5, axis=2)
     report = diagnose_draws(None, {"mean": alike, "scale": np.ones_like(alike)})

@@ -191,8 +191,7 @@ def _headline(
         if agrees.disagree(measured.tolerance):
             return f"{_farthest(measured, what)}; {say('p', p=agrees.p)}"
         if measured.second_disagrees:
-            apart = (first_of(said) for said in _of_second_run(measured, what))
-            return " ".join(apart).removesuffix(".")
+            return " ".join(map(first_of, _of_second_run(measured, what))).removesuffix(".")
         assert own is not None
         name, far = _most_apart(own)
         beside = say("parameter apart", name=name, far=far)
@@ -258,8 +257,7 @@ def _unit(name: str, what: str) -> str:
 def _superchains(agrees: Agreement) -> list[str]:
     """Whether superchains have forgotten their starts, or how to have that compared."""
     if agrees.nested_rhat is None or agrees.nested_rhat_limit is None:
-        many = not agrees.tested and len(agrees.members) >= _MANY
-        return [say("suggest superchains")] if many else []
+        return [say("suggest superchains")] * (not agrees.tested and len(agrees.members) >= _MANY)
     key = "remember" if agrees.remember_starts else "forgotten"
     return [say(key, value=agrees.nested_rhat, limit=agrees.nested_rhat_limit)]
 

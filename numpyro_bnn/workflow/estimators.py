@@ -176,7 +176,8 @@ class BNNEstimator(BaseEstimator):
             X = table_like(self, validated(self, X, reset=False))
         if y is not None and isinstance(self, ClassifierMixin):
             y = targets_of(self, y, "check")
-        return check_fit(getattr(self, "mcmc_", self.draws_), X, y)
+        classes = getattr(self, "classes_", ())
+        return check_fit(getattr(self, "mcmc_", self.draws_), X, y, classes=[*classes])
 
     def sample(self, X: ArrayLike) -> np.ndarray:
         """One target of every row under each draw of the posterior.

@@ -90,6 +90,7 @@ def test_a_report_has_few_lines_and_every_sentence_is_of_the_table(name):
             assert len(sentence.split()) <= MOST_WORDS, sentence
             assert is_of(SENTENCES, sentence), sentence
     assert all(sentence in report.details() for sentence in report.sentences)
+    assert all(words in " ".join(lines) for words in report.not_judged)
     for part in report.headline.split("; "):
         assert is_of(PARTS, part) or is_of(SENTENCES, f"{part}."), part
 
@@ -143,6 +144,8 @@ def test_a_report_of_all_things_at_once_has_few_lines():
 def test_a_check_of_a_fit_has_few_lines_and_short_sentences(planted):
     check = checked(planted)
     assert len(str(check).splitlines()) <= MOST_LINES
+    order = np.argsort(-np.abs(check.loo.effect), kind="stable")
+    assert [row[0] for row in check.worst_rows()] == [check.names[i] for i in order[:10]]
     for said in check.sentences:
         assert all(len(sentence.split()) <= MOST_WORDS for sentence in sentences_in(said))
         assert said in check.details()

@@ -1,9 +1,12 @@
 """A report as a page: what it says first, what it leaves out, and names of rows."""
 
+import io
 import re
+from base64 import b64decode
 
 import numpy as np
 import pytest
+from matplotlib.pyplot import imread
 
 from numpyro_bnn._html import Grid, Section, html_of, picture
 from numpyro_bnn.diagnostics import diagnose_draws
@@ -85,7 +88,13 @@ def test_a_picture_is_drawn_for_light_and_for_dark_pages():
         papers.append(figure.get_facecolor()[:3])
         figure.subplots().plot([0, 1], [0, 1])
 
-    made = html_of(picture(draw, "a line", "It rises."))
+    shown = picture(draw, "a line", "It rises.")
+    made, data = html_of(shown), (shown.light, shown.dark)
+    light, dark = (
+        imread(io.BytesIO(b64decode(address.split(",")[1])))[0, 0, 0] for address in data
+    )
+    assert light > 0.9
+    assert dark < 0.2
     assert papers[0] == (1.0, 1.0, 1.0)
     assert max(papers[1]) < 0.2
     assert len(set(re.findall(r'="(data:image/png;base64,[^"]+)"', made))) == 2

@@ -3,6 +3,7 @@
 import ast
 import re
 import string
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -144,8 +145,12 @@ def test_a_report_of_all_things_at_once_has_few_lines():
 def test_a_check_of_a_fit_has_few_lines_and_short_sentences(planted):
     check = checked(planted)
     assert len(str(check).splitlines()) <= MOST_LINES
+    assert ("largest of standardised residuals (too large)" in " ".join(check.sentences)) == planted
     order = np.argsort(-np.abs(check.loo.effect), kind="stable")
     assert [row[0] for row in check.worst_rows()] == [check.names[i] for i in order[:10]]
+    classes = SimpleNamespace(kind="confidence", is_rare=True, p=0.001, distance=0.2)
+    found = "The model is too sure: the likeliest class is right 20 % of rows less often"
+    assert any(found in said for said in replace(check, calibration=classes).sentences)
     for said in check.sentences:
         assert all(len(sentence.split()) <= MOST_WORDS for sentence in sentences_in(said))
         assert said in check.details()

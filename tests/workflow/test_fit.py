@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,10 @@ import pytest
 from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
-from numpyro_bnn.workflow.fit import KERNELS, Fit
+from numpyro_bnn._sentences import SENTENCES
+from numpyro_bnn.cli.main import _parser
+from numpyro_bnn.workflow.estimators import _ADVICE
+from numpyro_bnn.workflow.fit import KERNELS, Fit, kernel_named
 
 X, Y = linear_gaussian.data()
 MEAN, PRECISION = linear_gaussian.posterior(X, Y)
@@ -225,3 +229,11 @@ def test_a_fit_goes_on_until_it_is_known():
 def test_ends_that_make_no_sense_are_refused(options, error, message):
     with pytest.raises(error, match=message):
         bnn.fit(linear_gaussian.model, X, Y, **options)
+
+
+def test_the_terminal_and_advice_name_kernels_that_there_are():
+    named = _parser()._option_string_actions["--kernel"].metavar
+    assert set(re.findall(r"\w+", named)) == set(KERNELS)
+    advice = " ".join([SENTENCES["chains disagree"], *_ADVICE.values()])
+    assert re.findall(r'kernel[ =]["`](\w+)', advice) == ["tempering"] * 2
+    assert isinstance(kernel_named("tempering", linear_gaussian.model)[0], bnn.ParallelTempering)

@@ -118,7 +118,7 @@ print(bnn.describe(whole, x, y))
 # costs a thousandth of a pass through the convolutions. The prior is the same: weights are normal,
 # and the precision of the kernel and that of the biases are found from the data.
 #
-# Four chains of `fit`'s own sampler (MCLMC, a hundred steps to a draw) begin at optimised weights
+# Four chains of `fit`'s own sampler (MCLMC, fifty steps to a draw) begin at optimised weights
 # of that layer. The report judges the predictions on the new images.
 
 

@@ -14,7 +14,7 @@ SENTENCES: dict[str, str] = {
     "within tolerance": "Use the averages as they are.",
     "within tolerance on average": "Use scores and averages over rows. Look up a single row before you use it.",
     "run longer": "Take {draws}.",
-    "chains disagree": "Do not average these chains. Temper them (ParallelTempering), or weight them by held-out rows (stack).",
+    "chains disagree": "Do not average these chains. Sample by tempering (`ParallelTempering`, or the kernel `tempering`).",
     "drifting": "Discard the beginning and run longer.",
     "too short": "Take at least {least} draws a chain; 1000 are usual.",
     "invalid": "Leave these chains out, lower the step size, or start from `bnn.optimize`.",
@@ -61,7 +61,7 @@ SENTENCES: dict[str, str] = {
     "not relabelled": "Matching hidden units changes little. {before:%} of the variance of the weights lies between chains, worst R-hat {rhat:.3f}.",
     # --- what was not looked at ---
     "one chain": "One chain only: other modes cannot be seen from it. Its halves stand for chains; run at least four.",
-    "step bias": "This sampler has no Metropolis correction. R-hat cannot detect the bias of its step size. Compare with second_opinion, or with half the step: diagnose(run, x, second=other).",
+    "step bias": "This sampler has no Metropolis correction. R-hat cannot detect the bias of its step size. Compare with a run of NUTS (`second_opinion`).",
     "step bias bounded": "This sampler has no Metropolis correction. The bias of its step size is at most the distance to the second run, if that has none.",
     "no predictions": "No predictions were given. Weights do not say whether the functions of a network are known; give inputs to predict at.",
     # --- draws that cannot be judged as they are ---
@@ -90,11 +90,8 @@ SENTENCES: dict[str, str] = {
     "second differs": "A second run differs in {parted} of {count} means and quantiles. Worst is {quantity} of {site}: {first:.4g} here, {second:.4g} there, {errors:.3g} joint errors apart. One of them has missed something.",
     # --- the sampler ---
     "divergent": "{count} transitions diverged ({share:%}). The draws miss where the posterior bends most, and no R-hat can show that. Raise target_accept_prob or reparameterise.",
-    "few divergent": "{count} transitions diverged ({share:%}). They are few, but look where they lie.",
     "saturated": "{count} trajectories ended at the largest tree ({share:%}). The sampler turns back before it has crossed the posterior. Raise max_tree_depth, and begin at `bnn.optimize`.",
-    "few saturated": "{count} trajectories ended at the largest tree ({share:%}).",
     "cut": "{count} trajectories were cut at the most steps allowed ({share:%}). They end before they have crossed the posterior. Raise max_num_steps, and begin at `bnn.optimize`.",
-    "few cut": "{count} trajectories were cut at the most steps allowed ({share:%}).",
     "hardly moves": "Chain {chain} accepts {share:%} of its proposals and hardly moves. Lower the step size.",
     "low ebfmi": "E-BFMI of chain {chain} is {value:.2f} (below {limit:g}). Its momentum hardly changes the energy, so that the tails are not reached. Reparameterise.",
     "temperature": "The {values} where {asked:.3g} was asked for. {advice}",
@@ -107,14 +104,14 @@ SENTENCES: dict[str, str] = {
     "large or early": "The step is too large, or the chains began far out and have not arrived. Run longer; if it stays, lower step_size or raise batch_size.",
     "shared noise": "Noise of minibatches that many weights share makes predictions too wide. Take gradient=gradients.svrg(batch_size, order='replacement'), larger minibatches or smaller steps.",
     "no step": "Step_size is 0, so that no chain moves. Give a positive one, or 'auto'.",
-    "no round trip": "No verdict: {chains} made no round trip between prior and posterior. Nothing shows that modes are crossed. Run longer, or with more rungs or longer trajectories.",
-    "evidence differs": "No verdict: the log evidence of {whose} runs from {low:.2f} to {high:.2f} nats. Their errors and one nat do not explain that.",
+    "no round trip": "{chains} made no round trip between prior and posterior. Nothing shows that modes are crossed. Run longer, or with more rungs or longer trajectories.",
+    "evidence differs": "The log evidence of {whose} runs from {low:.2f} to {high:.2f} nats. Their errors and one nat do not explain that.",
     "by draws alone": "What follows is what the draws alone would say.",
     # --- how a run in stages ended ---
     "stopped": "Stopped after {draws} draws a chain ({reason}).",
     "dropped": "The first {draws} draws of each chain were dropped.",
     "stopped: within tolerance": "Averages are known as well as was asked, judged twice in a row, and {chains} agree.",
-    "stopped: modes: temper": "The chains disagree: they are in different modes, which more draws will not join. Temper (`ParallelTempering`), or weight the chains by held-out rows (`bnn.stack`).",
+    "stopped: modes: temper": "The chains disagree: they are in different modes, which more draws will not join. Sample by tempering (`ParallelTempering`, or the kernel `tempering`).",
     "stopped: chains that do not move": "Some chains do not move, which more draws will not change. Start from `bnn.optimize`, or use another step size.",
     "stopped: predictions are not finite": "More draws will not change that.",
     "stopped: no chain stayed finite": "Every chain has draws that are not finite.",
@@ -148,7 +145,7 @@ SENTENCES: dict[str, str] = {
     "loo chains": "The chains disagree (p = {p:.2g}). Their shares in the average are an accident; see `bnn.diagnose`.",
     "loo untested": "The chains are too short, or move too slowly, to tell whether they agree. Run longer.",
     "hidden rows": "{rows} without a target, or hidden by a mask (`handlers.mask`). The model was not fitted to them, and they are left out here.",
-    "loo step bias": "{kernel} accepts every step: the bias of its step size is in all of these numbers. Measure it by `bnn.second_opinion`.",
+    "loo step bias": "{kernel} accepts every step: the bias of its step size is in all of these numbers. Compare with a run of NUTS (`second_opinion`).",
     "no calibration": "The test of calibration is made for one target a row, and here are several.",
     "uniform": "Targets are where the others expect them: LOO-PIT is as uniform as for a right model (p = {p:.2g}; rare is below {limit}).",
     "not uniform": "Targets are not where the others expect them: LOO-PIT is not uniform (p = {p:.2g}; rare is below {limit}).",
@@ -156,6 +153,25 @@ SENTENCES: dict[str, str] = {
     "miscalibrated": "The model is {sure}: the likeliest class is right {gap:%} of rows {less} often than stated (p = {p:.2g}; rare is below {limit}).",
     "quantities fine": "The model makes data like these: none of {count} quantities is rare (least adjusted p = {p:.2g}; rare is below 0.05).",
     "quantities rare": "The model seldom makes data like these: {listed}.",
+}
+
+# Parts of the line of two numbers and of the live line of a run.
+PARTS: dict[str, str] = {
+    "apart": "averages up to {far:.2g} {unit} apart{where} ({limit:.2g} accepted)",
+    "parameter apart": "averages of {name} up to {far:.2g} sd apart",
+    "beside its limit": "{name} {value:.2g} ({limit:.2g} accepted)",
+    "p": "p = {p:.2g}",
+    "chains agree": "{who} agree (p = {p:.2g})",
+    "not compared": "{who} not compared yet",
+    "starts remembered": "{who} remember where they started",
+    "suspect": "{bad} of {chains} chains suspect",
+    "all copies": "all chains are copies of one",
+    "no error": "these draws are no chain, and have no Monte Carlo error",
+    "bad draws": "NaN or infinite {what} in {bad} of {chains} chains",
+    "look": "{draws} draws: {verdict}: {headline}",
+    "stop": "stopped: {reason}",
+    "left": "{time} left",
+    "allowed": "{time} left, of which {over} are allowed",
 }
 
 
@@ -174,8 +190,8 @@ class _Formatter(Formatter):
 
 
 def say(key: str, **values: object) -> str:
-    """The sentences of an entry with its values filled in."""
-    return _Formatter().format(SENTENCES[key], **values)
+    """The sentences of an entry, or the part of a line, with its values filled in."""
+    return _Formatter().format((SENTENCES | PARTS)[key], **values)
 
 
 def percent(share: float) -> str:

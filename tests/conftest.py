@@ -134,3 +134,19 @@ def double_precision() -> Iterator[None]:
 
     with double():
         yield
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Pages without pictures, which take seconds: what would draw each, by the text that stands for it."""
+    from numpyro_bnn._html import Picture
+
+    draws: dict[str, Any] = {}
+
+    def made(draw: Any, alt: str, *_: Any) -> Picture:
+        draws[alt] = draw
+        return Picture(alt, "", "", "", 1, 1)
+
+    for module in ("cli.job_report", "diagnostics.report", "fit_check.record"):
+        monkeypatch.setattr(f"numpyro_bnn.{module}.picture", made)
+    return draws

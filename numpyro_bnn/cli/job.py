@@ -256,15 +256,15 @@ def run(
         predictions,
         fitted.report,
         guessed,
-        _checked(fitted, [table.row_names[i] for i in train]),
+        _checked(fitted, [table.row_names[i] for i in train], table.classes),
         evaluation,
     )
 
 
-def _checked(fitted: Fit, names: list[str]) -> FitCheck | str:
+def _checked(fitted: Fit, names: list[str], classes: tuple[str, ...] = ()) -> FitCheck | str:
     """The check of the fit; hours of sampling end in a report even where there is none."""
     try:
-        return fitted.check(names=names)
+        return fitted.check(names=names, classes=classes)
     except ValueError as error:
         return str(error)
 

@@ -125,9 +125,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.choice(
         "--kernel",
-        "nuts hmc mams ggmc mclmc baoab",  # `KERNELS` of `workflow/fit.py`
+        "nuts hmc mams ggmc mclmc baoab tempering",  # `KERNELS` of `workflow/fit.py`
         help="default: mclmc, and nuts after `compare`; mclmc and baoab are not corrected for their "
-        "step size, the others are exact",
+        "step size, the others are exact; tempering crosses between modes",
     )
     parser.whole("--chains", dest="num_chains", default=4, help="default: 4")
     parser.whole("--warmup", dest="num_warmup", default=200, help="draws of warm-up; default: 200")
@@ -361,6 +361,7 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
     if parsed.methods:
         raise ValueError("--methods belongs to `compare`: python -m numpyro_bnn compare …")
     table = _table(parsed, console)
+    from numpyro_bnn._text import wrapped
     from numpyro_bnn.cli import job, job_report
 
     job_report.require_folder(parsed.output)
@@ -381,7 +382,8 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
     lines = [f"Beware{f' (1 of {len(said)})' if len(said) > 1 else ''}: {said[0]}"] if said else []
     if outcome.evaluation is not None:
         lines.append(f"Coverage of 90 % on the test rows: {outcome.evaluation}")
-    lines += [str(outcome.mcmc.stopped), str(outcome.report)]
+    # The last line of a report is for those who hold it in Python.
+    lines += [*wrapped(str(outcome.mcmc.stopped), most=4), str(outcome.report).rsplit("\n", 1)[0]]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     try:
         page = job_report.write(outcome, parsed.output)

@@ -239,7 +239,8 @@ def _spaces_of(
             stored = isinstance(value, StoredArray)
             sites[name] = read_by_scalar(value) if stored else np.asarray(value)
     chosen = predictor.structure.parameters_in(sites) if parameters is None else parameters
-    weights = {name: value for name, value in sites.items() if name not in chosen}
+    whole = {f"{name}_unobserved" for name in sites}
+    weights = {name: value for name, value in sites.items() if name not in {*chosen, *whole}}
     own = {name: sites[name] for name in chosen}
     with named_elsewhere():
         return weights, own, predictor(draws)

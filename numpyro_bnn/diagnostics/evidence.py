@@ -243,26 +243,29 @@ def parameter_errors(
     sites: Mapping[str, np.ndarray], tolerance: Tolerance
 ) -> ParameterErrors | None:
     """Averages of parameters (chain, draw, …) with their errors; None without any that moves."""
-    if all((x == x[:1, :1]).all() for x in sites.values()):
+    if not sites:
         return None
     draws, every = scalars_of(sites), _every(sites)
-    found = mean_errors(draws)
-    squares = mean_errors((draws.astype(np.float64) - found.mean) ** 2)
-    of_sd = np.divide(squares.error, 2 * found.sd, out=np.zeros_like(found.sd), where=found.sd > 0)
-    larger = np.maximum(found.error, of_sd)
-    relative = np.divide(larger, found.sd, out=np.zeros_like(larger), where=found.sd > 0)
-    relative = np.where(found.known & squares.known, relative, np.inf)
     index = {name: list(np.ndindex(x.shape[2:]))[::every] for name, x in sites.items()}
     names = [label_of(name, place) for name, places in index.items() for place in places]
+    # Values that are given, such as those of rows where nothing is missing, do not move.
+    moves = (draws != draws[:1, :1]).any((0, 1))
+    if not moves.any():
+        return None
+    draws = draws[:, :, moves]
+    found = mean_errors(draws)
+    squares = mean_errors((draws.astype(np.float64) - found.mean) ** 2)
+    of_sd = squares.error / (2 * found.sd)
+    known = found.known & squares.known
     return ParameterErrors(
-        tuple(names),
+        tuple(np.array(names)[moves].tolist()),
         found.mean,
         found.sd,
         found.error,
         of_sd,
-        relative,
+        np.where(known, np.maximum(found.error, of_sd) / found.sd, np.inf),
         found.ess,
-        np.ptp(found.chain_means, axis=0) / np.where(found.sd > 0, found.sd, 1.0),
+        np.ptp(found.chain_means, axis=0) / found.sd,
         agreement({"": draws}, errors={"": found}, tolerance=tolerance),
         float(np.maximum(found.needed, squares.needed).max()),
     )

@@ -237,7 +237,14 @@ class Report:
         grids = []
         if error is not None:
             said = "How far averages over these draws are from those of an infinite run."
-            grids.append(Grid(_ERROR_HEAD, _error_rows(error, self.tolerance), said))
+            rows = [
+                (what, _number(check.value), f"{check.limit:.3g}", _times(check.needed))
+                for check in error.checks(self.tolerance)
+                for what in [
+                    check.what.removesuffix(" (unknown)").replace(" of the worst", ", worst")
+                ]
+            ]
+            grids.append(Grid(_ERROR_HEAD, rows, said))
         if own is not None:
             said = "Parameters that are no weights of a network, and their Monte Carlo errors."
             grids.append(Grid(_PARAMETER_HEAD, _parameter_rows(own), said))
@@ -389,21 +396,17 @@ def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -
     """Lower the verdict of a report because of suspect chains: never moved, or mostly diverged."""
     some = len(suspect) < num_chains
     invalid = not some or report.verdict.startswith("invalid")
-    line = f"{len(suspect)} of {num_chains} chains suspect; {report.headline}"
+    line = f"{say('suspect', bad=len(suspect), chains=num_chains)}; {report.headline}"
     said = (say("by suspects", chains=named(suspect)), *report.warnings)
     advice = say("suspects" if some else "invalid")
-    lowered = _unknown(report, advice, line, "chains that move", warnings=said)
-    verdict = Verdict("invalid" if invalid else "chains_disagree")
-    return replace(lowered, verdict=verdict, suspect=dict(suspect))
+    changed = {"verdict": Verdict("invalid" if invalid else "chains_disagree"), "warnings": said}
+    return _unknown(report, advice, line, "chains that move", suspect=dict(suspect), **changed)
 
 
 def without_errors(report: Report, why: str, advice: str) -> Report:
     """A report on draws that are no series of a chain, of which no error was computed, and why."""
-    line, by = (
-        "these draws are no chain, and have no Monte Carlo error",
-        "the run that they come from",
-    )
-    return _unknown(report, advice, line, by, warnings=(), reasons=(why,))
+    changed: dict[str, Any] = {"warnings": (), "reasons": (why,)}
+    return _unknown(report, advice, say("no error"), "the run that they come from", **changed)
 
 
 def with_copies(report: Report, sentence: str) -> Report:
@@ -413,15 +416,15 @@ def with_copies(report: Report, sentence: str) -> Report:
         return replace(report, warnings=(sentence, *report.warnings))
     # All chains were copies of one, which leaves nothing to compare it with.
     said = (f"{sentence} {say('copies only')}", *report.warnings)
-    line = f"all chains are copies of one; {report.headline}"
-    lowered = _unknown(report, say("copies"), line, "chains that differ", warnings=said)
-    return replace(lowered, verdict=verdict)
+    line = f"{say('all copies')}; {report.headline}"
+    changed = {"verdict": verdict, "warnings": said}
+    return _unknown(report, say("copies"), line, "chains that differ", **changed)
 
 
-def _unknown(report: Report, advice: str, headline: str, by: str, **changed: Any) -> Report:
+def _unknown(report: Report, advice: str, headline: str, needed_by: str, **changed: Any) -> Report:
     """A report after which nobody knows how many draws are needed."""
-    parts = {"advice": advice, "headline": headline, "needed_by": by, **changed}
-    return replace(report, needed=UNKNOWN, **parts)
+    changed |= {"advice": advice, "headline": headline, "needed_by": needed_by}
+    return replace(report, needed=UNKNOWN, **changed)
 
 
 def _texts(numbers: tuple[float, ...]) -> list[str]:
@@ -435,15 +438,6 @@ def _texts(numbers: tuple[float, ...]) -> list[str]:
         else:
             texts.append(f"{number:,.0f}")
     return texts
-
-
-def _error_rows(error: MonteCarloError, tolerance: Tolerance) -> list[tuple[str, ...]]:
-    """The errors of predictions beside their limits, as rows of a table."""
-    return [
-        (what, _number(check.value), f"{check.limit:.3g}", _times(check.needed))
-        for check in error.checks(tolerance)
-        for what in [check.what.removesuffix(" (unknown)").replace(" of the worst", ", worst")]
-    ]
 
 
 def _parameter_rows(own: ParameterErrors) -> list[tuple[str, ...]]:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from numpyro_bnn._sentences import SENTENCES, say
+from numpyro_bnn._text import first_of
 from numpyro_bnn.diagnostics.convergence.rhat import ebfmi, moments
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 
@@ -315,7 +316,8 @@ def warnings_of(stats: SamplerStats) -> list[str]:
     ):
         if count:
             share = count / stats.num_transitions
-            sentences.append(say(key if share > least else f"few {key}", count=count, share=share))
+            said = say(key, count=count, share=share)
+            sentences.append(said if share > least else first_of(said))
     if stats.acceptance is not None and not stats.acceptance.min() >= _LOW_ACCEPTANCE:
         worst = int(np.argmin(np.nan_to_num(stats.acceptance, nan=-1.0)))
         sentences.append(say("hardly moves", chain=worst, share=stats.acceptance[worst]))

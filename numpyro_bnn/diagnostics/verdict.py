@@ -20,13 +20,11 @@ from numpyro_bnn._text import first_of
 from numpyro_bnn.diagnostics.compare_runs import SecondOpinion, label_of
 from numpyro_bnn.diagnostics.evidence import ErrorsAndAgreement, Evidence, ParameterErrors
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, least_batches
-from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import Check
 from numpyro_bnn.diagnostics.sampler_stats import warnings_of
 from numpyro_bnn.samplers.tempering.evidence import doubts
 
 # The number of draws needed where more draws would not help.
 UNKNOWN = float("nan")
-_NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 # Most rows, and parameters, that a sentence names.
 _NAMED, _NAMED_PARAMETERS = 5, 3
 # From this number of chains on, superchains are suggested for chains too short to be compared singly.
@@ -106,7 +104,7 @@ def judge(evidence: Evidence) -> Judgement:
 def _invalid(evidence: Evidence) -> Judgement:
     """The judgement on draws with NaN or infinities."""
     what = "predictions" if evidence.not_finite else "draws"
-    line = f"NaN or infinite {what} in {len(evidence.bad_chains)} of {evidence.num_chains} chains"
+    line = say("bad draws", what=what, bad=len(evidence.bad_chains), chains=evidence.num_chains)
     advice = say("invalid predictions" if evidence.not_finite else "invalid")
     reasons = tuple(_on_invalid_draws(evidence))
     return Judgement(Verdict("invalid"), advice, line, UNKNOWN, f"finite {what}", reasons)
@@ -115,9 +113,9 @@ def _invalid(evidence: Evidence) -> Judgement:
 def _too_short(evidence: Evidence) -> Judgement:
     """The judgement on chains that are too short to judge."""
     draws, least = evidence.num_draws, evidence.min_draws
-    line, needed = f"{draws} draws a chain, {least} are the least", least / max(1, draws)
-    advice, why = say("too short", least=least), (say("few draws", draws=draws, least=least),)
-    return Judgement(Verdict("too_short"), advice, line, needed, "draws a chain", why)
+    advice, why = say("too short", least=least), say("few draws", draws=draws, least=least)
+    needed, line = least / max(1, draws), first_of(why).removesuffix(".")
+    return Judgement(Verdict("too_short"), advice, line, needed, "draws a chain", (why,))
 
 
 def _by_tolerance(evidence: Evidence, measured: ErrorsAndAgreement) -> Judgement:
@@ -163,11 +161,7 @@ def _limited_by_sampler(judgement: Judgement, evidence: Evidence) -> Judgement:
     if verdict.startswith("run"):
         # The number of draws that this needs is unknown.
         judgement = judgement._replace(
-            verdict=verdict,
-            advice=say("sampler first"),
-            needed=UNKNOWN,
-            needed_by=why,
-            headline=f"by {why}; {judgement.headline}",
+            verdict=verdict, advice=say("sampler first"), needed=UNKNOWN, needed_by=why
         )
     return judgement
 
@@ -195,21 +189,25 @@ def _headline(
     agrees = measured.agreement
     if verdict.startswith("chains"):
         if agrees.disagree(measured.tolerance):
-            return f"{_farthest(measured, what)}; {_p_value(agrees)}"
+            return f"{_farthest(measured, what)}; {say('p', p=agrees.p)}"
         if measured.second_disagrees:
-            apart = (first_of(said) for said in _of_second_run(measured, what))
-            return " ".join(apart).removesuffix(".")
+            return " ".join(map(first_of, _of_second_run(measured, what))).removesuffix(".")
         assert own is not None
         name, far = _most_apart(own)
-        return f"averages of {name} up to {far:.2g} sd apart; {_p_value(own.agreement)}"
+        beside = say("parameter apart", name=name, far=far)
+        return f"{beside}; {say('p', p=own.agreement.p)}"
     if measured.nothing_moves:
-        return "every draw of every chain is the same"
+        return say("nothing moves").removesuffix(".")
     checks = measured.error.checks(measured.tolerance)
     checks += () if own is None else own.checks(measured.tolerance)
-    carried = _beside_its_limit(max(checks, key=lambda check: check.needed), what)
-    agreed = f"agree ({_p_value(agrees)})" if agrees.tested else "not compared yet"
-    agreed = "remember where they started" if agrees.remember_starts else agreed
-    return f"{carried}; {_compared(agrees)} {agreed}"
+    check = max(checks, key=lambda check: check.needed)
+    name = check.what.removesuffix(" (unknown)")
+    # Weights are judged where there are no predictions, in standard deviations of their draws.
+    name = name if what == "predictions" else name.replace("predictive sd", "sd")
+    carried = say("beside its limit", name=name, value=check.value, limit=check.limit)
+    key = "chains agree" if agrees.tested else "not compared"
+    key = "starts remembered" if agrees.remember_starts else key
+    return f"{carried}; {say(key, who=_compared(agrees), p=agrees.p)}"
 
 
 def draws_needed(needed: float) -> str:
@@ -224,19 +222,6 @@ def _compared(agrees: Agreement) -> str:
     return "halves of the one chain" if agrees.halves else "chains"
 
 
-def _p_value(agrees: Agreement) -> str:
-    return f"p = {agrees.p:.2g}"
-
-
-def _beside_its_limit(check: Check, what: str) -> str:
-    """An error and the limit that it is compared with, in words."""
-    value = f"{check.value:.2g}" if np.isfinite(check.value) else "not known yet"
-    name = check.what.removesuffix(" (unknown)")
-    # Weights are judged where there are no predictions, in standard deviations of their draws.
-    name = name if what == "predictions" else name.replace("predictive sd", "sd")
-    return f"{name} {value} ({check.limit:.2g} accepted)"
-
-
 def _errors(measured: ErrorsAndAgreement, what: str) -> list[str]:
     """Monte Carlo errors of predictions beside what is accepted, each in its own unit."""
     error, accepted = measured.error, measured.tolerance
@@ -246,9 +231,8 @@ def _errors(measured: ErrorsAndAgreement, what: str) -> list[str]:
     keys = {"total_variation": "error of classes", "relative": "error of predictions"}
     for name, key in keys.items():
         if getattr(error, name) is not None:
-            limit, worst = accepted.limits[name]
             found = {"error": getattr(error, name), "worst": getattr(error, f"{name}_99")}
-            found |= {"limit": limit, "worst_limit": worst}
+            found |= zip(("limit", "worst_limit"), accepted.limits[name])
             words = {"what": what, "unit": _unit(name, what), "open": error.decisions_open}
             lines.append(say(key, **words, **found))
     if error.log_score is not None:
@@ -273,8 +257,7 @@ def _unit(name: str, what: str) -> str:
 def _superchains(agrees: Agreement) -> list[str]:
     """Whether superchains have forgotten their starts, or how to have that compared."""
     if agrees.nested_rhat is None or agrees.nested_rhat_limit is None:
-        many = not agrees.tested and len(agrees.members) >= _MANY
-        return [say("suggest superchains")] if many else []
+        return [say("suggest superchains")] * (not agrees.tested and len(agrees.members) >= _MANY)
     key = "remember" if agrees.remember_starts else "forgotten"
     return [say(key, value=agrees.nested_rhat, limit=agrees.nested_rhat_limit)]
 
@@ -286,7 +269,7 @@ def _chains(measured: ErrorsAndAgreement, what: str) -> list[str]:
     if measured.nothing_moves:
         return [say("nothing moves")]
     if not agrees.tested:
-        least = _NUMBERS[least_batches(len(agrees.members))].lower()
+        least = least_batches(len(agrees.members))
         each = "in each half" if agrees.halves else "a chain"
         said = say("not tested", who=who, least=least, length=agrees.batch_length, each=each)
         return [said, *_superchains(agrees)]
@@ -321,9 +304,8 @@ def _groups(measured: ErrorsAndAgreement, what: str) -> list[str]:
     if all(len(group) == 1 for group in groups) and len(groups) > 2:
         lines = [say("each alone", where=where, **numbers)]
     else:
-        count = _NUMBERS[len(groups)] if len(groups) < len(_NUMBERS) else str(len(groups))
         names = " | ".join(", ".join(map(str, group)) for group in groups)
-        lines = [say("groups differ", count=count, groups=names, where=where, **numbers)]
+        lines = [say("groups differ", count=len(groups), groups=names, where=where, **numbers)]
     if measured.scores:
         best = int(np.argmax(measured.scores))
         scores = [f"{score:.4g}" for score in measured.scores]
@@ -342,10 +324,10 @@ def _farthest(measured: ErrorsAndAgreement, what: str) -> str:
     agrees = measured.agreement
     unit = "relative" if agrees.total_variation is None else "total_variation"
     limit, worst = measured.tolerance.limits[unit]
-    mean, extreme = getattr(agrees, unit), getattr(agrees, f"{unit}_99")
-    if mean > limit:
-        return f"averages up to {mean:.2g} {_unit(unit, what)} apart ({limit:.2g} accepted)"
-    return f"averages up to {extreme:.2g} {_unit(unit, what)} apart in the worst rows ({worst:.2g} accepted)"
+    far, where = getattr(agrees, unit), ""
+    if far <= limit:
+        far, limit, where = getattr(agrees, f"{unit}_99"), worst, " in the worst rows"
+    return say("apart", far=far, unit=_unit(unit, what), where=where, limit=limit)
 
 
 def _worst_rows(measured: ErrorsAndAgreement) -> str:
@@ -417,25 +399,20 @@ def _not_judged(evidence: Evidence) -> tuple[tuple[str, ...], list[str]]:
     """What was not looked at, in a few words each, and sentences on it."""
     if evidence.measured is None:
         return (), []
-    words, lines = [], []
+    found: list[tuple[str, str]] = []
     if evidence.what == "weights":
-        words.append("predictions")
-        lines.append(say("no predictions"))
+        found.append(("predictions", "no predictions"))
     elif evidence.spaces["weights"] or evidence.spaces["precisions"]:
-        words.append("weights of networks")
-        lines.append(say("weights"))
+        found.append(("weights of networks", "weights"))
     if evidence.measured.error.log_score is None and evidence.what == "predictions":
-        words.append(
-            "the log score" if evidence.measured.num_impossible else "the log score (no y)"
-        )
+        found.append(("the log score" + " (no y)" * (not evidence.measured.num_impossible), ""))
     if evidence.num_chains == 1:
-        words.append("other modes (one chain)")
-        lines.append(say("one chain"))
+        found.append(("other modes (one chain)", "one chain"))
     # Only kernels that discretise a dynamics record temperatures.
     if evidence.sampler.temperatures and evidence.sampler.acceptance is None:
-        words.append("the bias of the step size (second_opinion)")
-        lines.append(say("step bias" if evidence.second is None else "step bias bounded"))
-    return tuple(words), lines
+        key = "step bias" if evidence.second is None else "step bias bounded"
+        found.append(("the bias of the step size", key))
+    return tuple(words for words, _ in found), [say(key) for _, key in found if key]
 
 
 def _on_relabelling(evidence: Evidence) -> list[str]:
@@ -471,8 +448,7 @@ def _of_second_run(measured: ErrorsAndAgreement, what: str) -> list[str]:
         lines.append(say("second apart", mean=mean, worst=worst, unit=_unit(unit, what), **beside))
     if np.isfinite(second.score):
         sure = "more than chance explains" if second.scores_differ else "chance explains it"
-        score, error = second.score, second.score_error
-        lines.append(say("second score", score=score, error=error, sure=sure))
+        lines.append(say("second score", score=second.score, error=second.score_error, sure=sure))
     return lines
 
 

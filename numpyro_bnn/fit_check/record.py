@@ -14,7 +14,7 @@ where twice its smaller tail, with two Monte Carlo errors added, is below 0.05 /
 that happens to any of them in at most 5 % of data sets.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -73,17 +73,18 @@ def of_residuals(
     )
 
 
-def of_labels(probs: np.ndarray, y: np.ndarray, made: np.ndarray) -> tuple[Quantity, ...]:
+def of_labels(
+    probs: np.ndarray, y: np.ndarray, made: np.ndarray, names: Sequence[object] | None = None
+) -> tuple[Quantity, ...]:
     """Share of the rows of each class, share that is of its most probable class, and calibration error."""
     # Several labels of a row count as rows.
-    chains, draws, classes = *probs.shape[:2], probs.shape[-1]
-    y, made = y.reshape(-1), made.reshape(chains, draws, -1)
+    y, made = y.reshape(-1), made.reshape(*probs.shape[:2], -1)
     best = probs.argmax(-1).reshape(made.shape)
     confidence = probs.max(-1).reshape(made.shape)
     found = {}
-    for k in range(classes):
+    for k, name in enumerate(names or [f"class {k}" for k in range(probs.shape[-1])]):
         share = np.full(made.shape[:2], float((y == k).mean()))
-        found[f"share of class {k}"] = (share, (made == k).mean(-1))
+        found[f"share of {name}"] = (share, (made == k).mean(-1))
     right, right_made = (best == y), (best == made)
     found["share of the most probable class"] = (right.mean(-1), right_made.mean(-1))
     found["calibration error"] = (_ece(confidence, right), _ece(confidence, right_made))
@@ -247,34 +248,31 @@ class FitCheck:
 
     def _facts(self) -> str:
         good, bad, very_bad = self.loo.counts
-        limit = self.loo.good_k
         return (
             f"{len(self.names)} rows · {self.num_chains} chains × {self.num_draws} draws · "
-            f"Pareto k̂: {good} good (up to {limit:.2f}), {bad} bad (up to 1), {very_bad} very bad"
+            f"Pareto k̂: {good} good (up to {self.loo.good_k:.2f}), {bad} bad (up to 1), {very_bad} very bad"
         )
 
-    def _lines(self) -> Iterator[tuple[str, ...]]:
-        for q in self.quantities:
-            mark = " rare" if q.is_rare else ""
-            numbers = (f"{value:.4g}" for value in (q.observed, q.low, q.high))
-            yield (q.name, *numbers, f"{q.adjusted:.2g}{mark}")
-
     def __str__(self) -> str:
-        doubts, notes = self.doubts[:1], self.notes[:1]
         told = [*self.sentences[: self.held_out is not None], self._on_loo()[0]]
-        told += [*(first_of(doubt) for doubt in doubts), self.advice]
+        told += [*(first_of(doubt) for doubt in self.doubts[:1]), self.advice]
         told += [self._on_calibration(), self._on_quantities()]
         lines = [line for each in told for line in wrapped(each, most=2)]
-        lines += [line for note in notes for line in wrapped(first_of(note), most=1)]
+        lines += [line for note in self.notes[:1] for line in wrapped(first_of(note), most=1)]
         return "\n".join([*lines, f"{len(self.names)} rows. The rest: check.details()"])
 
     def _grids(self) -> list[Grid]:
         worst = [(name, f"{k:.2f}", f"{density:.3f}") for name, k, density in self.worst_rows()]
-        beside = "Quantities of the data beside those that the model makes."
-        return [
-            Grid(_HEAD, list(self._lines()), beside),
-            Grid(_ROW_HEAD, worst, "Rows that matter most."),
+        made = [
+            (
+                q.name,
+                *(f"{value:.4g}" for value in q[1:4]),
+                f"{q.adjusted:.2g}{' rare' * q.is_rare}",
+            )
+            for q in self.quantities
         ]
+        beside = "Quantities of the data beside those that the model makes."
+        return [Grid(_HEAD, made, beside), Grid(_ROW_HEAD, worst, "Rows that matter most.")]
 
     def details(self) -> str:
         """All that was found, as text: quantities and rows as tables, and the reasons in words."""

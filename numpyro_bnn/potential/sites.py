@@ -5,7 +5,7 @@ and uses the same rows for a whole run where there is none. Here a model is alwa
 all rows, and a caller that wants a minibatch substitutes its row numbers.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -104,9 +104,12 @@ class Structure(NamedTuple):
         """Whether a site is a weight of a network, or belongs to the prior of its weights."""
         return name.startswith(tuple(self.networks))
 
-    def parameters_in(self, names: Iterable[str]) -> list[str]:
+    def parameters_in(self, names: Collection[str]) -> list[str]:
         """Those that are no weights; none without a network, as weights may be written out by hand."""
-        return [name for name in names if self.networks and not self.is_of_network(name)]
+        # `obs_mask=` makes NumPyro sample every row, of which the site `name` holds those that are missing.
+        whole = {f"{name}_unobserved" for name in names}
+        found = (name for name in names if name not in whole and not self.is_of_network(name))
+        return [*found] if self.networks else []
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

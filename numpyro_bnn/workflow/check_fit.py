@@ -60,6 +60,7 @@ def check_fit(
     model: Callable | None = None,
     key: jax.Array | None = None,
     names: Sequence[object] | None = None,
+    classes: Sequence[object] | None = None,
     site: str | None = None,
     batch_size: int | None = None,
     held_out: tuple[PyTree, ArrayLike] | None = None,
@@ -88,6 +89,7 @@ def check_fit(
     :param model: the model, where `run` does not carry one.
     :param key: for the data that the model makes; default ``jax.random.key(0)``.
     :param names: names of the rows; default: the index of a table `x`, or numbers.
+    :param classes: names of the classes, in the order of their labels; default: numbers.
     :param site: the observed site, where the model has several.
     :param batch_size: rows predicted at a time, see :func:`~numpyro_bnn.predict`.
     :param held_out: inputs and targets of rows that were not fitted, whose score is then told first.
@@ -136,7 +138,8 @@ def check_fit(
     doubts = (*([by_rows] if by_rows else []), *_doubts(draws, predictions, own))
     calibration = _calibration(predictions, loo, own, made)
     if "probs" in predictions.values:
-        quantities = of_labels(predictions.probs[:, :, counted], own[counted], made[:, :, counted])
+        probs = predictions.probs[:, :, counted]
+        quantities = of_labels(probs, own[counted], made[:, :, counted], classes)
     else:
         scale = predictions.scale if np.isfinite(predictions.scale).all() else None
         scale = None if scale is None else scale[:, :, counted]

@@ -64,8 +64,8 @@ _ADVICE = {
     "run_longer": _MORE_DRAWS,
     "too_short": _MORE_DRAWS,
     "chains_disagree": (
-        "it says which chains differ; more draws (num_samples=, or until=bnn.Tolerance()) help only "
-        'chains that cross, and the page "What the verdict lets you do" has what helps others'
+        "it says which chains differ; averages over them depend on their starts. Sample by "
+        'kernel="tempering", or hold rows out for intervals that are right all the same (calibration=)'
     ),
     "invalid": "it says which chains hold values that are not finite, or do not move",
 }
@@ -186,7 +186,8 @@ class BNNEstimator(BaseEstimator):
             X = table_like(self, validated(self, X, reset=False))
         if y is not None and isinstance(self, ClassifierMixin):
             y = targets_of(self, y, "check")
-        return check_fit(getattr(self, "mcmc_", self.draws_), X, y)
+        classes = getattr(self, "classes_", ())
+        return check_fit(getattr(self, "mcmc_", self.draws_), X, y, classes=[*classes])
 
     def sample(self, X: ArrayLike) -> np.ndarray:
         """One target of every row under each draw of the posterior.

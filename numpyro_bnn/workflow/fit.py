@@ -47,6 +47,7 @@ from numpyro_bnn.samplers.sgmcmc import gradients
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
 from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB, GGMC
+from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
 from numpyro_bnn.workflow.check_fit import check_fit
 from numpyro_bnn.workflow.mcmc import MCMC
 from numpyro_bnn.workflow.until import check_until
@@ -106,6 +107,7 @@ KERNELS: dict[str, Recipe] = {
     ),
     "mclmc": Recipe(MCLMC, {"energy_variance": _ENERGY_VARIANCE_OF_FIT}, _STEPS_A_DRAW),
     "baoab": Recipe(lambda model: BAOAB(model, step_size="auto"), {}, _STEPS_A_DRAW),
+    "tempering": Recipe(ParallelTempering, {}),
 }
 
 
@@ -245,7 +247,7 @@ def fit(
         minibatches, or more than 20,000 rows, BAOAB on minibatches. Both take steps without a
         Metropolis correction, which leaves a small bias
         (:class:`~numpyro_bnn.samplers.sgmcmc.named.microcanonical.MCLMC` states its own); ``"nuts"``,
-        ``"hmc"``, ``"mams"`` and ``"ggmc"`` have none.
+        ``"hmc"``, ``"mams"``, ``"ggmc"`` and ``"tempering"``, which crosses between modes, have none.
     :param num_chains: members and chains.
     :param num_warmup: length of warm-up in draws, of `thinning` steps each.
     :param num_samples: draws a chain that are kept; with `until` their number when the run is first judged.

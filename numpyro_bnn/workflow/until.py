@@ -195,7 +195,7 @@ class UntilKnown:
         seconds = time.monotonic() - self._began
         if not len(next(iter(values.values()))):
             self.looks.append(StoppingCheck(drawn.num_draws, 0, None, seconds, float("nan")))
-            self.reason = self.line = FAILED
+            self.reason, self.line = FAILED, say("stop", reason=FAILED)
             return
         # The weights of these chains are finite.
         self._why_not_finite = predictions_not_finite(values)
@@ -259,17 +259,16 @@ class UntilKnown:
 
     def _message(self) -> str:
         """How far the run is, as a line of text."""
-        look = self.looks[-1]
-        assert look.report is not None
-        text = f"{look.draws} draws: {look.report.verdict.words}: {look.report.headline}"
+        draws, _, report, seconds, left = self.looks[-1]
+        assert report is not None
+        text = say("look", draws=draws, verdict=report.verdict.words, headline=report.headline)
         if self.reason is not None:
-            return f"{text}; stopped: {self.reason}"
-        if np.isfinite(look.seconds_left):
-            text += f"; {duration(look.seconds_left)} left"
-            over = None if self.max_seconds is None else self.max_seconds - look.seconds
-            if over is not None and over < look.seconds_left:
-                text += f", of which {duration(max(0.0, over))} are allowed"
-        return text
+            return f"{text}; {say('stop', reason=self.reason)}"
+        if not np.isfinite(left):
+            return text
+        over = (np.inf if self.max_seconds is None else self.max_seconds) - seconds
+        key, times = "allowed" if over < left else "left", (left, max(0.0, over))
+        return f"{text}; {say(key, **dict(zip(('time', 'over'), map(duration, times))))}"
 
     def stopped(self, draws: int) -> StopReason:
         """How a run of so many draws a chain ended."""

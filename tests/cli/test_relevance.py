@@ -1,29 +1,27 @@
 """Relevance of inputs against closed forms of a linear model."""
 
-import jax.numpy as jnp
+from types import SimpleNamespace
+
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import pytest
+from scipy.stats import norm
 
 import numpyro_bnn as bnn
-from numpyro_bnn.cli.job_report import relevance
+from numpyro_bnn.cli import job_report
+from numpyro_bnn.cli.job_report import Relevance, relevance
 
 SCALE = 0.5
 
 
-def _linear(x, y=None):
-    slopes = numpyro.sample("w", dist.Normal(jnp.zeros(3), 1.0).to_event(1))
-    numpyro.sample("y", dist.Normal(x @ slopes, SCALE), obs=y)
-
-
-def test_the_fall_is_that_of_a_linear_model():
+def test_the_fall_is_that_of_a_linear_model(monkeypatch):
     """Shuffling column j adds w² · 2 Var(x) to the squared error: the fall is w² Var(x) / scale²."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4000, 3)).astype(np.float32)
     slopes = np.array([0.0, 0.3, 0.6])
     y = (x @ slopes + SCALE * rng.normal(size=4000)).astype(np.float32)
-    draws = bnn.Draws({"w": np.tile(slopes.astype(np.float32), (2, 60, 1))}, _linear)
+    draws = bnn.Draws({"w": np.tile(slopes.astype(np.float32), (2, 60, 1))}, lambda x, y=None: None)
+    score = lambda draws, x, y: norm.logpdf(y, x @ draws["w"][0, 0], SCALE)  # noqa: E731
+    monkeypatch.setattr(job_report, "_log_scores", score)
     groups = [("none", [0]), ("some", [1]), ("much", [2]), ("both", [1, 2])]
     found = relevance(draws, x, y, groups, num_shuffles=5)
     assert [one.name for one in found] == ["none", "some", "much", "both"]
@@ -33,3 +31,13 @@ def test_the_fall_is_that_of_a_linear_model():
         assert abs(one.drop - size / SCALE**2) < 4 * one.error
         assert 0 < one.error < 0.2 * one.drop
     assert relevance(draws, x, y, groups[1:2], num_shuffles=5) == found[1:2]
+    # On the page the largest is the first, and bars are shares of it.
+    monkeypatch.setattr(job_report, "draws_of", lambda run: draws)
+    monkeypatch.setattr(
+        job_report, "relevance", lambda *_, **__: [Relevance("a", 1.0, 0.5), *found]
+    )
+    table = SimpleNamespace(x=x, y=y, groups=groups)
+    options = SimpleNamespace(seed=0)
+    shown = job_report._relevance(SimpleNamespace(table=table, test=..., mcmc=0, options=options))
+    assert [row[0] for row in shown.rows] == ["both", "much", "a", "some", "none"]
+    assert shown.rows[2][1:] == (1 / found[3].drop, "1.0000 (0.1775 to 1.8225)")

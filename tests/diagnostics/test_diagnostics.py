@@ -155,12 +155,11 @@ SITUATIONS = {
     "two groups": (
         "chains_disagree",
         [
-            "Two groups of chains (0, 2 | 1, 3) differ at 14 % of inputs, such as mean[0]",
+            "2 groups of chains (0, 2 | 1, 3) differ at 14 % of inputs, such as mean[0]",
             "accepted",
             "The chains found different solutions",
             "Do not average",
             "ParallelTempering",
-            "stack",
         ],
     ),
     "every chain apart": (

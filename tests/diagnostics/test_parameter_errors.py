@@ -170,3 +170,18 @@ def test_a_second_run_is_compared_in_its_parameters(rng):
     report = diagnose_draws(None, x, parameters={"tau": tau}, second=other)
     assert report.second.num_parted
     assert report.second.worst[0].site == "tau"
+
+
+def test_of_imputed_values_those_that_were_missing_are_judged(rng):
+    def model(x, y=None):
+        net, known = ours(x), np.arange(30) > 3
+        with numpyro.plate("data", 30):
+            age = numpyro.sample("age", dist.Normal(), obs=x[:, 0], obs_mask=known)
+            numpyro.sample("y", dist.Normal(net(x)[:, 0] + age), obs=y)
+
+    every = rng.standard_normal((CHAINS, DRAWS, 30))
+    ages = {"age": np.where(np.arange(30) > 3, X[:, 0], every), "age_unobserved": every}
+    report = bnn.diagnose(draws_of(model, rng, **ages), X)
+    assert {*report.parameter_errors.names} == {*(f"age[{i}]" for i in range(4)), "contrast"}
+    assert "Parameters known to 0.1 of their sd: 5 of 5 (" in str(report)
+    assert not any("age" in group.name for group in report.weights.groups)

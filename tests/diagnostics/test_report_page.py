@@ -1,9 +1,12 @@
 """A report as a page: what it says first, what it leaves out, and names of rows."""
 
+import io
 import re
+from base64 import b64decode
 
 import numpy as np
 import pytest
+from matplotlib.pyplot import imread
 
 from numpyro_bnn._html import Grid, Section, html_of, picture
 from numpyro_bnn.diagnostics import diagnose_draws
@@ -43,7 +46,7 @@ def test_the_page_of_a_report_says_the_verdict_and_its_two_numbers_first(report,
     assert "Temperatures" not in page
 
 
-def test_the_rows_that_are_known_worst_are_named(report):
+def test_the_rows_that_are_known_worst_are_named(report, undrawn):
     names = [f"house {i}" for i in range(30)]
     errors = report.monte_carlo_error.by_row["relative"]
     rows = html_of(*report.sections(names)[2:3])
@@ -53,7 +56,7 @@ def test_the_rows_that_are_known_worst_are_named(report):
         report.to_html(rows=names[:3])
 
 
-def test_chains_that_disagree_and_draws_that_are_too_few():
+def test_chains_that_disagree_and_draws_that_are_too_few(undrawn):
     rng = np.random.default_rng(1)
     mean = rng.normal(size=(4, 300, 30)) + 5 * np.arange(4)[:, None, None]
     apart = diagnose_draws({}, {"mean": mean, "scale": np.ones_like(mean)})
@@ -85,14 +88,20 @@ def test_a_picture_is_drawn_for_light_and_for_dark_pages():
         papers.append(figure.get_facecolor()[:3])
         figure.subplots().plot([0, 1], [0, 1])
 
-    made = html_of(picture(draw, "a line", "It rises."))
+    shown = picture(draw, "a line", "It rises.")
+    made, data = html_of(shown), (shown.light, shown.dark)
+    light, dark = (
+        imread(io.BytesIO(b64decode(address.split(",")[1])))[0, 0, 0] for address in data
+    )
+    assert light > 0.9
+    assert dark < 0.2
     assert papers[0] == (1.0, 1.0, 1.0)
     assert max(papers[1]) < 0.2
     assert len(set(re.findall(r'="(data:image/png;base64,[^"]+)"', made))) == 2
     assert "(prefers-color-scheme: dark)" in made
 
 
-def test_rows_have_names_where_all_are_predicted_alike():
+def test_rows_have_names_where_all_are_predicted_alike(undrawn):
     x = np.random.default_rng(0).normal(size=(4, 200, 1))
     alike = np.repeat(x, 5, axis=2)
     report = diagnose_draws(None, {"mean": alike, "scale": np.ones_like(alike)})

@@ -150,7 +150,7 @@ def test_chains_of_too_few_batches_to_disagree_are_not_said_to_agree(rng, halves
     assert "not compared yet" in report.headline
     assert report.agreement.needed > 1
     where = "in each half" if halves else "a chain"
-    assert f"six batches of {report.agreement.batch_length} draws {where}" in report.explanation
+    assert f"6 batches of {report.agreement.batch_length} draws {where}" in report.explanation
 
 
 @pytest.mark.parametrize(("chains", "said"), [(8, False), (16, True)])

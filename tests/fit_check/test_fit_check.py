@@ -298,6 +298,10 @@ def test_labels_that_the_model_does_not_make():
         "calibration error",
     }
     assert found["share of class 0"].p > 0.99
+    assert (
+        of_labels(probs[:, :9], y, probs[:, :9, :, 0], ["benign", "b", "c"])[0].name
+        == "share of benign"
+    )
     assert found["share of class 1"].p < 0.01
     assert found["calibration error"].is_rare
     # One bin: the gap between 0.8 and the share that is of class 0.

@@ -238,13 +238,7 @@ SINGLE = priors.Hierarchical.width(0.5, group=1.0, weight=3.0, groups="layer")
 @pytest.mark.parametrize(
     ("move", "model"),
     [*((move, network) for move in moves()), (PrecisionRedraw(), partial(network, prior=SINGLE))],
-    ids=[
-        "RidgeScaling",
-        "PrecisionRedraw",
-        "UnitRescaling",
-        "UnitRefresh",
-        "PrecisionRedraw of single weights",
-    ],
+    ids=[*(type(move).__name__ for move in moves()), "PrecisionRedraw of single weights"],
 )
 def test_no_move_comes_to_the_same_key_twice(move, model):
     key = jax.random.key(3)

@@ -124,14 +124,8 @@ def test_means_are_over_the_same_splits_and_gains_over_those_that_both_have():
     rows.append(rows[0] | {"held": 0.2, "lppd": 9.0, "coverage after": 0.91, "width after": 0.6})
     # √(1 / 3 + 0.2 / 0.8) = 0.764 times the standard deviations 0.2 of the base, 0.361 of trees and 0.153
     # of their difference; √(1 / 4 + 0.2 / 0.8) = 0.707 times 4.31 for four splits.
-    shown = (
-        "splits",
-        "rows held out",
-        "method",
-        "lppd",
-        "gain over 100 steps a draw",
-        "CPU-seconds",
-    )
+    shown = ("splits", "rows held out", "method", "lppd")
+    shown += ("gain over 100 steps a draw", "CPU-seconds")
     table = [tuple(r[k] for k in shown) for r in against_boosting_report.summary(rows)]
     assert table == [
         ("0 to 3", "no", "trees", "2.550 ± 3.048", "", "2 to 5"),

@@ -159,6 +159,7 @@ def test_the_check_is_about_the_rows_that_were_fitted(kind, y):
         network.check(X, np.roll(y, 1))
     check = network.check(X, y)
     assert len(check.names) == 40
+    assert (check.quantities[0].name == "share of high") == (kind == "classifier")
     assert check.calibration.kind == ("pit" if kind == "regressor" else "confidence")
     expected = network.predictions(X).log_prob(
         Y if kind == "regressor" else (TEXT == "low").astype(int)
@@ -386,19 +387,6 @@ def test_a_run_until_predictions_are_known():
             ValueError,
             "kernel",
         ),
-    ],
-    ids=[
-        "one class",
-        "unfitted",
-        "zero weights",
-        "negative",
-        "columns",
-        "coverage",
-        "percent",
-        "percent of sets",
-        "no units",
-        "text of units",
-        "kernel",
     ],
 )
 def test_wrong_arguments_are_refused(call, kind, text):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,11 @@ import pytest
 from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
+from numpyro_bnn._sentences import SENTENCES
+from numpyro_bnn.cli.main import _parser
 from numpyro_bnn.run.chain_states import ChainStates
-from numpyro_bnn.workflow.fit import KERNELS, Fit
+from numpyro_bnn.workflow.estimators import _ADVICE
+from numpyro_bnn.workflow.fit import KERNELS, Fit, kernel_named
 
 X, Y = linear_gaussian.data()
 MEAN, PRECISION = linear_gaussian.posterior(X, Y)
@@ -256,3 +260,11 @@ def test_without_time_to_sample_draws_are_the_optimised_members(monkeypatch, slo
     assert result.report.verdict == "too_short"
     assert str(result).startswith("Fit(ensemble, too_short")
     assert result.predict(X[:3]).mean.shape == (4, 1, 3)
+
+
+def test_the_terminal_and_advice_name_kernels_that_there_are():
+    named = _parser()._option_string_actions["--kernel"].metavar
+    assert set(re.findall(r"\w+", named)) == set(KERNELS)
+    advice = " ".join([SENTENCES["chains disagree"], *_ADVICE.values()])
+    assert re.findall(r'kernel[ =]["`](\w+)', advice) == ["tempering"] * 2
+    assert isinstance(kernel_named("tempering", linear_gaussian.model)[0], bnn.ParallelTempering)

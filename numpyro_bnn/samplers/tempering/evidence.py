@@ -125,7 +125,7 @@ def doubts(found: Tempering, second: Tempering | None = None) -> list[str]:
     said = []
     idle = np.flatnonzero(found.round_trips == 0)
     if idle.size:
-        chains = f"chain {idle[0]}" if idle.size == 1 else f"{idle.size} chains"
+        chains = f"Chain {idle[0]}" if idle.size == 1 else f"{idle.size} chains"
         said.append(say("no round trip", chains=chains))
     values, errors = found.log_evidence, found.log_evidence_error
     said += _parted(values, errors, "its replicas")

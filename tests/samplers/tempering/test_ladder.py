@@ -139,15 +139,13 @@ def test_no_verdict_without_round_trips_or_where_evidence_parts():
     # How many draws mend it nobody knows.
     assert np.isnan(idle.needed)
     assert idle.needed_by == "round trips and evidence of the ladder"
-    assert idle.sentences[0].startswith("No verdict: chain 1 made no round trip")
-    assert judged([3.0, 3.0], [0, 0]).sentences[0].startswith("No verdict: 2 chains made no")
+    assert idle.sentences[0].startswith("Chain 1 made no round trip")
+    assert judged([3.0, 3.0], [0, 0]).sentences[0].startswith("2 chains made no")
     parted = judged([3.0, 4.2], [5, 5])
     assert parted.verdict == "run_longer"
-    assert "No verdict: the log evidence of its replicas runs from 3.00 to 4.20" in str(
-        parted.explanation
-    )
+    assert "The log evidence of its replicas runs from 3.00 to 4.20" in str(parted.explanation)
     agreeing = judged([3.0, 3.1], [5, 5], stats_of([3.2, 3.0], [5, 5]))
     assert agreeing.verdict == "within_tolerance"
     other = judged([3.0, 3.1], [5, 5], stats_of([5.0, 5.1], [5, 5]))
     assert other.verdict == "run_longer"
-    assert "the log evidence of the two runs runs from 3.00 to 5.10" in other.explanation
+    assert "The log evidence of the two runs runs from 3.00 to 5.10" in other.explanation

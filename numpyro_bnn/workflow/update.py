@@ -39,6 +39,7 @@ from numpyro_bnn.data.fingerprints import KNOWN_ROWS
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.diagnostics.checked_draws import distinct_chains
 from numpyro_bnn.diagnostics.convergence.rhat import ess, mcse_mean
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import LEAST_ESS
 from numpyro_bnn.fit_check.loo import LEAST_DRAWS
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of
@@ -53,9 +54,10 @@ from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
 from numpyro_bnn.workflow.row_energies import RowEnergies, room_for
 
-# A posterior is reached where half as many draws are effective as in the run; a step towards it leaves half
-# of all, and importance weights alone a tenth of those that are no copies.
-_HALF, _TENTH = 0.5, 0.1
+# A posterior is reached where half as many draws are effective as in the run, and as many as an error needs to
+# be known; importance weights alone leave a tenth of those that are no copies. Steps that leave half of all
+# draws state errors that are a third too small after ten batches, those that leave .8 of them a tenth.
+_HALF, _TENTH, _OF_STEP = 0.5, 0.1, 0.8
 # The largest error of the log evidence, in nats: that of two chains out of four that rows hold impossible.
 _UNKNOWN = 0.5
 # Draws of each chain and in all that are moved, at least and at most: four times as many as are effective.
@@ -127,7 +129,7 @@ def update(
     """The posterior given the rows of a run and new ones, from the draws that are there.
 
     The draws are weighted by the likelihood of the new rows, with Pareto smoothing. Where k̂ is good and half
-    of what was effective is left, they are resampled: seconds. Otherwise sequential Monte Carlo goes to the
+    of what was effective is left, 50 draws at least, they are resampled: seconds. Otherwise sequential Monte Carlo goes to the
     new posterior by powers of the new likelihood, each followed by trajectories of HMC on all rows, of
     at most 2000 draws. HMC leaves each posterior on the way exactly invariant, which not every kernel of a
     run does.
@@ -341,7 +343,8 @@ def _reached(
     effective = 1 / np.sum(of_each**2)
     chosen, had = _systematic(weights, key), _size(likelihood.reshape(shape))
     of_chain = np.clip(4 * had, _OF_CHAIN * shape[0], _MOVED) / shape[0]
-    kept = {"needed": _HALF * min(had, weights.size), "moved": int(of_chain), "step_size": 0.0}
+    needed = max(_HALF * min(had, weights.size), LEAST_ESS)
+    kept = {"needed": needed, "moved": int(of_chain), "step_size": 0.0}
     # Errors must not grow from update to update, and as many draws are moved, by the same program.
     kept = {name: change.draws.info.get("updated", {}).get(name, kept[name]) for name in kept}
     needed = kept["needed"]
@@ -449,10 +452,10 @@ def _log_mean(log_weights: np.ndarray) -> float:
 
 
 def _part(log_weights: np.ndarray) -> float:
-    """The largest part of log weights at which half of the draws are effective, at most 1."""
+    """The largest part of log weights at which `_OF_STEP` of the draws are effective, at most 1."""
 
     def missing(part: float) -> float:
-        return 1 / np.sum(softmax(part * log_weights) ** 2) - _HALF * log_weights.size
+        return 1 / np.sum(softmax(part * log_weights) ** 2) - _OF_STEP * log_weights.size
 
     return 1.0 if missing(1.0) >= 0 else float(brentq(missing, 0.0, 1.0, rtol=1e-3))
 

@@ -28,10 +28,8 @@ from numpyro_bnn.potential.compiled_arguments import Arguments, map_in_blocks
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 
-# Rows, and draws at most, that are computed together: on a CPU what its cache holds.
-_CHUNK, _TOGETHER, _TOGETHER_ON_CPU = 128, 256, 8
-# Draws of a program that serves any number of them.
-_BLOCK = 64
+# Rows, and draws at most, that are computed together: on a CPU what its cache holds; draws of a call.
+_CHUNK, _TOGETHER, _TOGETHER_ON_CPU, _BLOCK = 128, 256, 8, 64
 # Rows at which the sum over rows is compared with the model, and the difference that rounding explains, in
 # nats for each row and in proportion to the energy.
 _COMPARED, _ROUNDING = 256, 1e-4
@@ -70,15 +68,12 @@ class RowEnergies:
         first = self._mapped(lambda array: array[:1], self._whole)
         self._one = Potential(model, *Arguments.join(first, self._static))
         self.structure = self._one.structure
-        self.unconstrain = Program(
-            lambda values, arrays: jax.vmap(self._first(arrays).unconstrain)(values)
-        )
-        self.likelihood = Program(
-            lambda z, *rows: _over_draws(lambda one: -self._likelihood(*rows)(one), z)
-        )
+        at, of = self._first, self._likelihood
+        self.unconstrain = Program(lambda values, given: jax.vmap(at(given).unconstrain)(values))
+        self.likelihood = Program(lambda z, *rows: _over_draws(lambda one: -of(*rows)(one), z))
         self.move = Program(self._move)
         self.constrain = Program(
-            lambda z, arrays: _over_draws(lambda one: self._first(arrays).constrain(one, True), z)
+            lambda z, given: _over_draws(lambda one: at(given).constrain(one, True), z)
         )
 
     def _hold(self, whole: list[Any], size: int) -> None:
@@ -93,14 +88,12 @@ class RowEnergies:
     ) -> "RowEnergies | None":
         """The programs that are there, for arguments that differ in rows; None where they do not serve."""
         whole, static = Arguments.split(*arguments)
-        form, own = (model, static, by_row), (self.model, self._static, self._by_row)
-        if form != own or size > self._room:
-            return None
-        kinds = [
+        kinds, own = (
             [(a.dtype, a.shape[row:]) for a, row in zip(arrays, by_row)]
             for arrays in (whole, self._whole)
-        ]
-        if kinds[0] != kinds[1]:
+        )
+        its = (self.model, self._static, self._by_row, own)
+        if (model, static, by_row, kinds) != its or size > self._room:
             return None
         other = copy.copy(self)
         other._hold(whole, size)
@@ -120,18 +113,16 @@ class RowEnergies:
 
     def checked_at(self, rows: np.ndarray) -> tuple[tuple, dict[str, Any]]:
         """The arguments at some rows, (row,), after the checks of a fit."""
-        arrays = self._mapped(lambda array: array[rows], self._whole)
-        arguments = Arguments.join(arrays, self._static)
+        arguments = Arguments.join(self._mapped(lambda a: a[rows], self._whole), self._static)
         Potential(self.model, *arguments)
         return arguments
 
     def weighted(self, weights: np.ndarray) -> Weighted:
         """Weights of rows, (row,), as programs take them."""
         (used,) = np.nonzero(weights)
-        padded = np.zeros(next(len(a) for a, own in zip(self.arrays, self._by_row) if own))
-        padded[: self.size] = weights
+        padded = np.pad(np.float32(weights), (0, self._room - self.size))
         ends = (used[0] // _CHUNK, used[-1] // _CHUNK + 1) if used.size else (0, 0)
-        return Weighted(padded.astype(np.float32), *np.array(ends, np.int32))
+        return Weighted(padded, *np.array(ends, np.int32))
 
     def _by_one(self, arrays: list[Any], z: Values) -> jax.Array:
         """-log p(y_i | x_i, θ) of each row of arrays, (row,)."""
@@ -151,10 +142,10 @@ class RowEnergies:
             return jnp.sum(jnp.where(weights != 0, weights * energies, 0.0), dtype=float)
 
         def summed(function: Callable, z: Values, start: Any) -> Any:
-            def add(i: jax.Array, total: Any) -> Any:
-                return jax.tree.map(jnp.add, total, function(z, i))
-
-            return lax.fori_loop(rows.first, rows.stop, add, start)
+            add = partial(jax.tree.map, jnp.add)
+            return lax.fori_loop(
+                rows.first, rows.stop, lambda i, so: add(so, function(z, i)), start
+            )
 
         @jax.custom_jvp
         def total(z: Values) -> jax.Array:

@@ -341,10 +341,9 @@ def _reached(
     copies = np.unique(log_weights, return_inverse=True)[1]
     of_each = np.bincount(copies, weights)
     effective = 1 / np.sum(of_each**2)
-    chosen, had = _systematic(weights, key), _size(likelihood.reshape(shape))
+    chosen, had = _systematic(weights, key), min(_size(likelihood.reshape(shape)), weights.size)
     of_chain = np.clip(4 * had, _OF_CHAIN * shape[0], _MOVED) / shape[0]
-    needed = max(_HALF * min(had, weights.size), LEAST_ESS)
-    kept = {"needed": needed, "moved": int(of_chain), "step_size": 0.0}
+    kept = {"needed": max(_HALF * had, LEAST_ESS), "moved": int(of_chain), "step_size": 0.0}
     # Errors must not grow from update to update, and as many draws are moved, by the same program.
     kept = {name: change.draws.info.get("updated", {}).get(name, kept[name]) for name in kept}
     needed = kept["needed"]
@@ -367,8 +366,7 @@ def _reached(
             "on all rows."
         )
     # Between chains that disagree, each has one weight.
-    chains = share.mean(1)
-    between = chains.std(ddof=1) / np.sqrt(chains.size) if chains.size > 1 else 0.0
+    between = share.mean(1).std(ddof=1) / np.sqrt(len(share)) if len(share) > 1 else 0.0
     error = max(float(mcse_mean(share)), float(between)) if np.ptp(share) > 0 else 0.0
     if error > _UNKNOWN:
         raise NotReached(

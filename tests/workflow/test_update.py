@@ -16,7 +16,7 @@ from numpyro.infer import HMC
 from sklearn.exceptions import ConvergenceWarning
 
 import numpyro_bnn as bnn
-from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import LEAST_ESS, mean_errors
 from numpyro_bnn.workflow import update as module
 from numpyro_bnn.workflow.row_energies import RowEnergies
 
@@ -132,14 +132,30 @@ def test_programs_and_step_sizes_serve_the_next_batch(monkeypatch):
     assert len(built) == 1
 
 
+def repeated(count, times):
+    """A run of chains of so many independent draws, each of which is repeated."""
+    few = exact(X[:ROWS], Y[:ROWS], shape=(4, count))
+    draws = bnn.Draws({name: np.repeat(value, times, 1) for name, value in few.items()}, few.model)
+    draws._args = few._args
+    return draws
+
+
 def test_errors_of_dependent_draws_stay_those_of_dependent_draws():
     """A run that repeats each draw ten times has a tenth of them, before and after."""
-    few = exact(X[:ROWS], Y[:ROWS], shape=(4, 50))
-    draws = bnn.Draws({name: np.repeat(value, 10, 1) for name, value in few.items()}, few.model)
-    draws._args = few._args
-    run = bnn.update(draws, X[ROWS : ROWS + 1], Y[ROWS : ROWS + 1])
+    run = bnn.update(repeated(50, 10), X[ROWS : ROWS + 1], Y[ROWS : ROWS + 1])
     assert mean_errors(linear_gaussian.weights(run)).ess.max() < 250
     assert run.effective_size < 250
+    assert run.moves == 0
+
+
+def test_too_few_effective_draws_are_moved_and_the_next_batch_compiles_nothing():
+    run = bnn.update(repeated(10, 50), X[ROWS : ROWS + 1], Y[ROWS : ROWS + 1])
+    assert run.moves > 0
+    assert run.effective_size >= LEAST_ESS
+    assert run[KERNEL].shape[1] == module._OF_CHAIN
+    with nets.compilations() as compiled:
+        bnn.update(run, X[101:102], Y[101:102])
+    assert not compiled
 
 
 def with_offset(x, y=None, offset=0.0):

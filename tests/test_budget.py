@@ -7,7 +7,7 @@ from architecture import FILES
 
 from benchmarks._shared.pages import length
 
-LINES, MOST_FILES, EXECUTABLE = 43_821, 196, 28_800
+LINES, MOST_FILES, EXECUTABLE = 43_820, 196, 28_800
 TESTS = Path(__file__).parent
 BENCHMARKS = TESTS.parent / "benchmarks"
 MOST_BYTES = 6_000_000

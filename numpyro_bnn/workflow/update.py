@@ -56,7 +56,7 @@ from numpyro_bnn.workflow.row_energies import RowEnergies, in_blocks, room_for
 
 # A posterior is reached where half as many draws are effective as in the run, and as many as an error needs
 # to be known; importance weights alone leave a tenth of those that are no copies. After ten batches, errors
-# are stated a third too small where a step leaves half of all draws, and a tenth where it leaves .8.
+# are stated a quarter too small where a step leaves half of all draws, a tenth where it leaves .8.
 _HALF, _TENTH, _OF_STEP = 0.5, 0.1, 0.8
 # The largest error of the log evidence, in nats: that of two chains out of four that rows hold impossible.
 _UNKNOWN = 0.5

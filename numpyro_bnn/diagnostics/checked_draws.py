@@ -149,7 +149,7 @@ def bad_chains(checked_draws: CheckedDraws) -> dict[int, tuple[int, str]]:
 
 def copies_of(arrays: Iterable[np.ndarray]) -> dict[int, int]:
     """Chains that equal an earlier chain bit for bit, with the number of the first that each equals."""
-    all_draws = list(arrays)
+    all_draws = [np.asarray(x) for x in arrays]
     # First draws are compared first: that takes no time, and they nearly always differ.
     # Their bytes also tell NaN apart from NaN of other bits.
     first = [[np.ascontiguousarray(own).tobytes() for own in x[:, :1]] for x in all_draws]

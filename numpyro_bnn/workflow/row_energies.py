@@ -12,6 +12,7 @@ import copy
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import ceil, log2
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -27,8 +28,8 @@ from numpyro_bnn.potential.compiled_arguments import Arguments, map_in_blocks
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 
-# Rows, and draws at most, that are computed together: on a CPU what its cache holds.
-_CHUNK, _TOGETHER, _TOGETHER_ON_CPU = 128, 256, 8
+# Rows, and draws at most, that are computed together: on a CPU what its cache holds; draws of a call.
+_CHUNK, _TOGETHER, _TOGETHER_ON_CPU, _BLOCK = 128, 256, 8, 64
 # Rows at which the sum over rows is compared with the model, and the difference that rounding explains, in
 # nats for each row and in proportion to the energy.
 _COMPARED, _ROUNDING = 256, 1e-4
@@ -52,7 +53,8 @@ class RowEnergies:
 
     - **arrays** - those arrays, with room for more rows, which every program takes
     - **structure** - sites of the model at one row
-    - **look** - program of draws by site, `arrays` and weights: unconstrained values, and log likelihoods
+    - **unconstrain**, **likelihood** - programs for :func:`in_blocks`: of draws by site and `arrays`,
+      unconstrained values; of these, `arrays` and weights, log likelihoods
     - **move** - program that moves unconstrained values by a trajectory of HMC, see :meth:`_move`
     - **constrain** - program of unconstrained values and `arrays`: values of all sites
     """
@@ -66,9 +68,12 @@ class RowEnergies:
         first = self._mapped(lambda array: array[:1], self._whole)
         self._one = Potential(model, *Arguments.join(first, self._static))
         self.structure = self._one.structure
-        self.look, self.move = Program(self._look), Program(self._move)
+        at, of = self._first, self._likelihood
+        self.unconstrain = Program(lambda values, given: jax.vmap(at(given).unconstrain)(values))
+        self.likelihood = Program(lambda z, *rows: _over_draws(lambda one: -of(*rows)(one), z))
+        self.move = Program(self._move)
         self.constrain = Program(
-            lambda z, arrays: _over_draws(lambda one: self._first(arrays).constrain(one, True), z)
+            lambda z, given: _over_draws(lambda one: at(given).constrain(one, True), z)
         )
 
     def _hold(self, whole: list[Any], size: int) -> None:
@@ -83,14 +88,12 @@ class RowEnergies:
     ) -> "RowEnergies | None":
         """The programs that are there, for arguments that differ in rows; None where they do not serve."""
         whole, static = Arguments.split(*arguments)
-        form, own = (model, static, by_row), (self.model, self._static, self._by_row)
-        if form != own or size > self._room:
-            return None
-        kinds = [
+        kinds, own = (
             [(a.dtype, a.shape[row:]) for a, row in zip(arrays, by_row)]
             for arrays in (whole, self._whole)
-        ]
-        if kinds[0] != kinds[1]:
+        )
+        its = (self.model, self._static, self._by_row, own)
+        if (model, static, by_row, kinds) != its or size > self._room:
             return None
         other = copy.copy(self)
         other._hold(whole, size)
@@ -110,18 +113,16 @@ class RowEnergies:
 
     def checked_at(self, rows: np.ndarray) -> tuple[tuple, dict[str, Any]]:
         """The arguments at some rows, (row,), after the checks of a fit."""
-        arrays = self._mapped(lambda array: array[rows], self._whole)
-        arguments = Arguments.join(arrays, self._static)
+        arguments = Arguments.join(self._mapped(lambda a: a[rows], self._whole), self._static)
         Potential(self.model, *arguments)
         return arguments
 
     def weighted(self, weights: np.ndarray) -> Weighted:
         """Weights of rows, (row,), as programs take them."""
         (used,) = np.nonzero(weights)
-        padded = np.zeros(next(len(a) for a, own in zip(self.arrays, self._by_row) if own))
-        padded[: self.size] = weights
+        padded = np.pad(np.float32(weights), (0, self._room - self.size))
         ends = (used[0] // _CHUNK, used[-1] // _CHUNK + 1) if used.size else (0, 0)
-        return Weighted(padded.astype(np.float32), *np.array(ends, np.int32))
+        return Weighted(padded, *np.array(ends, np.int32))
 
     def _by_one(self, arrays: list[Any], z: Values) -> jax.Array:
         """-log p(y_i | x_i, θ) of each row of arrays, (row,)."""
@@ -141,10 +142,10 @@ class RowEnergies:
             return jnp.sum(jnp.where(weights != 0, weights * energies, 0.0), dtype=float)
 
         def summed(function: Callable, z: Values, start: Any) -> Any:
-            def add(i: jax.Array, total: Any) -> Any:
-                return jax.tree.map(jnp.add, total, function(z, i))
-
-            return lax.fori_loop(rows.first, rows.stop, add, start)
+            add = partial(jax.tree.map, jnp.add)
+            return lax.fori_loop(
+                rows.first, rows.stop, lambda i, so: add(so, function(z, i)), start
+            )
 
         @jax.custom_jvp
         def total(z: Values) -> jax.Array:
@@ -160,15 +161,6 @@ class RowEnergies:
 
         return total
 
-    def _look(self, values: Values, arrays: list[Any], rows: Weighted) -> Any:
-        first, likelihood = self._first(arrays), self._likelihood(arrays, rows)
-
-        def one(values: Values) -> tuple[Values, jax.Array]:
-            z = first.unconstrain(values)
-            return z, -likelihood(z)
-
-        return _over_draws(one, values)
-
     def _move(
         self,
         z: Values,
@@ -178,11 +170,9 @@ class RowEnergies:
         variances: Values,
         arrays: list[Any],
         target: Weighted,
-        changing: Weighted,
-    ) -> tuple[Values, jax.Array, jax.Array]:
-        """Ends of a trajectory of each draw, its acceptance, and log likelihoods of the rows that change."""
-        first = self._first(arrays)
-        likelihood, of_changing = (self._likelihood(arrays, rows) for rows in (target, changing))
+    ) -> tuple[Values, jax.Array]:
+        """Ends of a trajectory of each draw, and its acceptance."""
+        first, likelihood = self._first(arrays), self._likelihood(arrays, target)
         settings: Any = {"trajectory_length": length}
         kernel = RungKernel.of(HMC, self.model)._replace(**settings)
         metric = ravel_pytree(variances)[0]
@@ -195,12 +185,10 @@ class RowEnergies:
                 return first.energies(z)[0] + likelihood(z)
 
             moved = kernel.move(energy, position, own[1], step_size, metric)
-            end = unravel(moved.position)
-            return end, moved.accept_prob, -of_changing(end)
+            return unravel(moved.position), moved.accept_prob
 
-        keys = jax.random.split(key, len(jax.tree.leaves(z)[0]))
-        ends, accepted, likelihoods = _over_draws(one, (z, keys))
-        return ends, accepted.mean(), likelihoods
+        ends, accepted = _over_draws(one, (z, jax.random.split(key, len(jax.tree.leaves(z)[0]))))
+        return ends, accepted.mean()
 
     def sites_at(self, owner: str, values: Mapping[str, Array]) -> Values:
         """Values of all sites at a row, of two draws, at which the sum over rows is that of the model."""
@@ -228,6 +216,15 @@ class RowEnergies:
                 "Its posterior does not change by the likelihood of single rows: fit again on all rows."
             )
         return sites
+
+
+def in_blocks(program: Program, draws: PyTree, *settings: Any) -> Any:
+    """A program of each of any number of draws, which is compiled for `_BLOCK` draws."""
+    count = len(jax.tree.leaves(draws)[0])
+    own = (np.arange(-(-count // _BLOCK) * _BLOCK) % count).reshape(-1, _BLOCK)
+    blocks = jax.tree.map(lambda x: x[own], draws)
+    parts = [program(jax.tree.map(itemgetter(i), blocks), *settings) for i in range(len(own))]
+    return jax.tree.map(lambda *own: np.concatenate(own)[:count], *parts)
 
 
 def _over_draws(function: Callable, draws: PyTree) -> Any:

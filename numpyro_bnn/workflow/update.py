@@ -39,6 +39,7 @@ from numpyro_bnn.data.fingerprints import KNOWN_ROWS
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.diagnostics.checked_draws import distinct_chains
 from numpyro_bnn.diagnostics.convergence.rhat import ess, mcse_mean
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import LEAST_ESS
 from numpyro_bnn.fit_check.loo import LEAST_DRAWS
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of
@@ -51,11 +52,12 @@ from numpyro_bnn.posterior.training_data import (
 )
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
-from numpyro_bnn.workflow.row_energies import RowEnergies, room_for
+from numpyro_bnn.workflow.row_energies import RowEnergies, in_blocks, room_for
 
-# A posterior is reached where half as many draws are effective as in the run; a step towards it leaves half
-# of all, and importance weights alone a tenth of those that are no copies.
-_HALF, _TENTH = 0.5, 0.1
+# A posterior is reached where half as many draws are effective as in the run, and as many as an error needs
+# to be known; importance weights alone leave a tenth of those that are no copies. After ten batches, errors
+# are stated a quarter too small where a step leaves half of all draws, a tenth where it leaves .8.
+_HALF, _TENTH, _OF_STEP = 0.5, 0.1, 0.8
 # The largest error of the log evidence, in nats: that of two chains out of four that rows hold impossible.
 _UNKNOWN = 0.5
 # Draws of each chain and in all that are moved, at least and at most: four times as many as are effective.
@@ -127,10 +129,9 @@ def update(
     """The posterior given the rows of a run and new ones, from the draws that are there.
 
     The draws are weighted by the likelihood of the new rows, with Pareto smoothing. Where k̂ is good and half
-    of what was effective is left, they are resampled: seconds. Otherwise sequential Monte Carlo goes to the
-    new posterior by powers of the new likelihood, each followed by trajectories of HMC on all rows, of
-    at most 2000 draws. HMC leaves each posterior on the way exactly invariant, which not every kernel of a
-    run does.
+    of what was effective is left, 50 draws at least, they are resampled: seconds. Otherwise sequential Monte
+    Carlo goes to the new posterior by powers of the new likelihood, each followed by trajectories of HMC on
+    all rows, of at most 2000 draws. HMC leaves each posterior on the way exactly invariant.
 
     The result is a run like any other: for :func:`~numpyro_bnn.predict`, :func:`~numpyro_bnn.diagnose`,
     :func:`~numpyro_bnn.save`, and the next update, which compiles nothing for batches of the same size. A
@@ -324,8 +325,9 @@ def _reached(
     owner, shape = change.owner, next(iter(sites.values())).shape[:2]
     key = jax.random.key(0) if change.key is None else change.key
     key = jax.random.fold_in(key, energies.size)
-    look = energies.look(latent, energies.arrays, energies.weighted(change.changing))
-    z, likelihood = jax.tree.map(np.asarray, look)
+    rows = energies.arrays, energies.weighted(change.changing)
+    z = in_blocks(energies.unconstrain, latent, energies.arrays)
+    likelihood = in_blocks(energies.likelihood, z, *rows)
     log_weights = (-1.0 if change.removed else 1.0) * likelihood.astype(np.float64)
     if not np.isfinite(log_weights.max()) or np.isnan(log_weights).any():
         raise ValueError(
@@ -339,9 +341,9 @@ def _reached(
     copies = np.unique(log_weights, return_inverse=True)[1]
     of_each = np.bincount(copies, weights)
     effective = 1 / np.sum(of_each**2)
-    chosen, had = _systematic(weights, key), _size(likelihood.reshape(shape))
+    chosen, had = _systematic(weights, key), min(_size(likelihood.reshape(shape)), weights.size)
     of_chain = np.clip(4 * had, _OF_CHAIN * shape[0], _MOVED) / shape[0]
-    kept = {"needed": _HALF * min(had, weights.size), "moved": int(of_chain), "step_size": 0.0}
+    kept = {"needed": max(_HALF * had, LEAST_ESS), "moved": int(of_chain), "step_size": 0.0}
     # Errors must not grow from update to update, and as many draws are moved, by the same program.
     kept = {name: change.draws.info.get("updated", {}).get(name, kept[name]) for name in kept}
     needed = kept["needed"]
@@ -364,8 +366,7 @@ def _reached(
             "on all rows."
         )
     # Between chains that disagree, each has one weight.
-    chains = share.mean(1)
-    between = chains.std(ddof=1) / np.sqrt(chains.size) if chains.size > 1 else 0.0
+    between = share.mean(1).std(ddof=1) / np.sqrt(len(share)) if len(share) > 1 else 0.0
     error = max(float(mcse_mean(share)), float(between)) if np.ptp(share) > 0 else 0.0
     if error > _UNKNOWN:
         raise NotReached(
@@ -399,7 +400,8 @@ def _moved(
     step_size, steps = kept["step_size"], _STEPS
     if not step_size:
         step_size, steps = sum(value[0].size for value in z.values()) ** -0.25, 1
-    changing, sign = energies.weighted(change.changing), -1.0 if change.removed else 1.0
+    rows = energies.arrays, energies.weighted(change.changing)
+    sign = -1.0 if change.removed else 1.0
     log_evidence, done, moves, accepted, size = 0.0, 0.0, 0, 0.0, 0.0
     for _ in range(_POWERS):
         part = _part((1 - done) * log_weights)
@@ -419,8 +421,8 @@ def _moved(
             spread = {n: np.maximum(v, 1e-10).astype(z[n].dtype) for n, v in within.items()}
             length = min(_LENGTH, steps * step_size)
             settings = key_move, np.float32(step_size), np.float32(length), spread, energies.arrays
-            ends = jax.tree.map(np.asarray, energies.move(z, *settings, target, changing))
-            z, accepted, log_weights = ends[0], float(ends[1]), sign * ends[2].astype(np.float64)
+            z, accepted = jax.tree.map(np.asarray, energies.move(z, *settings, target))
+            log_weights = sign * in_blocks(energies.likelihood, z, *rows).astype(np.float64)
             kept["step_size"] = step_size = step_size * float(np.exp(accepted - _ACCEPTANCE))
             moves, size = moves + 1, _size(log_weights.reshape(shape))
             if accepted < _LEAST_ACCEPTANCE:
@@ -449,10 +451,10 @@ def _log_mean(log_weights: np.ndarray) -> float:
 
 
 def _part(log_weights: np.ndarray) -> float:
-    """The largest part of log weights at which half of the draws are effective, at most 1."""
+    """The largest part of log weights at which `_OF_STEP` of the draws are effective, at most 1."""
 
     def missing(part: float) -> float:
-        return 1 / np.sum(softmax(part * log_weights) ** 2) - _HALF * log_weights.size
+        return 1 / np.sum(softmax(part * log_weights) ** 2) - _OF_STEP * log_weights.size
 
     return 1.0 if missing(1.0) >= 0 else float(brentq(missing, 0.0, 1.0, rtol=1e-3))
 

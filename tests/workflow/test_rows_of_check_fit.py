@@ -30,6 +30,13 @@ def test_some_rows_of_a_run_are_enough():
     np.testing.assert_allclose(whole.loo.by_row, checked().loo.by_row)
 
 
+def test_a_target_that_the_fit_had_may_be_missing():
+    model = bnn.regression(bnn.MLP((), 1), bnn.priors.Normal(), X, Y, noise=NOISE)
+    run = fitted_to(X, Y, of=model)
+    check = bnn.check_fit(run, X, np.where(np.arange(40) < 3, np.nan, Y))
+    np.testing.assert_allclose(check.loo.by_row, bnn.check_fit(run).loo.by_row[3:], rtol=1e-3)
+
+
 OFFSET = np.linspace(-2.0, 3.0, 40)
 CALLS = {
     "offset first": fitted_to(X, OFFSET, y=Y + OFFSET, of=with_offset),

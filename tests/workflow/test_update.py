@@ -16,7 +16,7 @@ from numpyro.infer import HMC
 from sklearn.exceptions import ConvergenceWarning
 
 import numpyro_bnn as bnn
-from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import LEAST_ESS, mean_errors
 from numpyro_bnn.workflow import update as module
 from numpyro_bnn.workflow.row_energies import RowEnergies
 
@@ -117,36 +117,52 @@ def test_a_second_batch_compiles_nothing_and_scores_add_up():
 
 def test_programs_and_step_sizes_serve_the_next_batch(monkeypatch):
     """Nothing is traced or sought a second time; a copy of the run in a file makes its programs anew."""
-    run = updated(100)
+    run, built = updated(100), []
     assert run.moves > 0
-    built = []
     monkeypatch.setattr(module, "RowEnergies", lambda *a: built.append(a) or RowEnergies(*a))
     again = bnn.update(run, X[200:230], Y[200:230])
     assert not built
-    kept = [one.info["updated"] for one in (run, again)]
-    assert kept[0]["moved"] == kept[1]["moved"]
-    assert kept[0]["step_size"] > 0
+    assert run.info["updated"]["moved"] == again.info["updated"]["moved"]
+    assert run.info["updated"]["step_size"] > 0
     assert pickle.loads(pickle.dumps(run)).moves == run.moves
     # More rows than there is room for.
     bnn.update(run, np.repeat(X, 2, 0), np.repeat(Y, 2))
     assert len(built) == 1
 
 
+def changed(draws, model=None, values=None, stats=None, **info):
+    """Other draws of a run, another model, or something else that is known of it."""
+    made = bnn.Draws(values or draws, model or draws.model, stats, info)
+    made._args = draws._args
+    return made
+
+
+def repeated(count, times):
+    """A run of chains of so many independent draws, each of which is repeated."""
+    few = exact(X[:ROWS], Y[:ROWS], shape=(4, count))
+    return changed(few, values={name: np.repeat(value, times, 1) for name, value in few.items()})
+
+
 def test_errors_of_dependent_draws_stay_those_of_dependent_draws():
     """A run that repeats each draw ten times has a tenth of them, before and after."""
-    few = exact(X[:ROWS], Y[:ROWS], shape=(4, 50))
-    draws = bnn.Draws({name: np.repeat(value, 10, 1) for name, value in few.items()}, few.model)
-    draws._args = few._args
-    run = bnn.update(draws, X[ROWS : ROWS + 1], Y[ROWS : ROWS + 1])
+    run = bnn.update(repeated(50, 10), X[ROWS : ROWS + 1], Y[ROWS : ROWS + 1])
     assert mean_errors(linear_gaussian.weights(run)).ess.max() < 250
     assert run.effective_size < 250
 
 
+def test_too_few_effective_draws_are_moved_and_the_next_batch_compiles_nothing():
+    run = bnn.update(repeated(10, 50), X[ROWS : ROWS + 1], Y[ROWS : ROWS + 1])
+    assert run.moves > 0
+    assert run.effective_size >= LEAST_ESS
+    assert run[KERNEL].shape[1] == module._OF_CHAIN
+    with nets.compilations() as compiled:
+        bnn.update(run, X[101:102], Y[101:102])
+    assert not compiled
+
+
 def with_offset(x, y=None, offset=0.0):
     """The model, with a known part of the mean for each row."""
-    linear_gaussian.nets.linear_regression(
-        x, None if y is None else y - offset, scale=SCALE, noise=NOISE
-    )
+    linear_gaussian.model(x, None if y is None else y - offset)
 
 
 def test_further_arguments_by_row_are_given_by_name():
@@ -163,9 +179,8 @@ def test_further_arguments_by_row_are_given_by_name():
 def test_a_ready_model_keeps_the_units_of_its_first_fit():
     x, y = 3 * X + 5, 10 * Y - 40
     x[ROWS:] += 1.0
-    model = bnn.regression(
-        bnn.MLP((), 1), bnn.priors.Normal(SCALE), x[:ROWS], y[:ROWS], noise=NOISE
-    )
+    network = bnn.MLP((), 1), bnn.priors.Normal(SCALE)
+    model = bnn.regression(*network, x[:ROWS], y[:ROWS], noise=NOISE)
     units = model.standardization
     rows, targets = (x - units.x_mean) / units.x_scale, (y - units.y_mean) / units.y_scale
     draws = exact(rows[:ROWS], targets[:ROWS], model, arguments=((x[:ROWS], y[:ROWS]), {}))
@@ -183,8 +198,7 @@ def test_a_run_is_a_run_afterwards(tmp_path):
     mcmc.run(jax.random.key(0), X[:ROWS], y=Y[:ROWS])
     run = bnn.update(mcmc, X[ROWS:105], Y[ROWS:105])
     exactly, _ = linear_gaussian.posterior(X[:105], Y[:105])
-    mean = np.asarray(bnn.predict(None, run, X[:20]).mean)
-    errors = mean_errors(mean)
+    errors = mean_errors(np.asarray(bnn.predict(None, run, X[:20]).mean))
     assert (np.abs(errors.mean - np.c_[X[:20], np.ones(20)] @ exactly) < 5 * errors.error).all()
     assert bnn.diagnose(run, X[:20], Y[:20]).verdict == "within_tolerance"
     assert bnn.check_fit(run).loo.by_row.size == 105
@@ -220,33 +234,16 @@ def on_rows(x, y=None):
     nets.linear_regression(x, y, scale=SCALE * len(x) ** 0.5, noise=NOISE)
 
 
-def changed(draws, model=None, **info):
-    made = bnn.Draws(draws, model or draws.model, info=info)
-    made._args = draws._args
-    return made
-
-
-def hot(draws):
-    made = changed(draws)
-    made.stats["temperature"] = np.full((4, 500), 0.5)
-    return made
-
-
-def without_bias(draws):
-    made = bnn.Draws({KERNEL: draws[KERNEL]}, draws.model)
-    made._args = draws._args
-    return made
-
-
+HOT = {"temperature": np.full((4, 500), 0.5)}
 REFUSED = {
     "rows that depend on one another": (lambda d: changed(d, centred), "depend on one another"),
     "a prior that depends on rows": (lambda d: changed(d, on_rows), "its prior on the rows"),
     "a mixture": (lambda d: changed(d, weights=[1.0]), "stacked mixture"),
     "a choice of draws": (lambda d: changed(d, thinned={}), "chosen by `thin`"),
     "an approximation": (lambda d: changed(d, approximation=True), "of an approximation"),
-    "another temperature": (hot, "temperature 0.5"),
+    "another temperature": (lambda d: changed(d, stats=HOT), "temperature 0.5"),
     "no model": (lambda d: bnn.Draws(d), "no model"),
-    "a site without draws": (without_bias, "has no draws in this run"),
+    "a site without draws": (lambda d: changed(d, values={KERNEL: d[KERNEL]}), "has no draws"),
 }
 
 
@@ -258,10 +255,10 @@ def test_what_has_no_new_posterior_is_refused(case):
 
 
 def test_latent_values_of_rows_are_refused():
-    draws = bnn.Draws({"slope": np.zeros((4, 500)), "shift": np.zeros((4, 500, ROWS))}, latent_rows)
-    draws._args = first()._args
+    values = {"slope": np.zeros((4, 500)), "shift": np.zeros((4, 500, ROWS))}
+    draws = changed(first(), latent_rows, values)
     with pytest.raises(
-        ValueError, match=r"'shift' has shape \(100,\) in this run, and shape \(1,\) at one row"
+        ValueError, match=r"'shift' has shape \(100,\) in .*, and shape \(1,\) at one"
     ):
         bnn.update(draws, X[:3], Y[:3])
 
@@ -297,21 +294,17 @@ def test_a_posterior_that_is_not_reached_is_not_given(limit, value, monkeypatch)
 def test_rows_that_decide_between_chains_are_not_weighed():
     """Two chains in each of two modes: nobody knows their masses, and the rows are of one."""
     draws, modes = first(), np.array([0.0, 0.0, 3.0, 3.0], np.float32)
-    apart = {KERNEL: draws[KERNEL], BIAS: draws[BIAS] + modes[:, None, None]}
-    apart = bnn.Draws(apart, draws.model)
-    apart._args = draws._args
+    apart = changed(draws, values=dict(draws) | {BIAS: draws[BIAS] + modes[:, None, None]})
     with pytest.raises(RuntimeError, match=r"the rows decide between chains, .* Fit again"):
         bnn.update(apart, X[ROWS:110], Y[ROWS:110])
 
 
-@pytest.fixture(scope="module")
-def settings():
-    return few_draws.SETTINGS | {"num_samples": 100, "thinning": 1, "num_chains": 2}
+SETTINGS = few_draws.SETTINGS | {"num_samples": 100, "thinning": 1, "num_chains": 2}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_estimators_take_rows_as_they_come(settings):
-    network = bnn.BNNRegressor(**settings)
+def test_estimators_take_rows_as_they_come():
+    network = bnn.BNNRegressor(**SETTINGS)
     assert network.partial_fit(X[:40], Y[:40]) is network
     units = network.model_.standardization
     whole = network.draws_
@@ -344,9 +337,9 @@ def test_an_estimator_fits_all_rows_anew_where_its_draws_are_too_few():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_a_classifier_knows_its_classes_from_the_first_call(settings):
+def test_a_classifier_knows_its_classes_from_the_first_call():
     labels = np.where(np.median(Y) < Y, "high", "low")
-    network = bnn.BNNClassifier(**settings)
+    network = bnn.BNNClassifier(**SETTINGS)
     with pytest.raises(ValueError, match=r"classes must be passed on the first call"):
         network.partial_fit(X[:40], labels[:40])
     network.partial_fit(X[:40], labels[:40], classes=["high", "low", "none"])

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -53,7 +54,9 @@ from numpyro_bnn.workflow.mcmc import MCMC
 from numpyro_bnn.workflow.until import check_until
 
 # Shares of the limit for optimising, and for judging the run at its end, which takes some seconds more.
-_OPTIMISING, _JUDGING, _MORE = 1 / 3, 0.02, 2.0
+_OPTIMISING, _JUDGING, _MORE = 1 / 3, 0.02, 4.0
+# With a limit below so many seconds the optimisation has all cores.
+_LONG = 30.0
 # Fewer draws of a chain than these are worth less than the optimised networks alone.
 _FEWEST = 10
 # Every fiftieth step is kept of samplers that take one gradient a step.
@@ -262,10 +265,10 @@ def fit(
     :param y_test: their targets; without them the error of the log score is not judged.
     :param until: the Monte Carlo error that is accepted: sampling goes on until the errors of
         predictions at these inputs are within it, see :meth:`numpyro_bnn.MCMC.run_until`.
-    :param max_minutes: time limit of the fit, compiling and judging included, kept to a tenth or 5 s. Where
-        `num_warmup` and `num_samples` would take longer, both become shorter in proportion; `mcmc` has the
-        lengths, which give the same draws again. Where there is no time to sample, draws are the optimised
-        members, `mcmc` is None, and a warning says so.
+    :param max_minutes: time limit of the fit, compiling and judging included, kept to a tenth or 5 s; but the
+        optimisation is compiled in any case, some ten seconds the first time. Where `num_warmup` and
+        `num_samples` would take longer, both become shorter in proportion, and `mcmc` has them. Without time
+        to sample, draws are the optimised members, `mcmc` is None, and a warning says so.
     :param on_ensemble: called with the optimised members, a chain of one draw each, before sampling begins:
         to show what they predict while the chains run.
     :param progress_bar: show progress.
@@ -313,14 +316,14 @@ def fit(
     clock = time.perf_counter()
     training = TrainingOptions(batch_size=batch_size, progress_bar=progress_bar)
     data = (x_train, y_train)
-    shapes = start_shapes(bound.structure).items()
-    anywhere = {name: np.zeros((num_chains, *shape)) for name, shape in shapes}
+    anywhere = {n: np.zeros((num_chains, *s)) for n, s in start_shapes(bound.structure).items()}
     # The programs of the chains compile beside the optimisation. No chain begins at these zeros.
     separate_threads()
     pool = ThreadPoolExecutor(1)
-    chains = pool.submit(mcmc.prepared, key_run, *data, init_params=anywhere, **weighted)
-    pool.shutdown(wait=False)
-    starts = optimized(bound, key_starts, num_chains, training, limit.optimising_ends)
+    begin = partial(pool.submit, mcmc.prepared, key_run, *data, init_params=anywhere, **weighted)
+    chains = begin() if limit.seconds >= _LONG else None
+    ends = limit.began + _OPTIMISING * limit.seconds
+    starts = optimized(bound, key_starts, num_chains, training, ends)
     jax.block_until_ready(starts)
     optimised = time.perf_counter()
     ensemble = ensemble_of(bound, starts)
@@ -330,13 +333,19 @@ def fit(
     at = (_rows(x_train, slice(MOST_JUDGED)), _rows(y_train, slice(MOST_JUDGED)))
     at = at if x_test is None else (x_test, y_test)
     run: MCMC | Draws = mcmc
-    if not limit.allows(mcmc, chains):
+    # They compile about as long as all of the optimisation took.
+    if chains is None and limit.left > optimised - clock:
+        chains = begin()
+    pool.shutdown(wait=False)
+    if chains is None or not limit.allows(mcmc, chains):
         run = ensemble
         warnings.warn(f"fit: {say('stopped: no time')}", stacklevel=find_stack_level())
     elif until is None:
         mcmc.run(key_run, *data, init_params=starts, **weighted)
     else:
-        rule: dict[str, Any] = {"until": until, "test_data": at, "max_minutes": limit.minutes_left}
+        # Never zero, so that some draws are taken.
+        minutes = None if max_minutes is None else max(limit.left / 60, 1e-3)
+        rule: dict[str, Any] = {"until": until, "test_data": at, "max_minutes": minutes}
         mcmc.run_until(key_run, *data, init_params=starts, **rule, **weighted)
     judged_from = time.perf_counter()
     report = diagnose(run, *at, tolerance=until)
@@ -367,19 +376,9 @@ class TimeLimit:
         self.began = time.monotonic()
 
     @property
-    def optimising_ends(self) -> float:
-        """The time, by ``time.monotonic()``, at which the optimisation is to end."""
-        return self.began + _OPTIMISING * self.seconds
-
-    @property
     def left(self) -> float:
         """Seconds left for sampling."""
         return self.began + (1 - _JUDGING) * self.seconds - _MORE - time.monotonic()
-
-    @property
-    def minutes_left(self) -> float | None:
-        """The limit of a run with a stopping rule; never zero, so that some draws are taken."""
-        return None if self.seconds == math.inf else max(self.left / 60, 1e-3)
 
     def allows(self, mcmc: MCMC, chains: Future[ChainStates]) -> bool:
         """Whether there is time to sample; a run that would take longer is made shorter."""
@@ -392,10 +391,8 @@ class TimeLimit:
             return False
         share = self.left / (seconds * (mcmc.num_warmup + mcmc.num_samples))
         if share < 1:
-            lengths = (mcmc.num_warmup, mcmc.num_samples)
-            mcmc.set_lengths(
-                *(max(0, int(share * n)) // mcmc.thinning * mcmc.thinning for n in lengths)
-            )
+            lengths = (int(share * n) // mcmc.thinning for n in (mcmc.num_warmup, mcmc.num_samples))
+            mcmc.set_lengths(*(max(0, n) * mcmc.thinning for n in lengths))
         return mcmc.num_samples >= _FEWEST * mcmc.thinning or share >= 1
 
 

@@ -541,6 +541,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         :param X: inputs (N, columns).
         :return: labels (N,).
         """
+        check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
 
     def predict_set(self, X: ArrayLike, coverage: float = 0.9) -> np.ndarray:
@@ -564,6 +565,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         :param X: inputs (N, columns).
         :return: labels (draw, row), draws of all chains in a row.
         """
+        check_is_fitted(self)
         return self.classes_[super().sample(X)]
 
 

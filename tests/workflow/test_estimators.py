@@ -350,6 +350,8 @@ def test_a_run_until_predictions_are_known():
             "one class alone, 1.0, expected",
         ),
         (lambda: bnn.BNNRegressor(**SETTINGS).predict(X), NotFittedError, "not fitted yet"),
+        (lambda: bnn.BNNClassifier(**SETTINGS).predict(X), NotFittedError, "not fitted yet"),
+        (lambda: bnn.BNNClassifier(**SETTINGS).sample(X), NotFittedError, "not fitted yet"),
         (lambda: bnn.BNNRegressor(**SETTINGS).fit(X, Y, np.zeros(40)), ValueError, "zero"),
         (
             lambda: bnn.BNNRegressor(**SETTINGS).fit(X, Y, -np.ones(40)),

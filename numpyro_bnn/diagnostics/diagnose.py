@@ -22,6 +22,7 @@ from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.predictions import Predictor, first_rows, predictor_of, starts_as_draws
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import observed_targets
+from numpyro_bnn.potential.sites import of_every_row
 from numpyro_bnn.priors.paths import is_auxiliary
 from numpyro_bnn.samplers.suspects import named_elsewhere
 from numpyro_bnn.storage.stored_array import StoredArray, read_by_scalar
@@ -239,8 +240,8 @@ def _spaces_of(
             stored = isinstance(value, StoredArray)
             sites[name] = read_by_scalar(value) if stored else np.asarray(value)
     chosen = predictor.structure.parameters_in(sites) if parameters is None else parameters
-    whole = {f"{name}_unobserved" for name in sites}
-    weights = {name: value for name, value in sites.items() if name not in {*chosen, *whole}}
+    others = {*chosen, *of_every_row(sites)}
+    weights = {name: value for name, value in sites.items() if name not in others}
     own = {name: sites[name] for name in chosen}
     with named_elsewhere():
         return weights, own, predictor(draws)

@@ -75,6 +75,11 @@ class Site(NamedTuple):
     concentration: float | None = None
 
 
+def of_every_row(names: Collection[str]) -> set[str]:
+    """Names of NumPyro for values of every row under `obs_mask=`, beside sites of those that are missing."""
+    return {f"{name}_unobserved" for name in names}
+
+
 class Structure(NamedTuple):
     """Sites, plates and hierarchical precisions of a model for given arguments."""
 
@@ -106,10 +111,8 @@ class Structure(NamedTuple):
 
     def parameters_in(self, names: Collection[str]) -> list[str]:
         """Those that are no weights; none without a network, as weights may be written out by hand."""
-        # `obs_mask=` makes NumPyro sample every row, of which the site `name` holds those that are missing.
-        whole = {f"{name}_unobserved" for name in names}
-        found = (name for name in names if name not in whole and not self.is_of_network(name))
-        return [*found] if self.networks else []
+        whole = of_every_row(names)
+        return [n for n in names if self.networks and not (n in whole or self.is_of_network(n))]
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -373,7 +373,7 @@ def test_low_rank_has_the_information_of_an_observed_value(data):
     assert draws.info["newton_decrement"] < 1e-6
 
 
-# One law of three classes for all labels.
+# All labels have one distribution over three classes.
 frequencies = row_model(
     lambda x, w: dist.Categorical(logits=w), w=dist.Normal(0.0, 1.0).expand([3]).to_event(1)
 )

@@ -1,7 +1,7 @@
 """Finds the latent sites in which one parameter of the target is affine: weights of the output layer.
 
 The mean of a Gaussian target, or the logit of a class, is affine in the weights of the last layer, whatever
-the network; the operations of the model show in which sites (:mod:`~numpyro_bnn.models.jaxpr_dependence`). An
+the network. NumPyro's provenance says what depends on them, and JAX can transpose only what is affine. An
 :class:`Asked` says which distributions and priors the caller can use.
 """
 
@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax.extend import core
 from numpyro.handlers import block, seed, substitute, trace
 from numpyro.infer import init_to_sample
+from numpyro.ops.provenance import track_deps_jaxpr
 
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.models.jaxpr_dependence import AFFINE, CONSTANT, dependence
 from numpyro_bnn.priors.coordinates import enclosing_handlers
 
 Values = dict[str, Any]
@@ -48,11 +49,12 @@ class SiteParts(NamedTuple):
     candidates: list[str]
     observed: dict[str, dist.Distribution]  # Distribution of each observed site
     scaled: list[str]  # Observed sites whose log density a handler multiplies
-    # Jaxpr from the latent values to the parts of log densities: the parameters of all distributions, the
-    # values of observed sites, and scales.
-    program: Any
+    # From the latent values, in order of their names, to the parts of log densities: the parameters of all
+    # distributions, the values of observed sites, and scales.
+    program: core.ClosedJaxpr
     # Site and parameter (or `"value"`, `"scale"`) that each output of the program belongs to.
     owners: list[tuple[str, str]]
+    sources: list[frozenset[str]]  # Latent sites that each output depends on
 
 
 def quiet_trace(
@@ -130,7 +132,8 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
     kinds = {
         name: jax.ShapeDtypeStruct(shape, jnp.zeros(()).dtype) for name, shape in latent.items()
     }
-    program = jax.make_jaxpr(distributions)(kinds).jaxpr
+    program = jax.make_jaxpr(distributions)(kinds)
+    sources = track_deps_jaxpr(program.jaxpr, [frozenset([name]) for name in sorted(kinds)])
     candidates = [
         name
         for name in latent
@@ -141,7 +144,7 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
     ]
     families = {name: unwrapped(kept[name]["fn"]) for name in observed}
     scaled = [name for name in observed if kept[name]["scale"] is not None]
-    return SiteParts(asked, latent, candidates, families, scaled, program, list(owners))
+    return SiteParts(asked, latent, candidates, families, scaled, program, list(owners), sources)
 
 
 def target_of(parts: SiteParts) -> str:
@@ -154,8 +157,7 @@ def target_of(parts: SiteParts) -> str:
     ]
     if len(targets) > 1:
         # Weights whose values are given are observed too, with a mean that depends on no latent site.
-        kinds = dependence(parts.program, [AFFINE] * len(parts.shapes))
-        moving = [owner for owner, kind in zip(parts.owners, kinds) if kind != CONSTANT]
+        moving = [owner for owner, latent in zip(parts.owners, parts.sources) if latent]
         targets = [name for name in targets if (name, asked.part) in moving]
     if len(targets) != 1:
         distributions = {
@@ -214,18 +216,38 @@ def chosen(parts: SiteParts, target: str, sites: tuple[str, ...] | None) -> list
 
 def trouble(parts: SiteParts, target: str, weights: list[str]) -> str:
     """The reason why weights cannot be used; empty where they can."""
-    names = sorted(parts.shapes)  # as JAX orders the entries of a mapping
-    marked = [AFFINE if name in weights else CONSTANT for name in names]
-    found = dependence(parts.program, marked)
-    said, uses = f"the {parts.asked.part_words} of '{target}'", False
-    for (site, part), kind in zip(parts.owners, found):
-        if site == target and part == parts.asked.part:
-            uses = uses or kind == AFFINE
-            if kind > AFFINE:
-                return f"{said} is not"
-        elif kind != CONSTANT:
+    own = (target, parts.asked.part)
+    said = f"the {parts.asked.part_words} of '{target}'"
+    depend = [o for o, latent in zip(parts.owners, parts.sources) if not latent.isdisjoint(weights)]
+    marked = [name in weights for name in sorted(parts.shapes)]
+    if own in depend and not is_affine(parts.program, parts.owners.index(own), marked):
+        return f"{said} is not"
+    for site, part in depend:
+        if (site, part) != own:
             return f"the {part} of '{site}' depends on them"
-    return "" if uses else f"{said} does not depend on them"
+    return "" if depend else f"{said} does not depend on them"
+
+
+def is_affine(program: core.ClosedJaxpr, output: int, marked: list[bool]) -> bool:
+    """Whether JAX can transpose an output of a program as a function of the inputs that are marked."""
+    inputs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in program.in_avals]
+
+    def transposed(values: list[jax.Array]) -> Any:
+        def of_marked(own: list[jax.Array]) -> jax.Array:
+            given = iter(own)
+            filled = [next(given) if m else value for m, value in zip(marked, values)]
+            return core.jaxpr_as_fun(program)(*filled)[output]
+
+        own = [value for m, value in zip(marked, values) if m]
+        aval = program.out_avals[output]
+        return jax.linear_transpose(of_marked, own)(jnp.zeros(aval.shape, aval.dtype))
+
+    try:
+        jax.eval_shape(transposed, inputs)
+    except (NotImplementedError, AssertionError):
+        # As JAX says that an operation has no transpose, or one in only one of its factors.
+        return False
+    return True
 
 
 def prior_part(distribution: dist.Distribution, part: str) -> jax.Array:

@@ -20,7 +20,7 @@ from flax import linen, nnx
 from jax.tree_util import FlattenedIndexKey, GetAttrKey, SequenceKey
 
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.models.jaxpr_dependence import call_order
+from numpyro_bnn.models.call_order import call_order
 from numpyro_bnn.models.layouts import (
     SeenLayers,
     declared_axes,

@@ -175,7 +175,7 @@ def _are_separate(potential: Any, plate: str, size: int) -> bool:
     if key not in _known:
         if len(_known) >= _MOST:
             _known.clear()
-        arrays = [_made_up(array) for array in arguments.arrays]
+        arrays = [made_up(array) for array in arguments.arrays]
         part, drawn = _TOGETHER // 2 - 1, potential.structure.takes_keys
         _known[key] = same_in_parts(
             program, lambda rows: (rows.astype(np.int32), arrays), size, part, _TOGETHER, drawn
@@ -183,7 +183,7 @@ def _are_separate(potential: Any, plate: str, size: int) -> bool:
     return _known[key]
 
 
-def _made_up(array: Array) -> Array:
+def made_up(array: Array) -> Array:
     """The array, or random numbers of its type where it is traced."""
     if not isinstance(array, jax.core.Tracer):
         return array

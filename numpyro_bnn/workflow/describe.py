@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 from numpyro.distributions import constraints
 from numpyro.handlers import seed, substitute, trace
+from numpyro.ops.provenance import track_deps_jaxpr
 from numpyro.primitives import Messenger
 
 from numpyro_bnn._html import Grid, html_of
@@ -17,7 +19,7 @@ from numpyro_bnn._text import text_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared, units_of
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.models.jaxpr_dependence import call_order, walk
+from numpyro_bnn.models.call_order import call_order
 from numpyro_bnn.potential.sites import all_rows
 from numpyro_bnn.potential.structure import as_jax, say_what_it_got
 from numpyro_bnn.priors.base import is_parameter
@@ -29,9 +31,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Types of the parameters of distributions, and operations that leave all values as they are.
+# Types of the parameters of distributions.
 _NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
-_SAME_VALUES = ("broadcast_in_dim", "copy", "reshape", "squeeze")
 
 
 class Row(NamedTuple):
@@ -242,7 +243,6 @@ def _computed_numbers(
     model: Callable, args: tuple, kwargs: dict[str, Any], sites: Mapping[str, Any]
 ) -> dict[str, dict[str, str]]:
     """What the numbers of distributions are that depend on latent sites, by site and parameter."""
-    # Read off the traced program: numbers at a few values could be equal by chance.
     latent = {n: s for n, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
 
     def numbers(values: dict[str, Any]) -> dict[str, dict[str, list[Any]]]:
@@ -255,17 +255,21 @@ def _computed_numbers(
 
     values = {name: site["value"] for name, site in latent.items()}
     program, shapes = jax.make_jaxpr(numbers, return_shape=True)(values)
-    # Of each variable: the sites it is computed from, and the one whose value it has.
-    inputs = [(frozenset({name}), name) for name in sorted(values)]
+    names = sorted(values)
+    sources = track_deps_jaxpr(program.jaxpr, [frozenset([name]) for name in names])
+    # Values of the other sign: |w| is not w, though it may have its value.
+    opposite = {
+        n: -values[n] if jnp.isdtype(jnp.result_type(values[n]), "real floating") else values[n]
+        for n in names
+    }
+    found = core.jaxpr_as_fun(program)(*(opposite[name] for name in names))
 
-    def of_equation(equation: Any, given: list[Any]) -> list[Any]:
-        equal = [name for sources, name in given if sources]
-        name = equal[0] if equal and equation.primitive.name in _SAME_VALUES else ""
-        return [(frozenset().union(*(s for s, _ in given)), name)] * len(equation.outvars)
+    def written(number: Any, latent: frozenset[str]) -> str:
+        given = np.unique(number)
+        same = [name for name in sorted(latent) if np.array_equal(np.unique(opposite[name]), given)]
+        return same[0] if same else f"f({', '.join(sorted(latent))})" if latent else ""
 
-    found = walk(program.jaxpr, inputs, of_equation, (frozenset(), ""))
-    written = [name or f"f({', '.join(sorted(s))})" if s else "" for s, name in found]
-    texts = jax.tree.unflatten(jax.tree.structure(shapes), written)
+    texts = jax.tree.unflatten(jax.tree.structure(shapes), map(written, found, sources))
     return {
         name: {key: max(several, default="") for key, several in of_site.items()}
         for name, of_site in texts.items()

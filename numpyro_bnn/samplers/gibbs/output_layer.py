@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import lax
 
@@ -37,8 +38,8 @@ from numpyro_bnn.models.affine_sites import (
     prior_part,
     target_of,
 )
-from numpyro_bnn.models.jaxpr_dependence import slice_axes
 from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.potential.rows_in_parts import made_up
 from numpyro_bnn.samplers.gibbs.moves import Bound
 
 _LOGISTIC = Asked(
@@ -220,18 +221,36 @@ def _axis_of_classes(parts: SiteParts, target: str, name: str, classes: int | No
         return None
     shape = parts.shapes[name]
     output = parts.owners.index((target, "logits"))
-    last = len(parts.program.outvars[output].aval.shape) - 1
     # Kernels of Flax have the classes last, those of Equinox first.
     for axis in reversed(range(len(shape))):
-        if shape[axis] == classes:
-            marked = [axis if n == name else None for n in sorted(parts.shapes)]
-            if slice_axes(parts.program, marked)[output] == last:
-                return axis
+        if shape[axis] == classes and _are_apart(parts, output, name, axis):
+            return axis
     raise ValueError(
         f"OutputLayerGibbs: the {classes} classes of '{target}' do not each have weights of their own in "
         f"'{name}', of shape {shape}; given the other classes, those of one are then not a logistic "
         "regression. Name sites of a dense output layer with `sites=[…]`, or use a gradient kernel alone."
     )
+
+
+def _are_apart(parts: SiteParts, output: int, name: str, axis: int) -> bool:
+    """Whether slice k of a site changes the logits of class k alone; traced data are made up."""
+    rng, shape = np.random.default_rng(0), parts.shapes[name]
+    slices = [-1 if a == axis else 1 for a in range(len(shape))]
+    # JAX orders the entries of a mapping by name.
+    values = {n: rng.uniform(0.1, 1.0, parts.shapes[n]) for n in sorted(parts.shapes)}
+    with jax.ensure_compile_time_eval():
+        values = jax.tree.map(jnp.asarray, values)
+        constants = [made_up(constant) for constant in parts.program.consts]
+
+        def logits(own: jax.Array) -> jax.Array:
+            inputs = (values | {name: own}).values()
+            return jax.core.eval_jaxpr(parts.program.jaxpr, constants, *inputs)[output]
+
+        def change(unit: jax.Array) -> jax.Array:
+            return jax.jvp(logits, [values[name]], [unit.reshape(slices) * values[name]])[1]
+
+        changes = jax.vmap(change, out_axes=-1)(jnp.eye(shape[axis]))
+        return not (np.asarray(changes) * (1 - np.eye(shape[axis]))).any()
 
 
 def _by_class(values: jax.Array, axis: int | None) -> jax.Array:

@@ -1,6 +1,7 @@
 """The output layer of a classifier, drawn given all else: posteriors, joint distributions, refusals."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +17,9 @@ from small_models import row_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
-from numpyro_bnn.models.jaxpr_dependence import MIXED, slice_axes
 from numpyro_bnn.moves import Bound, Interleaved, OutputLayerGibbs, PrecisionRedraw
 from numpyro_bnn.potential.structure import structure_of
-from numpyro_bnn.samplers.gibbs.output_layer import _gaussian_draw
+from numpyro_bnn.samplers.gibbs.output_layer import _are_apart, _gaussian_draw
 
 RNG = np.random.default_rng(0)
 ROWS = 12
@@ -308,16 +308,17 @@ def test_ladders_and_minibatches_are_refused():
     assert Interleaved(HMC(network), [OutputLayerGibbs()]).moves
 
 
-def test_slices_are_followed_through_a_program():
-    a = jnp.ones((4, 3))
+def test_each_class_has_weights_of_its_own_or_not():
+    a = jnp.asarray(RNG.normal(size=(4, 3)), jnp.float32)
 
-    def axis_of(function, axis, shape=(3, 2)):
-        return slice_axes(jax.make_jaxpr(function)(jnp.ones(shape)).jaxpr, [axis])[0]
+    def is_apart(function, axis, shape=(3, 2)):
+        program = jax.make_jaxpr(function)(jnp.ones(shape))
+        return _are_apart(SimpleNamespace(shapes={"w": shape}, program=program), 0, "w", axis)
 
-    assert axis_of(lambda w: a @ w + 1.0, 1) == 1
-    assert axis_of(lambda w: (w.T @ a.T)[None].reshape(2, 4).T, 1) == 1
-    assert axis_of(lambda w: jnp.broadcast_to(w.sum(0), (4, 2)), 1) == 1
-    assert axis_of(lambda w: a @ w, 0) == MIXED
-    assert axis_of(lambda w: a @ w[:, ::-1], 1) == MIXED
-    assert axis_of(lambda w: (a @ w).sum(1), 1) == MIXED
-    assert axis_of(lambda w: jnp.ones(2), 1) is None
+    assert is_apart(lambda w: a @ w + 1.0, 1)
+    assert is_apart(lambda w: (w.T @ a.T)[None].reshape(2, 4).T, 1)
+    assert is_apart(lambda w: jnp.broadcast_to(w.sum(0), (4, 2)), 1)
+    assert is_apart(lambda w: a @ w.T, 0, (2, 3))
+    assert not is_apart(lambda w: a @ w, 0, (3, 3))
+    assert not is_apart(lambda w: a @ w[:, ::-1], 1)
+    assert not is_apart(lambda w: a @ w @ jnp.array([[1.0, 1e-4], [0.0, 1.0]]), 1)

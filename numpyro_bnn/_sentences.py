@@ -51,7 +51,6 @@ SENTENCES: dict[str, str] = {
     "forgotten": "Chains have forgotten their starts. Nested R-hat of the superchains is {value:.3f}, below its limit {limit:.3f}.",
     "stuck": "Chains that do not move: {chains}. Leave them out, or start again from `bnn.optimize` with a smaller step.",
     "drift": "The chains drift. Their first and second halves predict differently at {share:%} of inputs.",
-    "distinct": "By what they predict, the {chains} chains count as {distinct:.1f} distinct ones.",
     # --- parameters, weights ---
     "parameters known": "Parameters known to {limit:g} of their sd: {count} of {count} (mean ± Monte Carlo error: {listed}).",
     "parameters unknown": "Parameters not known to {limit:g} of their sd: {bad} of {count} (mean ± Monte Carlo error: {listed}).",

@@ -2,8 +2,8 @@
 
 Regressions on UCI tables (Hernandez-Lobato and Adams 2015) with one hidden layer, HMC from many
 optimised starts. *Relabelling*: the share of the weights' variance that lies between chains, before
-and after the hidden units of every draw are matched (`bnn.diagnostics.align`), R-hat of weights and
-of predictions, and in effect how many distinct functions the chains hold. *Collapsed directions*:
+and after the hidden units of every draw are matched (`bnn.diagnostics.align`), and R-hat of weights and
+of predictions. *Collapsed directions*:
 relu units that no training row switches on, and units whose outgoing weight is as free as its prior.
 *Flat ridges*: a relu unit with incoming weights u and outgoing v can be moved along
 (u eᵗ, v e⁻ᵗ) without changing a prediction. Under Gaussian priors the distribution of t given the product of
@@ -159,8 +159,6 @@ def cell(table: str, width: int, activation: str, size: Row, folder) -> Iterator
         "median R-hat": float(np.nanmedian(report.predictions.rhat)),
         "least ESS": float(report.predictions.min_ess),
         "converged": "yes" if report.predictions.within(RHAT_LIMIT, ESS_LIMIT) else "no",
-        "distinct chains": report.distinct.between if report.distinct else "",
-        "functions in a chain": report.distinct.within if report.distinct else "",
         **collapsed(draws, split.x, activation),
         **(ridge(draws) if activation == "relu" else dict.fromkeys(RIDGE, "")),
     }

@@ -9,7 +9,7 @@ predictions: their averages must be known, and its chains must agree about them.
 - :func:`rhat_limit`, :func:`nested_rhat_limit`: the limit for the largest R-hat of many scalars;
 - :func:`rhat`, :func:`ess`, :func:`mcse_mean`, :func:`nested_rhat`, :func:`summarize`: computed for all
   scalars at once, equal to ArviZ's;
-- :func:`variance_parts`, :func:`distinct_functions`: how much chains differ;
+- :func:`variance_parts`: how much chains differ;
 - :func:`disagreement`: chains that do not move, or drift; :func:`compare_draws`: where two runs differ;
 - :func:`find_hidden_layers`, :func:`align`: hidden units matched across draws;
 - :func:`ebfmi`: whether HMC reaches the tails.
@@ -35,12 +35,6 @@ from numpyro_bnn.diagnostics.convergence.rhat import (
 )
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.diagnose_draws import diagnose_draws
-from numpyro_bnn.diagnostics.distinct_functions import (
-    DistinctFunctions,
-    VarianceParts,
-    distinct_functions,
-    variance_parts,
-)
 from numpyro_bnn.diagnostics.evidence import Relabelling, RhatTable
 from numpyro_bnn.diagnostics.hidden_units import HiddenLayer, align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, agreement
@@ -48,12 +42,12 @@ from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_err
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError, monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
+from numpyro_bnn.diagnostics.variance_parts import VarianceParts, variance_parts
 from numpyro_bnn.diagnostics.verdict import Verdict
 
 __all__ = [
     "Agreement",
     "Disagreement",
-    "DistinctFunctions",
     "HiddenLayer",
     "MeanErrors",
     "MonteCarloError",
@@ -72,7 +66,6 @@ __all__ = [
     "diagnose",
     "diagnose_draws",
     "disagreement",
-    "distinct_functions",
     "ebfmi",
     "ess",
     "find_hidden_layers",

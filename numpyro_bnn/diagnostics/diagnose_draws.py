@@ -34,11 +34,6 @@ from numpyro_bnn.diagnostics.compare_runs import (
     stuck_chains,
 )
 from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest, superchain_labels
-from numpyro_bnn.diagnostics.distinct_functions import (
-    DistinctFunctions,
-    distinct_functions,
-    variance_parts,
-)
 from numpyro_bnn.diagnostics.evidence import (
     ErrorsAndAgreement,
     Evidence,
@@ -53,6 +48,7 @@ from numpyro_bnn.diagnostics.evidence import (
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance, checked_tolerance
 from numpyro_bnn.diagnostics.report import Report, with_copies
 from numpyro_bnn.diagnostics.sampler_stats import read
+from numpyro_bnn.diagnostics.variance_parts import variance_parts
 from numpyro_bnn.diagnostics.verdict import judge, verdict_of
 from numpyro_bnn.samplers.tempering.evidence import tempering_of
 
@@ -178,7 +174,6 @@ def _report_on(checked_draws: CheckedDraws, settings: _Settings) -> Report:
         rhat_limit=float("nan") if measured is None else measured.rhat_limit,
         sampler=evidence.sampler,
         chains=evidence.chains,
-        distinct=evidence.distinct,
         second=evidence.second,
         relabelling=evidence.relabelling,
         monte_carlo_error=None if measured is None else measured.error,
@@ -218,7 +213,6 @@ def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
         what="predictions" if checked_draws.predictions else "weights",
         stuck=stuck,
         chains=groups,
-        distinct=_distinct(checked_draws.predictions) if judgeable else None,
         second=opinion,
         relabelling=_relabelling(checked_draws) if judgeable and checked_draws.aligned else None,
         second_tempering=tempering_of(settings.second.get("sample_stats", {})),
@@ -360,10 +354,3 @@ def _relabelling(checked_draws: CheckedDraws) -> Relabelling:
         share(checked_draws.weights),
         share(checked_draws.aligned),
     )
-
-
-def _distinct(functions: Arrays) -> DistinctFunctions | None:
-    """Effective number of distinct functions; None where predictions do not say how noisy targets are."""
-    if "probs" in functions or {"mean", "scale"} <= set(functions):
-        return distinct_functions(functions)
-    return None

@@ -27,7 +27,6 @@ from numpyro_bnn.diagnostics.convergence.rhat import (
     rhat_limit,
     summarize,
 )
-from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
 from numpyro_bnn.diagnostics.monte_carlo.agreement import SIGNIFICANT, Agreement, agreement
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import (
     MeanErrors,
@@ -354,7 +353,6 @@ class Evidence(NamedTuple):
     what: str  # is judged: "predictions", or "weights" without predictions
     stuck: tuple[int, ...]
     chains: Disagreement | None
-    distinct: DistinctFunctions | None
     second: SecondOpinion | None
     relabelling: Relabelling | None = None
     second_tempering: Tempering | None = None  # the record of a second run by parallel tempering

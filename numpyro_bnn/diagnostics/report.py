@@ -11,7 +11,6 @@ from numpyro_bnn._html import Grid, Note, Section, html_of, page, picture
 from numpyro_bnn._sentences import say
 from numpyro_bnn._text import first_of, text_table, wrapped
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
-from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
 from numpyro_bnn.diagnostics.evidence import ParameterErrors, Relabelling, RhatTable
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
@@ -81,7 +80,6 @@ class Report:
         agree, at their median effective sample size; NaN where nothing was judged.
     :param sampler: divergences, acceptance, temperatures, … that the sampler recorded.
     :param chains: chains that do not move or drift; only where predictions are not within the tolerance.
-    :param distinct: effective number of distinct functions, where the noise is known.
     :param second: comparison with another run, where one was given.
     :param relabelling: the weights after matching hidden units, where that was done.
     :param suspect: chains that never moved or mostly diverged: reason by number.
@@ -111,7 +109,6 @@ class Report:
     rhat_limit: float
     sampler: SamplerStats
     chains: Disagreement | None = field(default=None, repr=False)
-    distinct: DistinctFunctions | None = None
     second: SecondOpinion | None = None
     relabelling: Relabelling | None = None
     suspect: Mapping[int, str] = field(default_factory=dict)
@@ -188,8 +185,6 @@ class Report:
         for kind, sites in stats.temperatures.items():
             if "all" in sites:
                 facts.append(f"{kind} temperature {sites['all'].value:.3f}")
-        if self.distinct is not None and self.num_chains > 1:
-            facts.append(f"{self.distinct.between:.1f} distinct chains")
         return " · ".join(facts)
 
     def __repr__(self) -> str:

@@ -33,8 +33,6 @@ _MANY = 16
 _UNIT_WORDS = {"total_variation": "of total variation", "relative": "predictive sd"}
 # Chains "drift" where their two halves predict differently at more than this share of the inputs.
 _DRIFT = 0.05
-# The number of distinct functions is not whole; up to this it may come from finitely many draws alone.
-_DISTINCT = 1.2
 # If more than this share of the variance between chains remains, matching hidden units explains nothing.
 _HARDLY_LESS = 0.9
 
@@ -425,15 +423,13 @@ def _on_relabelling(evidence: Evidence) -> list[str]:
 
 
 def _on_single_chains(evidence: Evidence) -> list[str]:
-    """Chains that do not move, the number of distinct chains, and whether they drift."""
-    found, stuck, distinct = evidence.chains, evidence.stuck, evidence.distinct
+    """Chains that do not move, and whether chains drift."""
+    found, stuck = evidence.chains, evidence.stuck
     lines = []
     if stuck and len(stuck) < evidence.num_chains:
         lines.append(say("stuck", chains=stuck))
     if found is None:
         return lines
-    if distinct is not None and evidence.num_chains > 1 and distinct.between > _DISTINCT:
-        lines.append(say("distinct", chains=evidence.num_chains, distinct=distinct.between))
     if found.drift > _DRIFT:
         lines.append(say("drift", share=found.drift))
     return lines

@@ -1,8 +1,7 @@
-"""Chains compared with each other: parts of the variance, distinct functions."""
+"""Chains compared with each other: parts of the variance, a second run."""
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from numpyro_bnn import diagnostics
 from numpyro_bnn.diagnostics import diagnose_draws
@@ -20,51 +19,6 @@ def test_variance_parts_add_up_to_the_variance_of_all_draws(rng):
         np.testing.assert_allclose(parts.share, parts.between / total, rtol=1e-12)
     one = diagnostics.variance_parts(x, np.zeros(4))
     np.testing.assert_allclose(one.between, 0, atol=1e-15)
-
-
-def test_distinct_functions_counts_functions_and_chains():
-    sure = np.eye(4)
-    # Each chain one function, all of them apart: four functions, four distinct chains.
-    apart = np.broadcast_to(sure[:, None, None], (4, 10, 3, 4))
-    np.testing.assert_allclose(
-        diagnostics.distinct_functions({"probs": apart}), (4, 1, 4), rtol=1e-12
-    )
-    # Each chain visits the same two functions equally often.
-    visits = sure[np.arange(10) % 2]
-    shared = np.broadcast_to(visits[None, :, None], (4, 10, 3, 4))
-    np.testing.assert_allclose(
-        diagnostics.distinct_functions({"probs": shared}), (2, 2, 1), rtol=1e-12
-    )
-    # Two chains in each of two functions.
-    pairs = apart[[0, 0, 1, 1]]
-    np.testing.assert_allclose(
-        diagnostics.distinct_functions({"probs": pairs}), (2, 1, 2), rtol=1e-12
-    )
-
-
-def test_distinct_functions_of_two_states_is_the_entropy_of_their_overlap():
-    # Two draws with affinity a: eigenvalues (1 +- a)/2. Gaussians: a by the integral.
-    m, s, t = 0.7, 1.0, 1.6
-    x = np.linspace(-20, 20, 40_001)
-    a = np.sqrt(stats.norm.pdf(x, 0, s) * stats.norm.pdf(x, m, t)).sum() * (x[1] - x[0])
-    expected = np.exp(stats.entropy([(1 + a) / 2, (1 - a) / 2]))
-    mean, scale = np.array([[[0.0]], [[m]]]), np.array([[[s]], [[t]]])
-    given = diagnostics.distinct_functions({"mean": mean, "scale": scale})
-    assert given.total == pytest.approx(expected, rel=1e-9)
-    assert given.between == pytest.approx(expected, rel=1e-9)
-
-
-def test_values_without_noise_are_the_same_or_not():
-    """As that a predicted time is not censored: 1 in all draws, with a standard deviation of 0."""
-    mean = np.ones((2, 3, 4, 2))
-    mean[1, ..., 0] = 50.0
-    scale = np.broadcast_to([1.0, 0.0], mean.shape)
-    # The chains share one of two outputs, and so half of a function: eigenvalues (1 ± 1/2)/2.
-    found = diagnostics.distinct_functions({"mean": mean, "scale": scale})
-    assert found.within == pytest.approx(1.0)
-    assert found.total == pytest.approx(np.exp(stats.entropy([0.75, 0.25])))
-    mean[1, ..., 1] = 0.0
-    assert diagnostics.distinct_functions({"mean": mean, "scale": scale}).total == pytest.approx(2)
 
 
 W = np.random.default_rng(1).normal(size=(2, 100, 3))

@@ -358,4 +358,3 @@ def test_predictions_and_the_mapping_of_their_values_are_alike(rng):
 
     given = diagnose_draws(weights_of(rng), Predictions())
     assert given.predictions.groups[0].name == "probs"
-    assert given.distinct == diagnostics.distinct_functions(Predictions.values)

@@ -369,9 +369,6 @@ def test_errors_of_draws_of_any_size_are_those_of_draws_of_size_one(rng, kind, p
         report = diagnose_draws(None, scaled)
         assert report.headline == whole.headline
         np.testing.assert_array_equal(report.agreement.members, [0, 0, 1, 0])
-        both = {"mean": x, "scale": np.ones_like(x)}
-        noisy = diagnose_draws(None, {n: np.ldexp(v, power) for n, v in both.items()})
-        assert noisy.distinct == diagnose_draws(None, both).distinct
     # Scalars of different sizes beside each other.
     mixed = np.ldexp(x, np.array([0, *powers]))
     np.testing.assert_array_equal(mean_errors(mixed).ess, one.ess)

@@ -50,7 +50,7 @@ SENTENCES: dict[str, str] = {
     "remember": "Chains remember where they started. Nested R-hat of the superchains is {value:.3f}, above its limit {limit:.3f}. Run longer.",
     "forgotten": "Chains have forgotten their starts. Nested R-hat of the superchains is {value:.3f}, below its limit {limit:.3f}.",
     "stuck": "Chains that do not move: {chains}. Leave them out, or start again from `bnn.optimize` with a smaller step.",
-    "drift": "The chains drift. Their first and second halves predict differently at {share:%} of inputs.",
+    "drift": "The chains drift. Averages of their first halves and of their second differ by more than chance and tolerance.",
     # --- parameters, weights ---
     "parameters known": "Parameters known to {limit:g} of their sd: {count} of {count} (mean ± Monte Carlo error: {listed}).",
     "parameters unknown": "Parameters not known to {limit:g} of their sd: {bad} of {count} (mean ± Monte Carlo error: {listed}).",

@@ -17,10 +17,10 @@ NAMES = {
         stack stacking_weights swag thin to_inference_data to_params update without
     """,
     "diagnostics": """
-        Disagreement HiddenLayer QuantileDifference Relabelling
+        HiddenLayer QuantileDifference Relabelling
         Report RhatTable
         SecondOpinion Summary VarianceParts align compare_draws
-        diagnose diagnose_draws disagreement ebfmi ess find_hidden_layers
+        diagnose diagnose_draws ebfmi ess find_hidden_layers
         mcse_mean nested_rhat rhat summarize variance_parts
     """,
     "likelihoods": """

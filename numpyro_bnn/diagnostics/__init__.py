@@ -10,18 +10,12 @@ predictions: their averages must be known, and its chains must agree about them.
 - :func:`rhat`, :func:`ess`, :func:`mcse_mean`, :func:`nested_rhat`, :func:`summarize`: computed for all
   scalars at once, equal to ArviZ's;
 - :func:`variance_parts`: how much chains differ;
-- :func:`disagreement`: chains that do not move, or drift; :func:`compare_draws`: where two runs differ;
+- :func:`compare_draws`: where two runs differ;
 - :func:`find_hidden_layers`, :func:`align`: hidden units matched across draws;
 - :func:`ebfmi`: whether HMC reaches the tails.
 """
 
-from numpyro_bnn.diagnostics.compare_runs import (
-    Disagreement,
-    QuantileDifference,
-    SecondOpinion,
-    compare_draws,
-    disagreement,
-)
+from numpyro_bnn.diagnostics.compare_runs import QuantileDifference, SecondOpinion, compare_draws
 from numpyro_bnn.diagnostics.convergence.rhat import (
     Summary,
     ebfmi,
@@ -47,7 +41,6 @@ from numpyro_bnn.diagnostics.verdict import Verdict
 
 __all__ = [
     "Agreement",
-    "Disagreement",
     "HiddenLayer",
     "MeanErrors",
     "MonteCarloError",
@@ -65,7 +58,6 @@ __all__ = [
     "compare_draws",
     "diagnose",
     "diagnose_draws",
-    "disagreement",
     "ebfmi",
     "ess",
     "find_hidden_layers",

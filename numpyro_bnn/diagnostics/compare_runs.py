@@ -1,4 +1,4 @@
-"""Finds chains that do not move or that drift, and where two runs differ by more than Monte Carlo errors."""
+"""Finds chains that do not move, and where two runs differ by more than Monte Carlo errors."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,14 +8,11 @@ from numpy.typing import ArrayLike
 from scipy.stats import norm
 
 from numpyro_bnn.diagnostics.checked_draws import counted_once
-from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
+from numpyro_bnn.diagnostics.convergence.blocks import checked
 from numpyro_bnn.diagnostics.convergence.rhat import moments
 
 # A difference of this many Monte Carlo errors is significant: chance reaches it once in 16,000.
 _ERRORS = 4.0
-# A difference of this many standard deviations matters: two halves of the chains that are 0.2 sd
-# apart have an R-hat of about 1.01.
-_SMALLEST = 0.2
 # A chain whose standard deviation is below this share of the others' does not move.
 _STUCK = 0.01
 # Constants that differ by less than this share of their sum are equal.
@@ -23,66 +20,29 @@ _ROUNDING = 1e-6
 # Draws a chain without which there is no effective sample size, and so no error.
 _LEAST_DRAWS = 4
 _SCALARS_IN_BLOCK = 512
-# Most predictions whose halves are compared; evenly spaced inputs are taken of more.
-_MOST_SCALARS = 2000
+# Most scalars of a site by which chains are found that do not move; they are evenly spaced.
+_MOST_SCALARS = 200
 
 
-def stuck_chains(sds: list[np.ndarray]) -> tuple[int, ...]:
-    """Chains that do not move, or a hundred times less than the others, by standard deviations (chain, …)."""
+def stuck_chains(draws: Mapping[str, np.ndarray]) -> tuple[int, ...]:
+    """Chains that do not move, or a hundred times less than the others, by finite draws (chain, draw, …)."""
     # A chain is stuck if most scalars of any one site stand still: a noise scale may move while the function
     # does not.
-    still = np.zeros(len(sds[0]), bool)
-    for each in sds:
-        sd = each.reshape(len(each), -1)
+    still = np.zeros(len(next(iter(draws.values()))), bool)
+    sds = []
+    for array in draws.values():
+        flat = array.reshape(*array.shape[:2], -1)
+        some = flat[:, :, :: -(-flat.shape[2] // _MOST_SCALARS)]
+        # A chain of one value has a standard deviation of exactly 0 about it.
+        sd = (some - some[:, :1]).std(axis=1, dtype=np.float64)
+        sds.append(sd)
         typical = np.median(sd, axis=0) if len(sd) > 2 else sd.max(axis=0)
         alive = typical > 0
         if alive.any():
             still |= (sd[:, alive] < _STUCK * typical[alive]).mean(axis=1) > 0.5
-    if not any(each.any() for each in sds):
+    if not any(sd.any() for sd in sds):
         still[:] = True
     return tuple(np.flatnonzero(still).tolist())
-
-
-class Disagreement(NamedTuple):
-    """Chains of a run that do not move, and how far chains drift.
-
-    - **stuck** - chains that do not move.
-    - **drift** - share of inputs at which the first halves of all chains predict otherwise than the second;
-      at most 2000 predictions, at evenly spaced inputs, are compared.
-    """
-
-    stuck: tuple[int, ...]
-    drift: float
-
-
-def disagreement(predictions: Mapping[str, np.ndarray]) -> Disagreement:
-    """Find chains that do not move, and inputs at which chains drift.
-
-    Halves predict differently at an input where the means of any output differ by more than 4 joint Monte
-    Carlo errors and by more than 0.2 standard deviations (probabilities also by more than 0.01). Which chains
-    predict alike is in :func:`~numpyro_bnn.diagnostics.agreement`.
-
-    :param predictions: name to finite array `(chain, draw, input, ...)`.
-    :return: chains that do not move, and the share of inputs.
-    """
-    num_inputs = next(iter(predictions.values())).shape[2]
-    outputs = sum(int(np.prod(x.shape[3:])) for x in predictions.values())
-    used = np.arange(0, num_inputs, -(-num_inputs * outputs // _MOST_SCALARS))
-    sds: list[np.ndarray] = []
-    drifts: list[np.ndarray] = []
-    for name, x in predictions.items():
-        x = x[:, :, used]
-        each = np.stack([moments("disagreement", x[c : c + 1])[2] for c in range(len(x))])
-        power = powers_of(each, (0,))
-        sd = np.ldexp(np.sqrt(np.square(np.ldexp(each, -power)).mean(axis=0)), power)
-        sds.append(each)
-        half = x.shape[1] // 2
-        halves = (moments("disagreement", part) for part in (x[:, :half], x[:, half:]))
-        (size, early, sd_early), (size_late, late, sd_late) = halves
-        error = np.hypot(sd_early / np.sqrt(size), sd_late / np.sqrt(size_late))
-        least = np.maximum(np.maximum(_ERRORS * error, _SMALLEST * sd), 0.01 * (name == "probs"))
-        drifts.append((np.abs(early - late) > least).reshape(len(used), -1).any(axis=1))
-    return Disagreement(stuck_chains(sds), float(np.any(drifts, axis=0).mean()))
 
 
 class QuantileDifference(NamedTuple):

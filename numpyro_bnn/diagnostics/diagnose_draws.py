@@ -26,13 +26,7 @@ from numpyro_bnn.diagnostics.checked_draws import (
     named_arrays,
     without_copies,
 )
-from numpyro_bnn.diagnostics.compare_runs import (
-    Disagreement,
-    SecondOpinion,
-    compare_draws,
-    disagreement,
-    stuck_chains,
-)
+from numpyro_bnn.diagnostics.compare_runs import SecondOpinion, compare_draws, stuck_chains
 from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest, superchain_labels
 from numpyro_bnn.diagnostics.evidence import (
     ErrorsAndAgreement,
@@ -45,6 +39,7 @@ from numpyro_bnn.diagnostics.evidence import (
     predictions_not_finite,
     scalars_of,
 )
+from numpyro_bnn.diagnostics.monte_carlo.agreement import halves_differ
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance, checked_tolerance
 from numpyro_bnn.diagnostics.report import Report, with_copies
 from numpyro_bnn.diagnostics.sampler_stats import read
@@ -54,6 +49,8 @@ from numpyro_bnn.samplers.tempering.evidence import tempering_of
 
 # With fewer draws there is no Monte Carlo error at all: each half of a chain needs four.
 _FEWEST = 8
+# Most rows whose predictions are compared between the halves of chains, evenly spaced.
+_MOST_ROWS = 500
 # Why nested R-hat is missing where superchains were given.
 UNEQUAL = say("unequal superchains")
 
@@ -173,7 +170,7 @@ def _report_on(checked_draws: CheckedDraws, settings: _Settings) -> Report:
         num_draws=evidence.num_draws,
         rhat_limit=float("nan") if measured is None else measured.rhat_limit,
         sampler=evidence.sampler,
-        chains=evidence.chains,
+        stuck=evidence.stuck,
         second=evidence.second,
         relabelling=evidence.relabelling,
         monte_carlo_error=None if measured is None else measured.error,
@@ -199,7 +196,7 @@ def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
     opinion, theirs = _second(checked_draws, settings.second) if judgeable else (None, {})
     measured = _measure(checked_draws, functions, spaces, settings, theirs) if judgeable else None
     own = parameter_errors(checked_draws.parameters, settings.tolerance) if judgeable else None
-    groups, stuck = _single_chains(checked_draws, measured, own)
+    stuck, drifts = _single_chains(checked_draws, measured, own, settings.tolerance)
     return Evidence(
         spaces=spaces,
         num_chains=chains,
@@ -212,7 +209,7 @@ def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
         parameters=own,
         what="predictions" if checked_draws.predictions else "weights",
         stuck=stuck,
-        chains=groups,
+        drifts=drifts,
         second=opinion,
         relabelling=_relabelling(checked_draws) if judgeable and checked_draws.aligned else None,
         second_tempering=tempering_of(settings.second.get("sample_stats", {})),
@@ -295,26 +292,23 @@ def _measure(
 
 
 def _single_chains(
-    checked_draws: CheckedDraws, measured: ErrorsAndAgreement | None, own: ParameterErrors | None
-) -> tuple[Disagreement | None, tuple[int, ...]]:
-    """How chains drift, and chains that do not move; None for a run within tolerance."""
+    checked_draws: CheckedDraws,
+    measured: ErrorsAndAgreement | None,
+    own: ParameterErrors | None,
+    tolerance: Tolerance,
+) -> tuple[tuple[int, ...], bool]:
+    """Chains that do not move, and whether all chains drift; of a run within tolerance it is not asked."""
     if measured is None or verdict_of(measured, own).startswith("within"):
-        return None, ()
-    if checked_draws.predictions:
-        groups = disagreement(checked_draws.predictions)
-        return groups, groups.stuck
+        return (), False
+    if predictions := checked_draws.predictions:
+        rows = next(iter(predictions.values())).shape[2]
+        used = np.arange(0, rows, -(-rows // _MOST_ROWS))
+        some = {name: x[:, :, used] for name, x in predictions.items()}
+        # Of one chain, its agreement is that of its halves.
+        several = not measured.agreement.halves
+        return stuck_chains(some), several and halves_differ(some, tolerance)
     weights = checked_draws.weights | checked_draws.precisions | checked_draws.parameters
-    return None, _stuck(weights) if weights else ()
-
-
-def _stuck(weights: Arrays) -> tuple[int, ...]:
-    """Chains whose weights do not move, judged on some weights of each site."""
-    sds = []
-    for array in weights.values():
-        flat = array.reshape(*array.shape[:2], -1)
-        some = flat[:, :, :: -(-flat.shape[2] // 200)]
-        sds.append(some.std(axis=1, dtype=np.float64))
-    return stuck_chains(sds)
+    return stuck_chains(weights) if weights else (), False
 
 
 def _second(

@@ -15,12 +15,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from numpyro_bnn._sentences import percent, say
-from numpyro_bnn.diagnostics.compare_runs import (
-    Disagreement,
-    SecondOpinion,
-    label_of,
-    limit_of_errors,
-)
+from numpyro_bnn.diagnostics.compare_runs import SecondOpinion, label_of, limit_of_errors
 from numpyro_bnn.diagnostics.convergence.rhat import (
     nested_rhat,
     nested_rhat_limit,
@@ -351,8 +346,8 @@ class Evidence(NamedTuple):
     measured: ErrorsAndAgreement | None  # None for draws that are invalid or too few
     parameters: ParameterErrors | None  # None without such parameters, and likewise
     what: str  # is judged: "predictions", or "weights" without predictions
-    stuck: tuple[int, ...]
-    chains: Disagreement | None
+    stuck: tuple[int, ...]  # chains that do not move
+    drifts: bool  # whether the halves of all chains together predict differently
     second: SecondOpinion | None
     relabelling: Relabelling | None = None
     second_tempering: Tempering | None = None  # the record of a second run by parallel tempering

@@ -10,7 +10,7 @@ import numpy as np
 from numpyro_bnn._html import Grid, Note, Section, html_of, page, picture
 from numpyro_bnn._sentences import say
 from numpyro_bnn._text import first_of, text_table, wrapped
-from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
+from numpyro_bnn.diagnostics.compare_runs import SecondOpinion
 from numpyro_bnn.diagnostics.evidence import ParameterErrors, Relabelling, RhatTable
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
@@ -79,7 +79,7 @@ class Report:
     :param rhat_limit: the limit that the largest R-hat of so many predictions stays below where chains
         agree, at their median effective sample size; NaN where nothing was judged.
     :param sampler: divergences, acceptance, temperatures, … that the sampler recorded.
-    :param chains: chains that do not move or drift; only where predictions are not within the tolerance.
+    :param stuck: chains that do not move; only where predictions are not within the tolerance.
     :param second: comparison with another run, where one was given.
     :param relabelling: the weights after matching hidden units, where that was done.
     :param suspect: chains that never moved or mostly diverged: reason by number.
@@ -108,7 +108,7 @@ class Report:
     num_draws: int
     rhat_limit: float
     sampler: SamplerStats
-    chains: Disagreement | None = field(default=None, repr=False)
+    stuck: tuple[int, ...] = ()
     second: SecondOpinion | None = None
     relabelling: Relabelling | None = None
     suspect: Mapping[int, str] = field(default_factory=dict)

@@ -31,8 +31,6 @@ _NAMED, _NAMED_PARAMETERS = 5, 3
 _MANY = 16
 # The unit of a distance between averages, in words.
 _UNIT_WORDS = {"total_variation": "of total variation", "relative": "predictive sd"}
-# Chains "drift" where their two halves predict differently at more than this share of the inputs.
-_DRIFT = 0.05
 # If more than this share of the variance between chains remains, matching hidden units explains nothing.
 _HARDLY_LESS = 0.9
 
@@ -424,14 +422,11 @@ def _on_relabelling(evidence: Evidence) -> list[str]:
 
 def _on_single_chains(evidence: Evidence) -> list[str]:
     """Chains that do not move, and whether chains drift."""
-    found, stuck = evidence.chains, evidence.stuck
     lines = []
-    if stuck and len(stuck) < evidence.num_chains:
-        lines.append(say("stuck", chains=stuck))
-    if found is None:
-        return lines
-    if found.drift > _DRIFT:
-        lines.append(say("drift", share=found.drift))
+    if evidence.stuck and len(evidence.stuck) < evidence.num_chains:
+        lines.append(say("stuck", chains=evidence.stuck))
+    if evidence.drifts:
+        lines.append(say("drift"))
     return lines
 
 

@@ -253,7 +253,7 @@ class UntilKnown:
             return WITHIN
         if all(self._modes[-2:]):
             return MODES
-        if all(report.chains is not None and report.chains.stuck for report in last if report):
+        if all(report.stuck for report in last if report):
             return STUCK
         return None
 
@@ -317,8 +317,7 @@ def _separate_modes(
 ) -> bool:
     """Whether chains disagree although each of them by itself is within tolerance."""
     chains = len(next(iter(values.values())))
-    stuck = report.chains is not None and report.chains.stuck
-    if not report.verdict.startswith("chains") or chains < 2 or stuck:
+    if not report.verdict.startswith("chains") or chains < 2 or report.stuck:
         return False
     return all(
         monte_carlo_error(

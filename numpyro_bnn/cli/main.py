@@ -385,10 +385,7 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
     # The last line of a report is for those who hold it in Python.
     lines += [*wrapped(str(outcome.mcmc.stopped), most=4), str(outcome.report).rsplit("\n", 1)[0]]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-    try:
-        page = job_report.write(outcome, parsed.output)
-    except OSError as error:
-        raise OSError(f"the report could not be written: {error}") from error
+    page = job_report.write(outcome, parsed.output)
     console.print(f"All of it, with pictures: {page}", markup=False, soft_wrap=True)
     return 0
 

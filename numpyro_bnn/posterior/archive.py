@@ -76,8 +76,6 @@ def _archive(path: str | Path) -> Path:
         path.parent,
         "save: the folder {folder} cannot be written ({why}). Give a path in one that can.",
     )
-    if path.is_dir():
-        raise IsADirectoryError(f"save: {path} is a folder. Give the path of a file.")
     return path
 
 

@@ -100,13 +100,6 @@ def export(
 
 def _file(path: str | Path) -> Path:
     """The path of the file, checked to be writable; its folder is made."""
-    try:
-        import flatbuffers  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "export: JAX writes functions to files with the package flatbuffers, which is not installed. "
-            "Install it with `pip install flatbuffers`."
-        ) from error
     path = Path(path)
     require_writable(
         path.parent,

@@ -54,17 +54,12 @@ class Placement:
         self.mesh = None if mesh is None else Mesh(mesh.devices, mesh.axis_names)
 
     @classmethod
-    def given(cls, mesh: object, num_chains: int, chain_method: object) -> "Placement":
+    def given(cls, mesh: Mesh | None, num_chains: int, chain_method: object) -> "Placement":
         """The placement for the argument `mesh` of ``MCMC``; where it is None, a rule decides."""
         if mesh is None:
             devices = devices_for(num_chains) if chain_method == "parallel" else 1
             return cls(
                 Mesh(np.asarray(jax.local_devices()[:devices]), (CHAIN,)) if devices > 1 else None
-            )
-        if not isinstance(mesh, Mesh):
-            raise TypeError(
-                f"MCMC: mesh must be a jax.sharding.Mesh, got {mesh!r}. Make one with "
-                "`jax.make_mesh((2, 4), ('chain', 'data'))`."
             )
         if not set(mesh.axis_names) <= {CHAIN, DATA}:
             raise ValueError(

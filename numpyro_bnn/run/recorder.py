@@ -56,7 +56,7 @@ class Disk(NamedTuple):
         cls, checkpoint: object, every: object, draws: object, dtype: object, processes: Processes
     ) -> "Disk | None":
         """The arguments of ``MCMC``, checked; None for a run in memory."""
-        paths = [path_of("checkpoint", checkpoint), path_of("draws", draws)]
+        paths = [path_of(checkpoint), path_of(draws)]
         every = check_whole("MCMC", "checkpoint_every", every)
         if dtype is not None and (draws is None or dtype not in DTYPES):
             raise ValueError(

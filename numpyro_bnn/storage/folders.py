@@ -80,15 +80,9 @@ def require_writable(folder: Path, what: str) -> None:
     (folder / leave_mark(folder, what)).unlink()
 
 
-def path_of(name: str, value: object) -> Path | None:
+def path_of(value: object) -> Path | None:
     """The absolute path of a folder given to ``MCMC``: the process may change its directory later."""
-    if value is None:
-        return None
-    if value == "":
-        raise ValueError(
-            f"MCMC: {name} must name a folder, got ''. Give a name such as 'run', or leave {name} out."
-        )
-    return Path(value).absolute()  # type: ignore[arg-type]
+    return None if value is None else Path(value).absolute()  # type: ignore[arg-type]
 
 
 # What readers of damaged files raise: JSON, NumPy, zip, zarr, orbax and tensorstore.

@@ -126,10 +126,7 @@ class Comparison:
     draws: dict[str, Draws]
 
     def __getitem__(self, method: str) -> Compared:
-        for row in self.rows:
-            if row.method == method:
-                return row
-        raise KeyError(f"no method {method!r}; compared were {[r.method for r in self.rows]}")
+        return {row.method: row for row in self.rows}[method]
 
     def _cells(self) -> Iterator[list[str]]:
         columns = _REGRESSION if self.regression else _CLASSES

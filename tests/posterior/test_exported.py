@@ -1,6 +1,5 @@
 """Predictive functions in files: read by JAX without this package, equal to `average(predict(…))`."""
 
-import builtins
 import subprocess
 import sys
 
@@ -247,19 +246,6 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 def test_too_many_draws(tmp_path, monkeypatch):
     monkeypatch.setattr(exported, "_MOST_BYTES", 7)
     with pytest.raises(ValueError, match=r"2 draws take .* GiB, and a file holds .*bnn\.thin"):
-        bnn.export(single(per_row_mean), np.ones((4, 3), np.float32), tmp_path / "f")
-
-
-def test_flatbuffers_is_asked_for(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name == "flatbuffers":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"export: JAX writes .* `pip install flatbuffers`"):
         bnn.export(single(per_row_mean), np.ones((4, 3), np.float32), tmp_path / "f")
 
 

@@ -115,7 +115,6 @@ def test_any_number_of_rows(rows, columns):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"mesh": 2}, TypeError, r"mesh must be a jax.sharding.Mesh, got 2"),
         ({"mesh": ("rows",)}, ValueError, r"among 'chain' and 'data', got \('rows',\)"),
         ({"mesh": ("chain",), "num_chains": 3}, ValueError, "do not divide num_chains=3"),
         ({"mesh": ("data",), "chain_method": "sequential"}, ValueError, "got 'sequential'"),

@@ -243,7 +243,6 @@ def plot_reliability(
     y: ArrayLike,
     *,
     num_bins: int = 15,
-    adaptive: bool = False,
     label: str = "accuracy ± standard error",
     ax: Axes | None = None,
 ) -> Axes:
@@ -255,14 +254,13 @@ def plot_reliability(
     :param probs: ``(…, row, class)``, or predictions; averaged over draws first.
     :param y: classes (row,), integers from 0.
     :param num_bins: number of bins.
-    :param adaptive: bins of about equal count.
     :param label: name of the marks in the legend.
     :param ax: axes to draw on; the counts become an inset above it.
     :return: the axes.
     :raises ValueError: for bad probabilities or labels.
     """
-    table = scores.reliability(probs, y, num_bins, adaptive=adaptive)
-    error = scores.expected_calibration_error(probs, y, num_bins, adaptive=adaptive)
+    table = scores.reliability(probs, y, num_bins)
+    error = scores.expected_calibration_error(probs, y, num_bins)
     full = table.num_rows > 0
     ax = axes_or_new(ax, (5.0, 4.8))
     ax.plot([0, 1], [0, 1], color=foreground(ax), linewidth=1, linestyle="--", label="calibrated")

@@ -376,9 +376,7 @@ class Reliability(NamedTuple):
     accuracy: np.ndarray
 
 
-def reliability(
-    probs: Scored, y: ArrayLike, num_bins: int = 15, *, adaptive: bool = False
-) -> Reliability:
+def reliability(probs: Scored, y: ArrayLike, num_bins: int = 15) -> Reliability:
     """The table behind a reliability diagram and the calibration error.
 
     Bins are `(e_k, e_k+1]`, the first one closed at zero too, so that each row is in exactly
@@ -387,30 +385,20 @@ def reliability(
     :param probs: `(..., n, classes)`, or predictions; averaged over draws first.
     :param y: integer labels `(n,)` from zero; rows of NaN are left out.
     :param num_bins: number of bins.
-    :param adaptive: edges at quantiles of the confidence (about equal counts; equal
-        confidences stay together) in place of equal widths.
     :return: edges, counts, mean confidence and accuracy by bin.
     :raises ValueError: for fewer than one bin, or bad probabilities or labels.
     :raises TypeError: for labels that are not integers.
     """
-    return _reliability("reliability", probs, y, num_bins, adaptive)
+    return _reliability("reliability", probs, y, num_bins)
 
 
-def _reliability(
-    name: str, probs: Scored, y: ArrayLike, num_bins: int, adaptive: bool
-) -> Reliability:
+def _reliability(name: str, probs: Scored, y: ArrayLike, num_bins: int) -> Reliability:
     """The same under the name of the score that asks."""
     num_bins = check_whole(f"scores.{name}", "num_bins", num_bins)
     p, y, _ = inputs.labelled(name, probs, y)
     confidence = p.max(axis=1)
     right = p.argmax(axis=1) == y
-    if adaptive:
-        # An order statistic and not an interpolated one: an edge that is a data point keeps
-        # the whole group of points equal to it on its left.
-        inner = np.quantile(confidence, np.arange(1, num_bins) / num_bins, method="inverted_cdf")
-        edges = np.concatenate([[0.0], inner, [max(1.0, confidence.max())]])
-    else:
-        edges = np.arange(num_bins + 1) / num_bins
+    edges = np.arange(num_bins + 1) / num_bins
     # The number of inner edges strictly below is the bin: bins are closed on the right and hold every row.
     index = np.searchsorted(edges[1:-1], confidence, side="left")
     count = np.bincount(index, minlength=num_bins)
@@ -420,19 +408,16 @@ def _reliability(
     return Reliability(edges, count, mean_confidence, mean_accuracy)
 
 
-def expected_calibration_error(
-    probs: Scored, y: ArrayLike, num_bins: int = 15, *, adaptive: bool = False
-) -> float:
+def expected_calibration_error(probs: Scored, y: ArrayLike, num_bins: int = 15) -> float:
     """Expected calibration error of the predicted class.
 
     `sum_b n_b / n |accuracy_b - confidence_b|`: Naeini, Cooper & Hauskrecht 2015; Guo et al.
-    2017, eq. 3, with 15 bins as there. `adaptive`: bins of equal count (Nixon et al. 2019). It is
-    biased upwards at few rows a bin and is no mean over rows: it has no pointwise form.
+    2017, eq. 3, with 15 bins as there. It is biased upwards at few rows a bin and is no mean over rows: it
+    has no pointwise form.
 
     :param probs: `(..., n, classes)`, or predictions; averaged over draws first.
     :param y: integer labels `(n,)` from zero; rows of NaN are left out.
     :param num_bins: number of bins.
-    :param adaptive: bins of about equal count in place of equal width.
     :return: a number between 0 and 1.
     :raises ValueError: for fewer than one bin, or bad probabilities or labels.
     :raises TypeError: for labels that are not integers.
@@ -440,6 +425,6 @@ def expected_calibration_error(
     >>> round(expected_calibration_error([[1.0, 0.0], [0.7, 0.3]], [0, 1], num_bins=10), 6)
     0.35
     """
-    table = _reliability("expected_calibration_error", probs, y, num_bins, adaptive)
+    table = _reliability("expected_calibration_error", probs, y, num_bins)
     gap = np.abs(table.accuracy - table.confidence)
     return float(np.nansum(gap * table.num_rows) / table.num_rows.sum())

@@ -66,16 +66,12 @@ def test_names_and_colors_of_a_band_are_those_asked_for(rng):
     np.testing.assert_array_equal(ax.collections[2].get_offsets(), [[0, 5], [1, 6]])
 
 
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_reliability_shows_gaps_errors_and_counts_of_its_bins(rng, adaptive):
+def test_reliability_shows_gaps_errors_and_counts_of_its_bins(rng):
     confidence = rng.uniform(0.5, 1.0, 120)
     right = rng.uniform(size=120) < confidence
     probs = np.stack([confidence, 1 - confidence], -1)
-    ax = plots.plot_reliability(probs, (~right).astype(int), num_bins=4, adaptive=adaptive)
+    ax = plots.plot_reliability(probs, (~right).astype(int), num_bins=4)
     edges = np.arange(5) / 4
-    if adaptive:
-        ordered = np.sort(confidence)
-        edges = np.array([0, ordered[29], ordered[59], ordered[89], 1.0])
     inside = [(confidence > a) & (confidence <= b) for a, b in pairwise(edges)]
     full = [each for each in inside if each.any()]
     share = np.array([right[each].mean() for each in full])

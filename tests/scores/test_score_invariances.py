@@ -28,7 +28,6 @@ OF_CLASSES = {
     "accuracy": scores.accuracy,
     "brier": scores.brier,
     "calibration": scores.expected_calibration_error,
-    "adaptive": lambda p, y: scores.expected_calibration_error(p, y, 6, adaptive=True),
     "entropy": lambda p, y: scores.entropy(p).mean(),
     "mutual information": lambda p, y: scores.mutual_information(p).mean(),
     "lppd": lambda p, y: scores.lppd(np.log(p[..., np.arange(len(y)), y])),

@@ -139,21 +139,6 @@ def test_calibration_error_by_a_loop_over_bins(rng):
     assert scores.expected_calibration_error(probs, y) == pytest.approx(expected, rel=1e-12)
 
 
-def test_adaptive_bins_hold_equal_counts_and_keep_ties_together(rng):
-    probs, y = binary(rng.uniform(0.5, 1.0, 60)), np.zeros(60, int)
-    table = scores.reliability(probs, y, 6, adaptive=True)
-    np.testing.assert_array_equal(table.num_rows, [10] * 6)
-    tied = scores.reliability(
-        binary(np.repeat([0.6, 0.9], [5, 1])), np.zeros(6, int), 3, adaptive=True
-    )
-    np.testing.assert_array_equal(tied.num_rows, [5, 0, 1])
-    by_hand = abs(1 - 0.6) * 5 / 6 + abs(1 - 0.9) / 6
-    given = scores.expected_calibration_error(
-        binary(np.repeat([0.6, 0.9], [5, 1])), np.zeros(6, int), 3, adaptive=True
-    )
-    assert given == pytest.approx(by_hand)
-
-
 def test_pit_of_a_mixture_is_its_distribution_function(rng):
     mean, scale, y = rng.normal(size=(5, 3)), rng.uniform(1, 2, (5, 3)), rng.normal(size=3)
     expected = stats.norm.cdf(y, mean, scale).mean(axis=0)

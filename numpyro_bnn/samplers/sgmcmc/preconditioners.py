@@ -161,8 +161,7 @@ class RMSpropState(NamedTuple):
     num_updates: jax.Array
     """Updates so far."""
     second_moment: PyTree
-    """Decaying mean of the squared gradient of the mean loss, not corrected for its start at 0;
-    one number a leaf with ``per_layer``."""
+    """Decaying mean of the squared gradient of the mean loss, not corrected for its start at 0."""
     divergence: PyTree
     """The Gamma term at the last update, or 0."""
 
@@ -173,7 +172,6 @@ class _RMSprop(Preconditioner):
     eps: float
     gamma_term: bool
     data_size: float | None
-    per_layer: bool
 
     needs_warmup = True
 
@@ -186,7 +184,6 @@ class _RMSprop(Preconditioner):
 
     def init(self, position: PyTree) -> RMSpropState:
         zeros = jax.tree.map(lambda x: jnp.zeros_like(jnp.asarray(x)), position)
-        zeros = _layer_means(zeros) if self.per_layer else zeros
         divergence = zeros if self.gamma_term else jnp.zeros((), jnp.result_type(float))
         return RMSpropState(jnp.asarray(0), zeros, divergence)
 
@@ -219,8 +216,6 @@ class _RMSprop(Preconditioner):
 
     def _average(self, state: RMSpropState, gradient: PyTree) -> RMSpropState:
         square = jax.tree.map(lambda g: (self._scale * g) ** 2, gradient)
-        if self.per_layer:
-            square = _layer_means(square)
         moment = map_like(
             lambda v, s: self.decay * v + (1 - self.decay) * s, state.second_moment, square
         )
@@ -241,18 +236,12 @@ class _RMSprop(Preconditioner):
         return state.divergence
 
 
-def _layer_means(tree: PyTree) -> PyTree:
-    """The mean over each leaf or site, in a form that broadcasts against the tree."""
-    return flat_like(tree, jax.tree.map(jnp.mean, by_site(tree)))
-
-
 def rmsprop(
     decay: float = 0.99,
     eps: float = 1e-5,
     gamma_term: bool = False,
     *,
     data_size: float | None = None,
-    per_layer: bool = False,
 ) -> Preconditioner:
     r"""The metric of pSGLD, :math:`M^{-1} = 1 / (\lambda + \sqrt V)`.
 
@@ -279,22 +268,14 @@ def rmsprop(
         ``hessian_diagonal``, the diagonal of the Hessian of U or an unbiased estimate of it, e.g.
         :math:`z \odot H z` with random signs z, one gradient more a step.
     :param data_size: N; None is 1, and a kernel that knows N fills it in.
-    :param per_layer: one number for each leaf, from the mean of V over it (as Wenzel et al. 2020); not with
-        ``gamma_term``, which would need the whole Hessian.
-    :raises ValueError: if a value is outside its range, or for both of the last.
+    :raises ValueError: if a value is outside its range.
     """
     if not 0 <= decay < 1:
         raise ValueError(
             f"rmsprop: decay must be in [0, 1), got decay={decay}. The default is 0.99."
         )
     check_positive("rmsprop", eps=eps, data_size=1.0 if data_size is None else data_size)
-    if gamma_term and per_layer:
-        raise ValueError(
-            "rmsprop: gamma_term=True and per_layer=True were given together, expected one of "
-            "them: the divergence of one number a layer needs the whole Hessian, which no "
-            "ingredient supplies. Use gamma_term=False."
-        )
-    return _RMSprop(decay, eps, gamma_term, data_size, per_layer)
+    return _RMSprop(decay, eps, gamma_term, data_size)
 
 
 class WarmupState(NamedTuple):
@@ -309,7 +290,6 @@ class WarmupState(NamedTuple):
 @dataclass(frozen=True)
 class _FromWarmup(Preconditioner):
     first_window: int
-    per_layer: bool
 
     needs_warmup = True
 
@@ -339,8 +319,6 @@ class _FromWarmup(Preconditioner):
         count = state.old.size + state.new.size
         variance = state.old.variance_with(state.new)
         overall = total(lambda v: v, variance) / size(variance)
-        if self.per_layer:
-            variance = _layer_means(variance)
         # The identity until a window is complete, and if no parameter has moved.
         known = (state.old.size > 0) & (overall > 0)
         return map_like(
@@ -348,7 +326,7 @@ class _FromWarmup(Preconditioner):
         )
 
 
-def from_warmup(first_window: int = 32, *, per_layer: bool = False) -> Preconditioner:
+def from_warmup(first_window: int = 32) -> Preconditioner:
     r"""The variance of each parameter over the later part of warm-up, then frozen.
 
     Welford's moments over windows of doubling length; the estimate is that of the last complete
@@ -361,11 +339,10 @@ def from_warmup(first_window: int = 32, *, per_layer: bool = False) -> Precondit
     a standard deviation, not of the parameter.
 
     :param first_window: steps, 2 or more.
-    :param per_layer: one number for each leaf, the mean variance over it.
     :raises ValueError: if ``first_window`` is below 2.
     """
     first_window = check_whole("from_warmup", "first_window", first_window, least=2)
-    return _FromWarmup(first_window, per_layer)
+    return _FromWarmup(first_window)
 
 
 @dataclass(frozen=True)

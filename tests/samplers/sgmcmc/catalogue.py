@@ -120,9 +120,9 @@ SAMPLERS = {
         {"step_size": "auto", "preconditioner": preconditioners.from_warmup(first_window=4)},
     ),
     "GGMC exact": (bnn.GGMC, {"step_size": 0.06, "batch_size": BATCH, "num_steps": 2}),
-    "GGMC exact per layer": (
+    "GGMC exact by rmsprop": (
         bnn.GGMC,
-        {"step_size": 0.03, "preconditioner": preconditioners.rmsprop(per_layer=True)},
+        {"step_size": 0.03, "preconditioner": preconditioners.rmsprop()},
     ),
     "AMAGOLD exact": (bnn.AMAGOLD, {"step_size": 0.05, "batch_size": BATCH, "num_steps": 3}),
     "MCLMC": (bnn.MCLMC, {"step_size": "auto"}),

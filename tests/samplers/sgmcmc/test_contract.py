@@ -93,7 +93,7 @@ def assert_same(a, b, **tolerance):
 # Those whose ingredients others of the list have too.
 VARIANTS = {"SGLD exact", "PSGLD gamma", "BAOAB full in chunks", "SGLD polynomial", "SGNHT"}
 VARIANTS |= {"SGLD accept=minibatch", "SGHMC blocks, noise known"}
-VARIANTS |= {"GGMC exact per layer", "MCLMC minibatch"}
+VARIANTS |= {"GGMC exact by rmsprop", "MCLMC minibatch"}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ CASES = {
     "MCLMC": {},
     "BAOAB svrg": {
         "gradient": gradients.control_variate(BATCH, anchor=ANCHOR),
-        "preconditioner": preconditioners.from_warmup(first_window=4, per_layer=True),
+        "preconditioner": preconditioners.from_warmup(first_window=4),
         "friction": 2.0,
     },
     "SGHMC blocks, noise known": {

@@ -67,18 +67,9 @@ def test_rmsprop_is_the_decaying_mean_of_squares():
         squares = np.stack([(g[key] / rows) ** 2 for g in gradients])
         moment = np.tensordot(weights / weights.sum(), squares, 1)
         np.testing.assert_allclose(got[key], 1 / (eps + np.sqrt(moment)), rtol=1e-12)
-    layered = rmsprop(decay, eps, data_size=rows, per_layer=True)
-    got = metric_of(layered, run(layered, gradients))
-    for key in POSITION:
-        squares = np.stack([np.mean((g[key] / rows) ** 2) for g in gradients])
-        moment = weights @ squares / weights.sum()
-        assert got[key].shape == ()
-        np.testing.assert_allclose(got[key], 1 / (eps + np.sqrt(moment)), rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "preconditioner", [rmsprop(), rmsprop(per_layer=True), from_warmup(2), from_warmup(4)]
-)
+@pytest.mark.parametrize("preconditioner", [rmsprop(), from_warmup(2), from_warmup(4)])
 def test_after_warmup_nothing_changes(preconditioner):
     state = run(preconditioner, draws(7))
     assert preconditioner.needs_warmup
@@ -159,24 +150,18 @@ def test_psgld_needs_the_divergence_and_is_right_with_it():
     assert wrong[1] > 0.9 * wrong[0] > 0.05
 
 
-# By whether they have one number a layer.
-FROM_WARMUP = {per_layer: from_warmup(4, per_layer=per_layer) for per_layer in (False, True)}
-
-
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("count", "used"), [(4, 4), (11, 11), (12, 8), (20, 16), (28, 16)])
 def test_warmup_variance_is_that_of_the_last_windows(count, used):
     # Windows of 4, 8, 16: the last complete one and the one being filled.
     positions = draws(count)
-    for per_layer, preconditioner in FROM_WARMUP.items():
-        got = metric_of(preconditioner, run(preconditioner, positions))
-        variance = {
-            key: np.var([x[key] for x in positions[-used:]], axis=0, ddof=1) for key in POSITION
-        }
-        overall = np.concatenate([v.ravel() for v in variance.values()]).mean()
-        for key, v in variance.items():
-            v = v.mean() if per_layer else v
-            np.testing.assert_allclose(got[key], (used * v + 5 * overall) / (used + 5), rtol=1e-10)
+    got = metric_of(from_warmup(4), run(from_warmup(4), positions))
+    variance = {
+        key: np.var([x[key] for x in positions[-used:]], axis=0, ddof=1) for key in POSITION
+    }
+    overall = np.concatenate([v.ravel() for v in variance.values()]).mean()
+    for key, v in variance.items():
+        np.testing.assert_allclose(got[key], (used * v + 5 * overall) / (used + 5), rtol=1e-10)
 
 
 def test_warmup_variance_of_very_many_positions():
@@ -226,7 +211,6 @@ def test_state_is_a_carry_of_scan_and_vmap():
         (lambda: rmsprop(decay=1.0), r"decay must be in \[0, 1\), got decay=1.0"),
         (lambda: rmsprop(eps=0.0), "eps must be positive and finite, got eps=0.0"),
         (lambda: rmsprop(data_size=-3), "got data_size=-3"),
-        (lambda: rmsprop(gamma_term=True, per_layer=True), "gamma_term=True and per_layer=True"),
     ],
 )
 def test_what_cannot_be_a_metric_is_refused(make, message):

@@ -103,20 +103,24 @@ class CompiledRuns(NumPyroMCMC):
             refuse_equal_keys("MCMC.run", rng_key)
         check_chains(self._warmup_state, self.num_chains)
         fit = self._see(args, kwargs)
-        init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
-        if init_params is None and fit is None and self._warmup_state is not None:
-            # Kernels over a potential learn the form of a position from a start.
-            init_params = getattr(self._warmup_state, self._sample_field)
-        several = self.num_chains > 1 and is_prng_key(rng_key)
-        keys = jax.random.split(rng_key, self.num_chains) if several else rng_key
+        start = self._start_of(rng_key, fit, init_params)._replace(extra_fields=extra_fields)
         judge = None if judged is None else judged()
-        start = Start(keys, init_params, extra_fields)
         if judge is not None:
             start = start._replace(until=judge.settings, at=judge.at)
         if self._disk is not None:
             self._refuse_parts()
         with self._on_disk(resumed=False), explain_tracing(), explain_memory():
             self._sample(start, fit, None, judge)
+
+    def _start_of(self, rng_key: jax.Array, fit: BoundModel | None, starts: Any) -> Start:
+        """A key and a position for each chain."""
+        starts = starts_for(self.sampler, fit, starts, self.num_chains)
+        if starts is None and fit is None and self._warmup_state is not None:
+            # Kernels over a potential learn the form of a position from a start.
+            starts = getattr(self._warmup_state, self._sample_field)
+        several = self.num_chains > 1 and is_prng_key(rng_key)
+        keys = jax.random.split(rng_key, self.num_chains) if several else rng_key
+        return Start(keys, starts, ())
 
     def set_lengths(self, num_warmup: int, num_samples: int) -> None:
         """Change the numbers of steps of the next run; its programs stay."""
@@ -128,10 +132,9 @@ class CompiledRuns(NumPyroMCMC):
     ) -> ChainStates:
         """Chains at their starts, with the programs of a run, which another thread may compile."""
         fit = self._see(args, kwargs)
-        starts = starts_for(self.sampler, fit, init_params, self.num_chains)
-        keys = jax.random.split(rng_key, self.num_chains) if self.num_chains > 1 else rng_key
         # In stages, so that a run with a stopping rule has these programs too.
-        states = self._chain_states(Start(keys, starts, ()), self._plan().in_stages(), fit)
+        plan = self._plan().in_stages()
+        states = self._chain_states(self._start_of(rng_key, fit, init_params), plan, fit)
         states.start()
         states.fresh_buffers()
         states.compile()

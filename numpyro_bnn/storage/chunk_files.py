@@ -1,26 +1,25 @@
-"""Writes the chunks of a zarr array of draws, with few copies so that the sampler is hardly delayed.
+"""The files of a zarr array of draws: written by zarr chunk by chunk, and checked before they are read.
 
-A file has the content that zarr's own writer would give it: numbers in C order, compressed where the
-array says so, then the crc32c of these bytes. Zarr's writer copies a chunk several times, on threads of
-its own; here draws are copied at most once, and the checksum is computed from the memory that is written.
+Metadata on disk count the draws that are whole, so the array that zarr writes to is another one, in memory,
+that ends with the chunk. A file holds numbers in C order, compressed where the array says so, then the crc32c
+of these bytes.
 """
 
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from numpyro_bnn.storage.folders import damaged, read_json
+from numpyro_bnn.storage.folders import UNREADABLE, damaged, read_json
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 # Bytes in one file of a chunk: with several files, some of the scalars can be read without the others.
 _FILE_BYTES = 2**22
+_CONFIGURED = Lock()
 # Bytes of the checksum at the end of a file.
 _CHECKSUM_BYTES = 4
-# Draws rounded to bfloat16 are stored as float32, which every reader knows; the two bytes that rounding
-# sets to zero compress to nothing.
-_COMPRESSION: dict[str, Any] = {"cname": "lz4", "clevel": 1}
 
 
 def layout(
@@ -34,7 +33,10 @@ def layout(
     if wanted is not None and np.issubdtype(stored, np.floating):
         stored = np.dtype(np.float32 if wanted == "bfloat16" else wanted)
         if wanted == "bfloat16":
-            compressors.insert(0, BloscCodec(typesize=4, shuffle="shuffle", **_COMPRESSION))
+            # Stored as float32, which every reader knows; the two bytes that rounding sets to zero compress
+            # to nothing.
+            packed = BloscCodec(typesize=4, cname="lz4", clevel=1, shuffle="shuffle")
+            compressors.insert(0, packed)
     return {
         "chunks": _chunk_shape(chains, draws, shape, stored.itemsize),
         "dtype": stored,
@@ -90,7 +92,10 @@ class DrawFiles:
             found = path.stat().st_size if path.is_file() else 0
             if found <= _CHECKSUM_BYTES if self._compressed else found != size:
                 return False
-            if with_checksums and not _has_its_checksum(path):
+        if with_checksums:
+            try:
+                self._array(chunk)[:, chunk * self._lengths[1] :]
+            except UNREADABLE:
                 return False
         return True
 
@@ -104,31 +109,21 @@ class DrawFiles:
 
     def write(self, chunk: int, values: np.ndarray) -> None:
         """Write the files of a chunk."""
-        crc32c = _crc32c()
-        values = self._rounded(values)
-        for part, path in enumerate(self._paths(chunk)):
-            block = values
-            if len(self._lengths) > 2:
-                length = self._lengths[2]
-                block = values[:, :, part * length : (part + 1) * length]
-            if block.shape == self._lengths:
-                block = np.ascontiguousarray(block)
-            else:
-                # Zarr expects all chunks of an array to have the same size.
-                more = [(0, n - own) for n, own in zip(self._lengths, block.shape)]
-                block = np.pad(block, more)
-            content = np.frombuffer(self._compress(block), np.uint8)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                file.write(content)
-                file.write(crc32c(content).to_bytes(_CHECKSUM_BYTES, "little"))
+        values, (_, length, *_) = self._rounded(values), self._lengths
+        if (missing := length - values.shape[1]) > 0:
+            # Zarr would add a part of a chunk to what its file holds.
+            values = np.pad(values, [(0, 0), (0, missing), *[(0, 0)] * (values.ndim - 2)])
+        self._array(chunk)[:, chunk * length :] = values
 
-    def _compress(self, block: np.ndarray) -> Any:
-        if not self._compressed:
-            return block
-        from numcodecs import Blosc
+    def _array(self, chunk: int) -> Any:
+        """The zarr array up to the end of a chunk."""
+        import zarr
 
-        return Blosc(shuffle=Blosc.SHUFFLE, **_COMPRESSION).encode(block)
+        shape = (self._shape[0], (chunk + 1) * self._lengths[1], *self._shape[2:])
+        place = zarr.storage.StorePath(zarr.storage.LocalStore(self.folder))
+        # Zarr would leave out chunks of zeros. All threads share its configuration.
+        with _CONFIGURED, zarr.config.set({"array.write_empty_chunks": True}):
+            return zarr.Array.from_dict(place, {**self.about, "shape": shape})
 
     def _rounded(self, values: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
@@ -140,23 +135,3 @@ class DrawFiles:
                 "65504). Use 'bfloat16', which has the range of float32."
             )
         return np.asarray(rounded, self._kind)
-
-
-def _has_its_checksum(path: Path) -> bool:
-    try:
-        content = memoryview(path.read_bytes())
-    except OSError:
-        return False
-    numbers, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
-    return _crc32c()(np.frombuffer(numbers, np.uint8)) == int.from_bytes(checksum, "little")
-
-
-def _crc32c() -> Any:
-    """The checksum function of zarr, whose older and newer versions depend on different packages."""
-    try:
-        import google_crc32c
-    except ImportError:
-        import crc32c
-
-        return crc32c.crc32c
-    return google_crc32c.value

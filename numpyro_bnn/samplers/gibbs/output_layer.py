@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import lax
+from jax.extend import core
 
 from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.distributions import polya_gamma
@@ -241,10 +242,12 @@ def _are_apart(parts: SiteParts, output: int, name: str, axis: int) -> bool:
     with jax.ensure_compile_time_eval():
         values = jax.tree.map(jnp.asarray, values)
         constants = [made_up(constant) for constant in parts.program.consts]
+        # Positive ones have a logarithm and a root.
+        constants = [abs(c) if isinstance(c, np.ndarray) else c for c in constants]
+        program = core.jaxpr_as_fun(core.ClosedJaxpr(parts.program.jaxpr, constants))
 
         def logits(own: jax.Array) -> jax.Array:
-            inputs = (values | {name: own}).values()
-            return jax.core.eval_jaxpr(parts.program.jaxpr, constants, *inputs)[output]
+            return program(*(values | {name: own}).values())[output]
 
         def change(unit: jax.Array) -> jax.Array:
             return jax.jvp(logits, [values[name]], [unit.reshape(slices) * values[name]])[1]

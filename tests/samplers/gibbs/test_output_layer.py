@@ -309,6 +309,7 @@ def test_ladders_and_minibatches_are_refused():
 
 
 def test_each_class_has_weights_of_its_own_or_not():
+    """The program may take logarithms of data, which are not known while it is traced."""
     a = jnp.asarray(RNG.normal(size=(4, 3)), jnp.float32)
 
     def is_apart(function, axis, shape=(3, 2)):
@@ -316,6 +317,8 @@ def test_each_class_has_weights_of_its_own_or_not():
         return _are_apart(SimpleNamespace(shapes={"w": shape}, program=program), 0, "w", axis)
 
     assert is_apart(lambda w: a @ w + 1.0, 1)
+    traced = jax.eval_shape(lambda a: a if is_apart(lambda w: jnp.log(a) @ w, 1) else None, a)
+    assert traced is not None
     assert is_apart(lambda w: (w.T @ a.T)[None].reshape(2, 4).T, 1)
     assert is_apart(lambda w: jnp.broadcast_to(w.sum(0), (4, 2)), 1)
     assert is_apart(lambda w: a @ w.T, 0, (2, 3))

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import norm
 
 from numpyro_bnn.diagnostics.checked_draws import counted_once
-from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
 from numpyro_bnn.diagnostics.convergence.rhat import moments
 
 # A difference of this many Monte Carlo errors is significant: chance reaches it once in 16,000.
@@ -33,8 +33,9 @@ def stuck_chains(draws: Mapping[str, np.ndarray]) -> tuple[int, ...]:
     for array in draws.values():
         flat = array.reshape(*array.shape[:2], -1)
         some = flat[:, :, :: -(-flat.shape[2] // _MOST_SCALARS)]
-        # A chain of one value has a standard deviation of exactly 0 about it.
-        sd = (some - some[:, :1]).std(axis=1, dtype=np.float64)
+        # A chain of one value has a standard deviation of exactly 0 about it. Units do not matter here.
+        away = some - some[:, :1]
+        sd = np.ldexp(away, -powers_of(away, (0, 1))).std(axis=1, dtype=np.float64)
         sds.append(sd)
         typical = np.median(sd, axis=0) if len(sd) > 2 else sd.max(axis=0)
         alive = typical > 0

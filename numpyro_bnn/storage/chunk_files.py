@@ -35,8 +35,7 @@ def layout(
         if wanted == "bfloat16":
             # Stored as float32, which every reader knows; the two bytes that rounding sets to zero compress
             # to nothing.
-            packed = BloscCodec(typesize=4, cname="lz4", clevel=1, shuffle="shuffle")
-            compressors.insert(0, packed)
+            compressors.insert(0, BloscCodec(typesize=4, cname="lz4", clevel=1, shuffle="shuffle"))
     return {
         "chunks": _chunk_shape(chains, draws, shape, stored.itemsize),
         "dtype": stored,

@@ -150,7 +150,7 @@ SITUATIONS = {
     "relabelled": (WITHIN, ["The chains agree", "no part of the verdict", "relabelled"]),
     "one mode a chain in weights, classes alike": (
         WITHIN,
-        ["class probabilities", "of total variation", "no part of the verdict"],
+        ["class probabilities", "in total variation", "no part of the verdict"],
     ),
     "two groups": (
         "chains_disagree",

@@ -30,8 +30,7 @@ def shop(tmp_path_factory):
     table = tables.read_table(folder / "shop.csv", "price").imputed(np.arange(ROWS))
     options = job.Options(hidden=(2,))
     kernel = HMC(job.model_of(table, options), num_steps=5, trajectory_length=None)
-    # Enough effective draws to be weighted: what moves them is tested with `update`.
-    mcmc = bnn.MCMC(kernel, num_warmup=100, num_samples=600, num_chains=2, progress_bar=False)
+    mcmc = bnn.MCMC(kernel, num_warmup=100, num_samples=100, num_chains=2, progress_bar=False)
     mcmc.run(jax.random.key(0), table.x[:ROWS], table.y[:ROWS])
     (folder / "run").mkdir()
     saved_fit.write(table, options, folder / "run", mcmc)

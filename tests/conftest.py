@@ -3,10 +3,11 @@
 import atexit
 import contextlib
 import gc
+import importlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,25 @@ if version("arviz").startswith("0."):
 _LONGEST = ("tests/workflow", "tests/test_readme.py")
 TESTS = Path(__file__).resolve().parent
 SHARED = TESTS.parents[1] / "shared"
+# In a fresh environment two workers would each compile every module: every second one begins at the other
+# end, and finds there what the first one has compiled.
+_BACKWARDS = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579"
+_LIBRARIES = ("sklearn.utils.estimator_checks", "pandas", "matplotlib.pyplot", "xarray", "zarr")
+
+
+def pytest_collection() -> None:
+    """Begin with the libraries that other workers come to last."""
+    for name in _LIBRARIES if _BACKWARDS else ():
+        importlib.import_module(name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Look at folders and files from the end."""
+    report = yield
+    if _BACKWARDS and isinstance(collector, pytest.Directory | pytest.Session):
+        report.result.reverse()
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,7 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_weekly(item.nodeid.removeprefix("tests/")):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
+    items.sort(key=lambda item: (not item.nodeid.startswith(_LONGEST), item.path.parts))
 
 
 def pytest_collection_finish() -> None:

@@ -97,25 +97,6 @@ def test_an_unpermuted_test_would_be_seen(monkeypatch):
         check_uniform(p, 0.02)
 
 
-def test_scalars_shuffled_apart_would_be_seen(monkeypatch, rng):
-    """Shuffling each block of scalars by itself forgets what they have in common."""
-    one_block = module._shuffled
-
-    def apart(flat, order, num_kept):
-        flat_order = order.reshape(len(order), -1)
-        parts = []
-        for k in range(flat.shape[1]):
-            own = rng.permuted(flat_order, axis=1).reshape(order.shape)
-            parts.append(one_block(flat[:, k : k + 1], own, 1))
-        return np.max([p[0] for p in parts], axis=0), np.concatenate([p[1] for p in parts], axis=1)
-
-    monkeypatch.setattr(module, "_shuffled", apart)
-    p = null_p("independent draws", 30)
-    # Medians of shuffled scalars hardly vary, those of the chains do.
-    with pytest.raises(AssertionError, match=r"distance|kstwo"):
-        check_uniform(p, 0.02)
-
-
 def test_errors_pooled_over_chains_would_be_seen(rng):
     """The total variance as the error hides the chains' own difference: F loses its tail."""
     x = factors(rng, 4, 400, 20, 0.0)

@@ -157,29 +157,6 @@ def test_the_stated_total_variation_is_the_actual_one(rng):
     assert stated_over_actual(rng, monte_carlo_error) == pytest.approx(1, abs=0.05)
 
 
-def with_errors(change):
-    def judged(predictions):
-        errors = {name: change(mean_errors(x), x) for name, x in predictions.items()}
-        return monte_carlo_error(predictions, errors=errors)
-
-    return judged
-
-
-@pytest.mark.parametrize(
-    ("change", "ratio"),
-    [
-        (lambda e, x: e._replace(error=e.error * np.sqrt(2)), np.sqrt(2)),
-        (lambda e, x: e._replace(error=e.error / np.sqrt(2)), np.sqrt(0.5)),
-        # All draws counted as independent.
-        (lambda e, x: e._replace(error=e.sd / 40), np.sqrt(1 / 3)),
-    ],
-)
-def test_a_wrong_factor_would_be_seen(rng, change, ratio):
-    found = stated_over_actual(rng, with_errors(change))
-    assert found == pytest.approx(ratio, rel=0.05)
-    assert not 0.95 < found < 1.05
-
-
 def test_errors_that_pool_chains_would_be_seen(rng):
     """Chains of different centres: all draws as one long chain would hide between-chain error."""
     x = autoregressive(rng, (4, 400, MANY), 0.5) + rng.standard_normal((4, 1, MANY))

@@ -7,11 +7,9 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
-from quiet import quiet
 from scipy import stats
 from site_densities import log_prob
 
-import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods
 
 F = np.array([-1.0, 0.0, 0.7, 2.0, 3.0])
@@ -52,30 +50,6 @@ def test_the_mode_is_the_quantile():
         )
     best = grid[np.argmax(joint(jnp.asarray(grid)))]
     assert best == pytest.approx(np.quantile(y, 0.8), abs=0.02)
-
-
-def test_a_posterior_of_a_rate_is_gammas_and_predicts_its_counts():
-    """y ~ Poisson(exp(b)), exp(b) ~ Gamma(3, 1): the rate is Gamma(3 + Σy, 1 + N)."""
-    counts = np.array([4, 2, 7, 3, 5, 1, 6, 4])
-
-    def model(x, y=None):
-        rate = numpyro.sample("rate", dist.Gamma(3.0, 1.0))
-        likelihoods.poisson(jnp.full(jnp.shape(x)[0], jnp.log(rate)), y)
-
-    x = np.zeros((8, 1))
-    mcmc = quiet(numpyro.infer.NUTS(model), 200, 1500, 2)
-    mcmc.run(jax.random.key(0), x, counts)
-    distribution = stats.gamma(3 + counts.sum(), scale=1 / 9)
-    draws = np.asarray(mcmc.get_samples()["rate"])
-    error = distribution.std() / np.sqrt(800)
-    assert abs(draws.mean() - distribution.mean()) < 4 * error
-    assert draws.std() == pytest.approx(distribution.std(), rel=0.15)
-    predicted = bnn.average(bnn.predict(None, mcmc, x[:2]))
-    np.testing.assert_allclose(predicted.mean, distribution.mean(), atol=4 * error)
-    # Noise of the count, and doubt about the rate.
-    np.testing.assert_allclose(
-        predicted.sd, np.sqrt(distribution.mean() + distribution.var()), rtol=0.05
-    )
 
 
 @pytest.mark.parametrize(

@@ -88,17 +88,6 @@ def two_chains(data):
     return mcmc
 
 
-def test_nuts_finds_the_posterior_of_a_linear_model(data):
-    mcmc = bnn.MCMC(NUTS(model), num_warmup=300, num_samples=1500, num_chains=2, progress_bar=False)
-    mcmc.run(jax.random.key(0), *data)
-    draws = flat(mcmc.get_samples(group_by_chain=True))
-    mean, covariance = posterior(*data)
-    assert draws.shape == (2, 1500, 3)
-    assert_within_mcse(draws, mean)
-    centred = draws - mean
-    assert_within_mcse(centred[..., :, None] * centred[..., None, :], covariance)
-
-
 def test_draws_are_numpyros_own_thinned_or_not(data, two_chains):
     theirs = NumPyroMCMC(
         two_chains.sampler, num_warmup=2, num_samples=7, num_chains=2, progress_bar=False

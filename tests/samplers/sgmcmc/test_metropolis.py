@@ -185,30 +185,6 @@ def assert_draws(draws, temperature):
     assert np.all(np.abs(below - PROBABILITIES) < 5 * error), (below - PROBABILITIES) / error
 
 
-def trajectory(dynamics, settings, num_steps, correct=True):
-    """What a kernel does: steps on minibatches, then one decision on the whole potential."""
-
-    def run(state, key):
-        keys = jax.random.split(key, num_steps + 1)
-        start = state
-
-        def step(state, key):
-            noise_key, batch_key = jax.random.split(key)
-            noises = tuple(jax.random.normal(noise_key, (dynamics.num_noises,)))
-            batch = jax.random.bernoulli(batch_key)
-            return dynamics.step(state, noises, lambda y: minibatch_gradient(y, batch), settings)
-
-        state = jax.lax.scan(lambda s, k: (step(s, k), None), state, keys[1:])[0]
-        error = energy(state.position) - energy(start.position) + state.work
-        threshold = jnp.log(jax.random.uniform(keys[0]))
-        accept = threshold < log_acceptance(error, settings.temperature)
-        if not correct:
-            accept = True
-        return accept_or_reject(accept, state, start), jnp.asarray(accept)
-
-    return run
-
-
 def run_chains(transition, start, num_transitions, seed=0):
     @jax.jit
     @jax.vmap
@@ -219,35 +195,6 @@ def run_chains(transition, start, num_transitions, seed=0):
 
     positions, accepted = chain(jax.random.split(jax.random.key(seed), CHAINS))
     return np.asarray(positions), float(jnp.mean(accepted))
-
-
-@pytest.mark.parametrize(
-    ("method", "temperature"),
-    [
-        ("amagold", 1.0),
-        ("OBABO", 0.5),
-        ("BAOAB", 1.0),
-        pytest.param("amagold", 0.5, marks=pytest.mark.slow),
-        pytest.param("OBABO", 1.0, marks=pytest.mark.slow),
-        pytest.param("BAOAB", 0.5, marks=pytest.mark.slow),
-    ],
-)
-def test_minibatches_and_large_steps_leave_the_draws_exact(method, temperature):
-    dynamics = Amagold() if method == "amagold" else Splitting(method, metropolis=True)
-    settings = Settings(0.6, temperature, 1.5, friction=0.5)
-    zero = jnp.zeros(())
-    start = dynamics.init(zero, zero, settings, gradient=zero)
-    draws, accepted = run_chains(trajectory(dynamics, settings, 3), start, 60)
-    assert 0.3 < accepted < 0.9
-    assert_draws(draws, temperature)
-
-
-def test_without_the_correction_those_draws_are_wrong():
-    dynamics, settings = Amagold(), Settings(0.6, 1.0, 1.5, friction=0.5)
-    start = dynamics.init(jnp.zeros(()), jnp.zeros(()), settings)
-    draws, _ = run_chains(trajectory(dynamics, settings, 3, correct=False), start, 60)
-    with pytest.raises(AssertionError, match=r"PROBABILITIES|array"):
-        assert_draws(draws, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -136,14 +136,6 @@ def test_the_corrected_sampler_is_exact_at_a_large_step(temperature):
     assert np.abs(z).max() < 5, z
 
 
-def test_without_the_correction_the_distribution_is_another_at_that_step():
-    kernel = bnn.MCLMC(
-        potential_fn=skewed, step_size=0.7, friction=1.0,
-        preconditioner=preconditioners.diagonal(0.6),
-    )  # fmt: skip
-    assert np.abs(below_quantiles(kernel, 1.0)[0]).max() > 10
-
-
 SCALES = np.geomspace(0.01, 1.0, 30)
 
 

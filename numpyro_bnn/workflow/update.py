@@ -396,6 +396,8 @@ def _moved(
     needed = min(kept["needed"], _HALF * count)
     z = {name: value.reshape(count, *value.shape[2:]) for name, value in z.items()}
     log_weights, first, share = log_weights.ravel(), np.arange(count), np.ones(count)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    noise = {n: rng.standard_normal(v.shape).astype(v.dtype) for n, v in z.items()}
     # Single steps find the step size, where no update before has found one.
     step_size, steps = kept["step_size"], _STEPS
     if not step_size:
@@ -412,16 +414,21 @@ def _moved(
         share = count * np.bincount(first, weights, count)
         key, key_taken = jax.random.split(key)
         chosen = _systematic(weights, key_taken)
-        z, first = {name: value[chosen] for name, value in z.items()}, first[chosen]
+        z, noise = ({name: value[chosen] for name, value in all.items()} for all in (z, noise))
+        copies, first = np.diff(chosen, prepend=-1) == 0, first[chosen]
+        # Copies of a draw go different ways.
+        for value in noise.values():
+            value[copies] = rng.standard_normal(value[copies].shape)
         power = 1 - done if change.removed else done
         target = energies.weighted(np.where(change.changing, power, 1.0))
         for _ in range(_ROUNDS):
             key, key_move = jax.random.split(key)
             within = {n: v.reshape(*shape, *v.shape[1:]).var(1).mean(0) for n, v in z.items()}
             spread = {n: np.maximum(v, 1e-10).astype(z[n].dtype) for n, v in within.items()}
-            length = min(_LENGTH, steps * step_size)
-            settings = key_move, np.float32(step_size), np.float32(length), spread, energies.arrays
-            z, accepted = jax.tree.map(np.asarray, energies.move(z, *settings, target))
+            length = max(1, min(steps, int(_LENGTH / step_size)))
+            settings = key_move, np.float32(step_size), np.int32(length), spread, energies.arrays
+            made = energies.move(z, noise, *settings, target)
+            z, noise, accepted = jax.tree.map(np.asarray, made)
             log_weights = sign * in_blocks(energies.likelihood, z, *rows).astype(np.float64)
             kept["step_size"] = step_size = step_size * float(np.exp(accepted - _ACCEPTANCE))
             moves, size = moves + 1, _size(log_weights.reshape(shape))

@@ -162,19 +162,11 @@ class RowEnergies:
         return total
 
     def _move(
-        self,
-        z: Values,
-        noise: Values,
-        key: jax.Array,
-        step_size: jax.Array,
-        steps: jax.Array,
-        variances: Values,
-        arrays: list[Any],
-        target: Weighted,
-    ) -> tuple[Values, Values, jax.Array]:
-        """Ends of a trajectory of each draw, standard momenta there, and its acceptance."""
+        self, states: PyTree, key: Array, step: Any, spread: Values, arrays: Any, target: Weighted
+    ) -> tuple[PyTree, jax.Array]:
+        """Values and standard momenta after a trajectory of each draw, and its acceptance."""
         first, likelihood = self._first(arrays), self._likelihood(arrays, target)
-        metric = ravel_pytree(variances)[0]
+        metric, (step_size, steps) = ravel_pytree(spread)[0], step
         scale, left = jnp.sqrt(metric), jnp.exp(-steps * step_size)
 
         def one(own: tuple[Values, Values, jax.Array]) -> Any:
@@ -182,22 +174,21 @@ class RowEnergies:
             key_noise, key_step, key_choice = jax.random.split(own[2], 3)
 
             def energy(position: jax.Array) -> jax.Array:
-                z = unravel(position)
-                return first.energies(z)[0] + likelihood(z)
+                return first.energies(unravel(position))[0] + likelihood(unravel(position))
 
             # A part of the momentum is new: short trajectories go on where the last one went.
-            fresh = normal(key_noise, position.shape, position.dtype)
-            momentum = (left * before + jnp.sqrt(1 - left**2) * fresh) / scale
-            step = step_size * jax.random.uniform(key_step, minval=LOWEST, maxval=HIGHEST)
-            end, error = leapfrog(energy, position, momentum, step, metric, steps)
+            noise = normal(key_noise, before.shape, before.dtype)
+            noise = left * before + jnp.sqrt(1 - left**2) * noise
+            own_size = step_size * jax.random.uniform(key_step, minval=LOWEST, maxval=HIGHEST)
+            end, error = leapfrog(energy, position, noise / scale, own_size, metric, steps)
             # Where the end is not taken, the momentum turns round, which leaves the density invariant.
-            states = jnp.stack([position, -momentum]), jnp.stack([end.z, end.r])
-            moved = judged(*states, error, steps, key_choice)
-            return unravel(moved.position[0]), unravel(moved.position[1] * scale), moved.accept_prob
+            both = jnp.stack([position, -noise]), jnp.stack([end.z, end.r * scale])
+            moved = judged(*both, error, steps, key_choice)
+            return *map(unravel, moved.position), moved.accept_prob
 
-        keys = jax.random.split(key, len(jax.tree.leaves(z)[0]))
-        *states, accepted = _over_draws(one, (z, noise, keys))
-        return *states, accepted.mean()
+        keys = jax.random.split(key, len(jax.tree.leaves(states)[0]))
+        *states, accepted = _over_draws(one, (*states, keys))
+        return states, accepted.mean()
 
     def sites_at(self, owner: str, values: Mapping[str, Array]) -> Values:
         """Values of all sites at a row, of two draws, at which the sum over rows is that of the model."""

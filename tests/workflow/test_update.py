@@ -176,7 +176,6 @@ def test_further_arguments_by_row_are_given_by_name():
         bnn.update(draws, X[new], Y[new])
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_estimators_and_ready_models_keep_the_units_of_their_first_fit():
     x, y = 3 * X + 5, 10 * Y - 40
     x[ROWS:] += 1.0
@@ -187,8 +186,7 @@ def test_estimators_and_ready_models_keep_the_units_of_their_first_fit():
     draws = exact(rows[:ROWS], targets[:ROWS], model, arguments=((x[:ROWS], y[:ROWS]), {}))
     estimator.draws_, estimator.model_, estimator.n_features_in_ = draws, model, 3
     run = estimator.partial_fit(x[ROWS:110], y[ROWS:110]).draws_
-    before = rows[:ROWS], targets[:ROWS]
-    assert_exact(run, rows[:110], targets[:110], before, float(units.y_scale))
+    assert_exact(run, rows[:110], targets[:110], (rows[:ROWS], targets[:ROWS]), units.y_scale)
     assert model.standardization is units
     assert run.model is model
     np.testing.assert_array_equal(run._args[1], y[:110])

@@ -20,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from numpyro.infer import HMC
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.potential.compiled_arguments import Arguments, map_in_blocks
 from numpyro_bnn.potential.potential import Potential, Values
-from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
+from numpyro_bnn.samplers.sgmcmc.noise import normal
+from numpyro_bnn.samplers.tempering.rung_kernels import HIGHEST, LOWEST, judged, leapfrog
 
 # Rows, and draws at most, that are computed together: on a CPU what its cache holds; draws of a call.
 _CHUNK, _TOGETHER, _TOGETHER_ON_CPU, _BLOCK = 128, 256, 8, 64
@@ -162,33 +162,33 @@ class RowEnergies:
         return total
 
     def _move(
-        self,
-        z: Values,
-        key: jax.Array,
-        step_size: jax.Array,
-        length: jax.Array,
-        variances: Values,
-        arrays: list[Any],
-        target: Weighted,
-    ) -> tuple[Values, jax.Array]:
-        """Ends of a trajectory of each draw, and its acceptance."""
+        self, states: PyTree, key: Array, step: Any, spread: Values, arrays: Any, target: Weighted
+    ) -> tuple[PyTree, jax.Array]:
+        """Values and standard momenta after a trajectory of each draw, and its acceptance."""
         first, likelihood = self._first(arrays), self._likelihood(arrays, target)
-        settings: Any = {"trajectory_length": length}
-        kernel = RungKernel.of(HMC, self.model)._replace(**settings)
-        metric = ravel_pytree(variances)[0]
+        metric, (step_size, steps) = ravel_pytree(spread)[0], step
+        scale, left = jnp.sqrt(metric), jnp.exp(-steps * step_size)
 
-        def one(own: tuple[Values, jax.Array]) -> Any:
-            position, unravel = ravel_pytree(own[0])
+        def one(own: tuple[Values, Values, jax.Array]) -> Any:
+            (position, unravel), before = ravel_pytree(own[0]), ravel_pytree(own[1])[0]
+            key_noise, key_step, key_choice = jax.random.split(own[2], 3)
 
             def energy(position: jax.Array) -> jax.Array:
-                z = unravel(position)
-                return first.energies(z)[0] + likelihood(z)
+                return first.energies(unravel(position))[0] + likelihood(unravel(position))
 
-            moved = kernel.move(energy, position, own[1], step_size, metric)
-            return unravel(moved.position), moved.accept_prob
+            # A part of the momentum is new: short trajectories go on where the last one went.
+            noise = normal(key_noise, before.shape, before.dtype)
+            noise = left * before + jnp.sqrt(1 - left**2) * noise
+            own_size = step_size * jax.random.uniform(key_step, minval=LOWEST, maxval=HIGHEST)
+            end, error = leapfrog(energy, position, noise / scale, own_size, metric, steps)
+            # Where the end is not taken, the momentum turns round, which leaves the density invariant.
+            both = jnp.stack([position, -noise]), jnp.stack([end.z, end.r * scale])
+            moved = judged(*both, error, steps, key_choice)
+            return *map(unravel, moved.position), moved.accept_prob
 
-        ends, accepted = _over_draws(one, (z, jax.random.split(key, len(jax.tree.leaves(z)[0]))))
-        return ends, accepted.mean()
+        keys = jax.random.split(key, len(jax.tree.leaves(states)[0]))
+        *states, accepted = _over_draws(one, (*states, keys))
+        return states, accepted.mean()
 
     def sites_at(self, owner: str, values: Mapping[str, Array]) -> Values:
         """Values of all sites at a row, of two draws, at which the sum over rows is that of the model."""

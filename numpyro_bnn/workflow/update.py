@@ -131,7 +131,7 @@ def update(
     The draws are weighted by the likelihood of the new rows, with Pareto smoothing. Where k̂ is good and half
     of what was effective is left, 50 draws at least, they are resampled: seconds. Otherwise sequential Monte
     Carlo goes to the new posterior by powers of the new likelihood, each followed by trajectories of HMC on
-    all rows, of at most 2000 draws. HMC leaves each posterior on the way exactly invariant.
+    all rows that keep part of their momentum, of at most 2000 draws. They leave each posterior invariant.
 
     The result is a run like any other: for :func:`~numpyro_bnn.predict`, :func:`~numpyro_bnn.diagnose`,
     :func:`~numpyro_bnn.save`, and the next update, which compiles nothing for batches of the same size. A
@@ -323,8 +323,8 @@ def _reached(
 ) -> tuple[dict[str, float], Sites]:
     """What was found on the way to the new posterior, and its draws."""
     owner, shape = change.owner, next(iter(sites.values())).shape[:2]
-    key = jax.random.key(0) if change.key is None else change.key
-    key = jax.random.fold_in(key, energies.size)
+    key = jax.random.fold_in(jax.random.key(0) if change.key is None else change.key, energies.size)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     rows = energies.arrays, energies.weighted(change.changing)
     z = in_blocks(energies.unconstrain, latent, energies.arrays)
     likelihood = in_blocks(energies.likelihood, z, *rows)
@@ -341,7 +341,8 @@ def _reached(
     copies = np.unique(log_weights, return_inverse=True)[1]
     of_each = np.bincount(copies, weights)
     effective = 1 / np.sum(of_each**2)
-    chosen, had = _systematic(weights, key), min(_size(likelihood.reshape(shape)), weights.size)
+    chosen = _systematic(weights, rng.uniform())
+    had = min(_size(likelihood.reshape(shape)), weights.size)
     of_chain = np.clip(4 * had, _OF_CHAIN * shape[0], _MOVED) / shape[0]
     kept = {"needed": max(_HALF * had, LEAST_ESS), "moved": int(of_chain), "step_size": 0.0}
     # Errors must not grow from update to update, and as many draws are moved, by the same program.
@@ -354,7 +355,7 @@ def _reached(
         evenly = np.linspace(0, shape[1] - 1, min(shape[1], kept["moved"])).round().astype(int)
         chosen = np.arange(weights.size).reshape(shape)[:, evenly]
         z = {name: value[chosen] for name, value in z.items()}
-        way = _moved(change, energies, z, log_weights[chosen], kept, key)
+        way = _moved(change, energies, z, log_weights[chosen], kept, rng)
         z, share, log_evidence, size, moves = way
         shape = share.shape
         all_sites = energies.constrain(z, energies.arrays)
@@ -384,18 +385,14 @@ def _reached(
 
 
 def _moved(
-    change: _Change,
-    energies: RowEnergies,
-    z: Sites,
-    log_weights: np.ndarray,
-    kept: dict[str, float],
-    key: Any,
+    change: _Change, energies: RowEnergies, z: Sites, log_weights: np.ndarray, kept: Any, rng: Any
 ) -> tuple[Sites, np.ndarray, float, float, int]:
     """Sequential Monte Carlo: draws, weight of each first draw, log evidence, effective size, moves."""
     shape, count = log_weights.shape, log_weights.size
     needed = min(kept["needed"], _HALF * count)
     z = {name: value.reshape(count, *value.shape[2:]) for name, value in z.items()}
     log_weights, first, share = log_weights.ravel(), np.arange(count), np.ones(count)
+    noise = {n: rng.standard_normal(v.shape).astype(v.dtype) for n, v in z.items()}
     # Single steps find the step size, where no update before has found one.
     step_size, steps = kept["step_size"], _STEPS
     if not step_size:
@@ -410,18 +407,21 @@ def _moved(
         log_evidence += _log_mean(weighted)
         weights = softmax(weighted)
         share = count * np.bincount(first, weights, count)
-        key, key_taken = jax.random.split(key)
-        chosen = _systematic(weights, key_taken)
-        z, first = {name: value[chosen] for name, value in z.items()}, first[chosen]
+        chosen = _systematic(weights, rng.uniform())
+        z, noise = ({name: value[chosen] for name, value in all.items()} for all in (z, noise))
+        copies, first = np.diff(chosen, prepend=-1) == 0, first[chosen]
+        # Copies of a draw go different ways.
+        for value in noise.values():
+            value[copies] = rng.standard_normal(value[copies].shape)
         power = 1 - done if change.removed else done
         target = energies.weighted(np.where(change.changing, power, 1.0))
         for _ in range(_ROUNDS):
-            key, key_move = jax.random.split(key)
+            key = jax.random.key(rng.integers(2**31))
             within = {n: v.reshape(*shape, *v.shape[1:]).var(1).mean(0) for n, v in z.items()}
             spread = {n: np.maximum(v, 1e-10).astype(z[n].dtype) for n, v in within.items()}
-            length = min(_LENGTH, steps * step_size)
-            settings = key_move, np.float32(step_size), np.float32(length), spread, energies.arrays
-            z, accepted = jax.tree.map(np.asarray, energies.move(z, *settings, target))
+            step = np.float32(step_size), np.int32(max(1, min(steps, int(_LENGTH / step_size))))
+            made = energies.move((z, noise), key, step, spread, energies.arrays, target)
+            (z, noise), accepted = jax.tree.map(np.asarray, made)
             log_weights = sign * in_blocks(energies.likelihood, z, *rows).astype(np.float64)
             kept["step_size"] = step_size = step_size * float(np.exp(accepted - _ACCEPTANCE))
             moves, size = moves + 1, _size(log_weights.reshape(shape))
@@ -459,8 +459,8 @@ def _part(log_weights: np.ndarray) -> float:
     return 1.0 if missing(1.0) >= 0 else float(brentq(missing, 0.0, 1.0, rtol=1e-3))
 
 
-def _systematic(weights: np.ndarray, key: jax.Array) -> np.ndarray:
+def _systematic(weights: np.ndarray, start: float) -> np.ndarray:
     """Numbers of the draws that are taken, in their order, as many as there are."""
-    points = (np.arange(weights.size) + float(jax.random.uniform(key))) / weights.size
+    points = (np.arange(weights.size) + start) / weights.size
     ends = np.cumsum(weights) / weights.sum()
     return np.minimum(np.searchsorted(ends, points, side="right"), weights.size - 1)

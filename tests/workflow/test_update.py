@@ -176,17 +176,17 @@ def test_further_arguments_by_row_are_given_by_name():
         bnn.update(draws, X[new], Y[new])
 
 
-def test_a_ready_model_keeps_the_units_of_its_first_fit():
+def test_estimators_and_ready_models_keep_the_units_of_their_first_fit():
     x, y = 3 * X + 5, 10 * Y - 40
     x[ROWS:] += 1.0
     network = bnn.MLP((), 1), bnn.priors.Normal(SCALE)
     model = bnn.regression(*network, x[:ROWS], y[:ROWS], noise=NOISE)
-    units = model.standardization
+    units, estimator = model.standardization, bnn.BNNRegressor()
     rows, targets = (x - units.x_mean) / units.x_scale, (y - units.y_mean) / units.y_scale
     draws = exact(rows[:ROWS], targets[:ROWS], model, arguments=((x[:ROWS], y[:ROWS]), {}))
-    run = bnn.update(draws, x[ROWS:110], y[ROWS:110])
-    before = rows[:ROWS], targets[:ROWS]
-    assert_exact(run, rows[:110], targets[:110], before, float(units.y_scale))
+    estimator.draws_, estimator.model_, estimator.n_features_in_ = draws, model, 3
+    run = estimator.partial_fit(x[ROWS:110], y[ROWS:110]).draws_
+    assert_exact(run, rows[:110], targets[:110], (rows[:ROWS], targets[:ROWS]), units.y_scale)
     assert model.standardization is units
     assert run.model is model
     np.testing.assert_array_equal(run._args[1], y[:110])

@@ -35,7 +35,7 @@ from numpyro_bnn.samplers.sgmcmc.noise import normal, normal_like
 
 # Range of the jitter of step sizes: trajectories are not periodic, and some steps are small enough for large
 # curvatures.
-_LOW, _HIGH = 0.3, 1.2
+LOWEST, HIGHEST = 0.3, 1.2
 # A high acceptance, for steps that suit regions of high curvature too.
 _TARGET = 0.9
 _LARGEST_ERROR = 1000.0
@@ -197,7 +197,7 @@ class RungKernel(NamedTuple):
             settings = Settings(step_size, inverse_mass_matrix=inverse_mass_matrix)
             steps = is_moving * self.random_length.draw_num_steps(key_step, step_size)
             end, error = _isokinetic(potential_fn, position, noise, settings, steps)
-            return _judged(position, end, error, steps, key_choice)
+            return judged(position, end, error, steps, key_choice)
         momentum = noise / jnp.sqrt(inverse_mass_matrix)
         if self.max_tree_depth is not None:
             begin, update = velocity_verlet(potential_fn, euclidean_kinetic_energy)
@@ -215,19 +215,19 @@ class RungKernel(NamedTuple):
             return Moved(tree.z_proposal, accept_prob, tree.diverging, tree.num_proposals)
         steps = is_moving * self.steps(step_size)
         # Jitter of the step size varies the trajectory length too, which avoids periodic trajectories.
-        step = step_size * jax.random.uniform(key_step, minval=_LOW, maxval=_HIGH)
-        end, error = _leapfrog(potential_fn, position, momentum, step, inverse_mass_matrix, steps)
-        return _judged(position, end, error, steps, key_choice)
+        step = step_size * jax.random.uniform(key_step, minval=LOWEST, maxval=HIGHEST)
+        end, error = leapfrog(potential_fn, position, momentum, step, inverse_mass_matrix, steps)
+        return judged(position, end.z, error, steps, key_choice)
 
 
-def _leapfrog(
+def leapfrog(
     potential_fn: Callable,
     position: jax.Array,
     momentum: jax.Array,
     step_size: jax.Array,
     inverse_mass_matrix: jax.Array,
     steps: Any,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[IntegratorState, jax.Array]:
     """The end of a trajectory of HMC, and its energy error."""
     # The loop begins with a step of size 0, which only computes the gradient there: so the
     # gradient is compiled once, not also before the loop.
@@ -242,7 +242,7 @@ def _leapfrog(
     start = IntegratorState(position, momentum, none, jnp.zeros_like(position))
     end, energy = lax.fori_loop(0, steps + 1, step, (start, none))
     before, after = (euclidean_kinetic_energy(inverse_mass_matrix, r) for r in (momentum, end.r))
-    return end.z, end.potential_energy + after - (energy + before)
+    return end, end.potential_energy + after - (energy + before)
 
 
 def _isokinetic(
@@ -262,7 +262,7 @@ def _isokinetic(
     return end.position, value - energy + end.work
 
 
-def _judged(
+def judged(
     position: jax.Array, end: jax.Array, error: jax.Array, steps: Any, key: jax.Array
 ) -> Moved:
     """Accept the end of a trajectory, or keep its start."""

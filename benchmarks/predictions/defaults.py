@@ -24,7 +24,7 @@ from benchmarks.predictions.other_regressors import BDE, bde
 from benchmarks.predictions.tabular import cpu_seconds, scored, selecting
 
 TABLES = ("diabetes", "yacht", "energy", "concrete", "airfoil")
-OURS = {"defaults, 50 steps a draw": {}, "100 steps a draw": {"thinning": 100}}
+OURS = {"defaults": {}}
 
 
 def fitted(given, table, seed, method):

@@ -216,7 +216,7 @@ def test_a_step_of_numpyro_is_a_leapfrog_of_ours():
 
 def test_leave_one_out_of_arviz_is_ours():
     """| ArviZ | `loo`: elpd and its standard error, in nats | `check_fit(…).loo` |"""
-    draws = {"w": RNG.normal(0.9, 0.1, (2, 400)).astype(np.float32)}
+    draws = {"w": np.random.default_rng(1).normal(0.9, 0.05, (2, 400)).astype(np.float32)}
     draws = bnn.Draws(draws, of_first_column)
     ours = bnn.check_fit(draws, CALIBRATION, TARGETS).loo
     theirs = arviz.loo(bnn.to_inference_data(draws, CALIBRATION, TARGETS))

@@ -55,7 +55,7 @@ SHARED = TESTS.parents[1] / "shared"
 # In a fresh environment two workers would each compile every module: every second one begins at the other
 # end, and finds there what the first one has compiled.
 _BACKWARDS = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579"
-_LIBRARIES = ("sklearn.utils.estimator_checks", "pandas", "matplotlib.pyplot", "xarray", "zarr")
+_LIBRARIES = ("sklearn.utils.estimator_checks", "pandas", "matplotlib.pyplot", "xarray")
 
 
 def pytest_collection() -> None:

@@ -110,7 +110,7 @@ def ensemble_of(bound: BoundModel, starts: Values) -> Draws:
         potential = Potential(bound.model, *Arguments.join(arrays, arguments.static))
         return jax.vmap(potential.constrain)(starts), jax.vmap(potential)(starts)
 
-    values, energy = Program(judged)(starts, arguments.arrays)
+    values, energy = Program(judged, runs_once=True)(starts, arguments.arrays)
     stats = {"potential_energy": np.asarray(energy)[:, None]}
     values = {name: value[:, None] for name, value in values.items()}
     return Draws(values, bound.model, stats, {"approximation": True} | data_facts(bound, values))

@@ -15,6 +15,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
@@ -38,21 +39,27 @@ _ONCE = {"xla_backend_optimization_level": 0}
 _LETTERS = 120
 
 
-class LastUsed(OrderedDict[Hashable, Any]):
-    """The values of the keys that were used last; threads share it."""
+class LastUsed(OrderedDict[Hashable, Future]):
+    """The values of the keys that were used last; threads share it, and none makes what another is making."""
 
     lock = threading.Lock()
 
     def made(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The value of a key, which `make` gives where it is not kept; `make` runs outside of the lock."""
         with self.lock:
-            found = self.pop(key, None)
-        found = make() if found is None else found
-        with self.lock:
-            self[key] = found
+            is_new = key not in self
+            future = self.setdefault(key, Future())
+            self.move_to_end(key)
             while len(self) > _MOST:
                 self.popitem(last=False)
-        return found
+        if is_new:
+            try:
+                future.set_result(make())
+            except BaseException as error:
+                with self.lock:
+                    self.pop(key, None)
+                future.set_exception(error)
+        return future.result()
 
 
 _programs = LastUsed()

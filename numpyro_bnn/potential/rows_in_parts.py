@@ -169,7 +169,7 @@ def _are_separate(potential: Any, plate: str, size: int) -> bool:
 
     some = jax.ShapeDtypeStruct((min(_TOGETHER, size),), jnp.int32)
     kinds = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arguments.arrays]
-    program = Program(distributions)
+    program = Program(distributions, runs_once=True)
     # The text has the numbers of constants, and the jaxpr the functions that are called on the host.
     key = f"{program.text(some, kinds)} {jax.make_jaxpr(distributions)(some, kinds)} {plate} {size}"
     if key not in _known:
@@ -234,7 +234,7 @@ def _are_rows_separate(model: Any, x: Prepared) -> bool:
         return (Prepared(rows[some], x.y_scale),)
 
     def compare() -> bool:
-        return same_in_parts(Program(parameters), given, _TOGETHER, part, _TOGETHER)
+        return same_in_parts(Program(parameters, runs_once=True), given, _TOGETHER, part, _TOGETHER)
 
     try:
         if model.traced_as is None:

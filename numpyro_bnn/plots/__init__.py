@@ -8,11 +8,9 @@ Predictions: :func:`plot_predictive_band`, :func:`plot_decision_boundary`,
 :func:`plot_interval_calibration`, :func:`plot_pit`, :func:`plot_score_against_time`,
 :func:`plot_severity`. Samplers: :func:`plot_rhat`, :func:`plot_trace`,
 :func:`plot_temperature`, :func:`plot_layer_temperature`, :func:`plot_schedule`,
-:func:`plot_density_surface`. Verdicts: :func:`plot_monte_carlo_error` and :func:`plot_agreement`, also
-called `monte_carlo_error` and `agreement`.
+:func:`plot_density_surface`.
 """
 
-from numpyro_bnn.plots.convergence import plot_agreement, plot_monte_carlo_error
 from numpyro_bnn.plots.predictive import (
     plot_decision_boundary,
     plot_interval_calibration,
@@ -33,22 +31,16 @@ from numpyro_bnn.plots.sampling import (
 )
 from numpyro_bnn.plots.style import PALETTE
 
-agreement = plot_agreement
 intervals = plot_intervals
-monte_carlo_error = plot_monte_carlo_error
 
 __all__ = [
     "PALETTE",
-    "agreement",
     "intervals",
-    "monte_carlo_error",
-    "plot_agreement",
     "plot_decision_boundary",
     "plot_density_surface",
     "plot_interval_calibration",
     "plot_intervals",
     "plot_layer_temperature",
-    "plot_monte_carlo_error",
     "plot_pit",
     "plot_predictive_band",
     "plot_reliability",

@@ -24,7 +24,6 @@ rng = np.random.default_rng(0)
 X2 = rng.normal(size=(30, 2)).astype(np.float32)
 Y2 = np.arange(30) % 3
 PROBS = rng.dirichlet(np.ones(4) * 0.3, size=(2, 5, 200))
-DRAWN = {"mean": rng.normal(size=(3, 90, 4))}
 LABELS = rng.integers(0, 4, 200)
 
 
@@ -78,8 +77,6 @@ CALLS: dict[str, Callable[..., Any]] = {
     "plot_intervals": lambda ax: plots.plot_intervals(Regressor(), np.arange(9), ax=ax),
     "plot_pit": lambda ax: plots.plot_pit(np.linspace(0.01, 0.99, 30), ax=ax),
     "plot_severity": lambda ax: plots.plot_severity([0, 1], {"MAP": [0.9, 0.8]}, ax=ax),
-    "plot_monte_carlo_error": lambda ax: plots.plot_monte_carlo_error(DRAWN, ax=ax),
-    "plot_agreement": lambda ax: plots.plot_agreement(DRAWN, ax=ax),
     "plot_schedule": lambda ax: plots.plot_schedule(0.1, num_steps=10, ax=ax),
 }
 

@@ -170,7 +170,7 @@ def calibrated(ends, ends_held, y_held):
 def judged(forecast, y_test, y_held):
     """Scores of the first rows, the test; the interval calibrated by the others, where there are any."""
     count = len(y_test)
-    predictions = forecast.predictions.first_rows(count)
+    predictions = forecast.predictions.at_rows(slice(count))
     found = scored(predictions, y_test)
     # Published figures are of one Gaussian a row, with the mean and the variance of the mixture.
     found["lppd of moments"] = float(norm(*bnn.average(predictions)).logpdf(y_test).mean())

@@ -20,7 +20,6 @@ from numpyro_bnn.diagnostics.verdict import UNKNOWN, Verdict, parameters_in_word
 from numpyro_bnn.samplers.suspects import named
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 
@@ -313,25 +312,6 @@ class Report:
         if check is not None:
             parts.append(check.section())
         return page("Can this posterior be believed?", parts, path)
-
-    def to_dataframe(self) -> "pd.DataFrame":
-        """The table as a pandas data frame, one row for each site and no summaries.
-
-        :return: columns `space`, `site`, `num_scalars`, `max_rhat`, `median_rhat`, `min_ess`,
-            `median_ess`, `min_tail_ess`, `num_constant`, `num_bad`.
-        """
-        import pandas as pd
-
-        columns = ["num_scalars", "max_rhat", "median_rhat", "min_ess", "median_ess"]
-        columns += ["min_tail_ess", "num_constant", "num_bad"]
-        return pd.DataFrame(
-            [
-                {"space": space.name, "site": group.name}
-                | {column: getattr(group, column) for column in columns}
-                for space in self.spaces
-                for group in space.groups
-            ]
-        )
 
     def numbers(self) -> ReportNumbers:
         """Verdict, errors and agreement as plain numbers and arrays, which files can hold."""

@@ -105,7 +105,6 @@ HIERARCHY = bnn.regression(bnn.MLP([3], 1), priors.Hierarchical())
         lambda k: bnn.SGLD(make(), step_size=0.1, accept=[None, "full", "minibatch"][int(k)]),
         lambda k: bnn.MAMS(make(), step_size=0.1, trajectory_length=k),
         lambda k: bnn.MCLMC(make(), energy_variance=1e-4 * k),
-        lambda k: bnn.SGNHT(make(), step_size=0.1, per_parameter=k > 1),
         lambda k: bnn.WindowedHMC(make(), step_size=0.1, num_steps=8, window=int(k)),
         lambda k: bnn.neal(HIERARCHY, HMC, step_size=k),
         lambda k: Interleaved(baoab(HIERARCHY), [RidgeScaling(k)]),

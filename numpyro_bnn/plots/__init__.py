@@ -5,27 +5,22 @@ sheet, light or dark, and a palette for colour-blind readers.
 
 Predictions: :func:`plot_predictive_band`, :func:`plot_decision_boundary`,
 :func:`plot_intervals` (also called `intervals`), :func:`plot_reliability`,
-:func:`plot_interval_calibration`, :func:`plot_pit`, :func:`plot_score_against_time`,
-:func:`plot_severity`. Samplers: :func:`plot_rhat`, :func:`plot_trace`,
-:func:`plot_temperature`, :func:`plot_layer_temperature`, :func:`plot_schedule`,
-:func:`plot_density_surface`.
+:func:`plot_pit`, :func:`plot_score_against_time`. Samplers: :func:`plot_rhat`, :func:`plot_trace`,
+:func:`plot_temperature`, :func:`plot_layer_temperature`, :func:`plot_density_surface`.
 """
 
 from numpyro_bnn.plots.predictive import (
     plot_decision_boundary,
-    plot_interval_calibration,
     plot_intervals,
     plot_pit,
     plot_predictive_band,
     plot_reliability,
     plot_score_against_time,
-    plot_severity,
 )
 from numpyro_bnn.plots.sampling import (
     plot_density_surface,
     plot_layer_temperature,
     plot_rhat,
-    plot_schedule,
     plot_temperature,
     plot_trace,
 )
@@ -38,16 +33,13 @@ __all__ = [
     "intervals",
     "plot_decision_boundary",
     "plot_density_surface",
-    "plot_interval_calibration",
     "plot_intervals",
     "plot_layer_temperature",
     "plot_pit",
     "plot_predictive_band",
     "plot_reliability",
     "plot_rhat",
-    "plot_schedule",
     "plot_score_against_time",
-    "plot_severity",
     "plot_temperature",
     "plot_trace",
 ]

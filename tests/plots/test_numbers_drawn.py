@@ -111,21 +111,6 @@ def test_reliability_shows_gaps_errors_and_counts_of_its_bins(rng):
     assert title.get_text() == f"calibration error {error:.3f}"
 
 
-@pytest.mark.parametrize("rows", [30, 400])
-def test_interval_calibration_has_the_band_of_a_binomial_share(rng, rows):
-    y = rng.normal(size=rows)
-    ax = plots.plot_interval_calibration(np.zeros((1, rows)), y, 1.0)
-    observed = named(ax, "observed")
-    np.testing.assert_allclose(observed.get_xdata(), np.arange(0.05, 0.951, 0.05))
-    # Half of a standard normal distribution is within 0.67449, and 95 % within 1.95996.
-    for level, half in ((0.5, 0.6744898), (0.95, 1.9599640)):
-        share = observed.get_ydata()[np.argmin(np.abs(observed.get_xdata() - level))]
-        assert share == np.mean(np.abs(y) <= half)
-    assert (np.diff(observed.get_ydata()) >= 0).all()
-    low, high = band(ax.collections[0], np.array([0.5]))
-    np.testing.assert_allclose(high - low, 2 * 1.96 * 0.5 / np.sqrt(rows))
-
-
 @pytest.mark.parametrize(("rows", "half"), [(10, 0.40925), (100, 0.13403)])
 def test_the_band_of_pit_is_that_of_the_distance_of_kolmogorov(rng, rows, half):
     """Half widths from tables of the two-sided Kolmogorov statistic at 5 %."""
@@ -235,18 +220,6 @@ def test_a_method_that_ends_at_once_has_a_bar_for_its_error():
     np.testing.assert_array_equal(named(ax, "reference").get_ydata(), [-1.0, -1.0])
 
 
-def test_severity_has_the_median_and_quartiles_of_kinds(rng):
-    values = rng.uniform(size=(9, 4))
-    ax = plots.plot_severity([0, 1, 3, 5], {"average": values}, score="accuracy")
-    assert (list(ax.get_xticks()), ax.get_ylabel()) == ([0, 1, 3, 5], "accuracy")
-    ordered = np.sort(values, axis=0)
-    # Of nine values the quartiles are the third and the seventh.
-    np.testing.assert_allclose(named(ax, "average").get_ydata(), ordered[4])
-    low, high = band(ax.collections[0], np.array([0, 1, 3, 5]))
-    np.testing.assert_allclose(low, ordered[2])
-    np.testing.assert_allclose(high, ordered[6])
-
-
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_where_all_classes_are_equally_likely_there_is_no_colour(classes):
     x = np.random.default_rng(0).normal(size=(10, 2))
@@ -287,12 +260,3 @@ def test_a_see_through_background_takes_the_palette_of_the_page(background):
     expected = style.PALETTE if background == "white" else style.PALETTE_ON_DARK
     assert style.palette(ax) == expected
     assert figure.get_facecolor()[:3] == (0.0, 0.0, 0.0)
-
-
-def test_a_step_size_and_a_temperature_of_one_number_are_level_lines():
-    ax = plots.plot_schedule(0.03, 0.5, num_steps=8)
-    np.testing.assert_allclose(named(ax, "step size").get_ydata(), 0.03, rtol=1e-6)
-    right = ax.figure.axes[-1]
-    np.testing.assert_allclose(right.get_lines()[0].get_ydata(), 0.5)
-    assert right.get_ylabel() == "temperature (1: posterior)"
-    assert ax.get_xlim() == (0, 7)

@@ -15,9 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 
 import numpyro_bnn as bnn
-from numpyro_bnn import plots, scores
+from numpyro_bnn import plots
 from numpyro_bnn.plots.style import PALETTE_ON_DARK, color_at, marker_at
-from numpyro_bnn.samplers.sgmcmc.schedules import cyclical, polynomial
 
 rng = np.random.default_rng(0)
 X2 = rng.normal(size=(30, 2)).astype(np.float32)
@@ -70,13 +69,8 @@ CALLS: dict[str, Callable[..., Any]] = {
         {"NUTS": ([1, 2, 3], [-3, -2, -1])}, ax=ax
     ),
     "plot_trace": lambda ax: plots.plot_trace(rng.normal(size=(3, 20)), ax=ax),
-    "plot_interval_calibration": lambda ax: plots.plot_interval_calibration(
-        np.zeros((3, 50)), rng.normal(size=50), scale=1.0, ax=ax
-    ),
     "plot_intervals": lambda ax: plots.plot_intervals(Regressor(), np.arange(9), ax=ax),
     "plot_pit": lambda ax: plots.plot_pit(np.linspace(0.01, 0.99, 30), ax=ax),
-    "plot_severity": lambda ax: plots.plot_severity([0, 1], {"MAP": [0.9, 0.8]}, ax=ax),
-    "plot_schedule": lambda ax: plots.plot_schedule(0.1, num_steps=10, ax=ax),
 }
 
 
@@ -195,17 +189,6 @@ def test_rhat_counts_shares_and_what_is_undefined() -> None:
     assert ticks == ["1.0001", "1.001", "1.01", "1.1", "2"]
 
 
-def test_interval_calibration_of_two_methods_on_the_same_axes() -> None:
-    y = rng.normal(size=80)
-    ax = plots.plot_interval_calibration(np.zeros((1, 80)), y, 1.0, levels=[0.5, 0.9])
-    again = plots.plot_interval_calibration(np.zeros((1, 80)), y, 0.5, label="sharp", ax=ax)
-    assert again is ax
-    assert labels(ax) == ["95 % of calibrated sets", "calibrated", "observed", "sharp"]
-    expected = scores.coverage(np.zeros((1, 80)), y, 1.0, level=[0.5, 0.9])
-    np.testing.assert_allclose(line(ax, "observed").get_ydata(), expected)
-    assert line(ax, "observed").get_color() != line(ax, "sharp").get_color()
-
-
 def test_intervals_are_drawn_in_the_order_of_what_is_predicted() -> None:
     ax = plots.intervals(Regressor(), np.array([3, 1, 2]), np.array([30, 12, 20.5]), coverage=0.8)
     np.testing.assert_array_equal(line(ax, "mean").get_ydata(), [10, 20, 30])
@@ -264,16 +247,3 @@ def test_many_lines_stay_apart() -> None:
     assert len(styles) == 9
     points = {(color_at(ax, i), marker_at(i)) for i in range(36)}
     assert len(points) == 36
-
-
-def test_schedule_marks_what_is_kept() -> None:
-    schedule = cyclical(0.1, 10, 0.8)
-    ax = plots.plot_schedule(schedule, schedule.temperature(0.5), num_steps=20)
-    assert labels(ax) == ["step size", "kept draws (4)", "temperature"]
-    kept = line(ax, "kept draws (4)")
-    np.testing.assert_array_equal(kept.get_xdata(), [8, 9, 18, 19])
-    np.testing.assert_allclose(line(ax, "step size").get_ydata()[[0, 10]], 0.1, rtol=1e-6)
-    right = ax.figure.axes[-1]
-    np.testing.assert_allclose(right.get_lines()[0].get_ydata()[[0, 8]], [0.0, 0.5])
-    ax = plots.plot_schedule(polynomial(0.1, 10.0, 1.0), num_steps=5, kept=[2])
-    assert labels(ax) == ["step size", "kept draws (1)"]

@@ -38,7 +38,7 @@ NAMES = {
     """,
     "scores": """
         PairedDifference Reliability Uncertainty accuracy agreement brier coverage crps
-        entropy expected_calibration_error lppd mutual_information ood_auroc
+        entropy expected_calibration_error lppd ood_auroc
         paired_difference pit reliability rmse standard_error total_variation uncertainty
         wasserstein
     """,

@@ -33,8 +33,6 @@ _MOST_GROUPS = 12
 _COLUMNS = ("scalars", "max R-hat", "median", "min ESS", "median", "min tail")
 _ERROR_HEAD = ("Monte Carlo error", "measured", "accepted", "draws needed")
 _PARAMETER_HEAD = ("parameter", "mean", "± error", "sd", "± error", "error / sd", "ESS")
-# Colours that all kinds of colour vision tell apart (Okabe & Ito 2008).
-_COLOURS = {"weights": "#D55E00", "predictions": "#0072B2"}
 _TONES = {
     "within_tolerance": "good",
     "within_tolerance_on_average": "good",
@@ -258,10 +256,10 @@ class Report:
         if any(np.isfinite(space.rhat).any() for space in (self.weights, self.predictions)):
             pictures = [
                 picture(
-                    lambda figure: self.plot(figure.subplots(1, 2, sharex=True)),
+                    lambda figure: self.plot(figure.subplots()),
                     "Histograms of R-hat of weights and of predictions",
                     "R-hat of weights (which hidden units may exchange) beside that of predictions.",
-                    (8.0, 3.0),
+                    (7.0, 3.6),
                 )
             ]
         found: dict[str, Sequence[Any]] = {
@@ -336,35 +334,16 @@ class Report:
         by_chain = {} if agrees is None or agrees.halves else {"chain_group": agrees.members}
         return ReportNumbers(texts, {} if error is None else error.by_row, by_chain)
 
-    def plot(
-        self, axes: "Sequence[Axes] | np.ndarray | None" = None
-    ) -> "Sequence[Axes] | np.ndarray":
-        """Histograms of R-hat, weights beside predictions, with the limit of so many predictions.
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """R-hat of weights and of predictions, with its limit (:func:`~numpyro_bnn.plots.plot_rhat`).
 
-        :param axes: two Matplotlib axes; default: a new figure.
+        :param ax: Matplotlib axes; default: a new figure.
         :return: the axes.
         """
-        import matplotlib.pyplot as plt
+        from numpyro_bnn import plots
 
-        if axes is None:
-            axes = plt.subplots(1, 2, figsize=(8, 3), sharex=True, layout="constrained")[1]
-        spaces = (self.weights, self.predictions)
-        finite = [s.rhat[np.isfinite(s.rhat)] for s in spaces]
-        largest = max([1.02, *(values.max() for values in finite if values.size)])
-        smallest = min([0.999, *(values.min() for values in finite if values.size)])
-        bins = np.geomspace(smallest, largest * 1.001, 41)
-        for ax, space, values in zip(axes, spaces, finite):
-            ax.set_title(space.name)
-            ax.set_xlabel("R-hat")
-            if np.isfinite(self.rhat_limit):
-                ax.axvline(self.rhat_limit, color="0.5", linestyle="--")
-                ax.set_xlabel(f"R-hat (dashed: limit {self.rhat_limit:.3f})")
-            if values.size:
-                ax.hist(values, bins=bins, color=_COLOURS[space.name])
-            else:
-                ax.text(0.5, 0.5, "none given", ha="center", transform=ax.transAxes)
-        axes[0].set_ylabel("scalars")
-        return axes
+        limit = {"limit": self.rhat_limit} if np.isfinite(self.rhat_limit) else {}
+        return plots.plot_rhat(self.weights.rhat, self.predictions.rhat, **limit, ax=ax)
 
 
 def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -> Report:

@@ -53,16 +53,3 @@ def test_a_temperature_of_one_changes_nothing_and_certain_rows_stay_finite():
     labels = np.array([0, 0, 1, 1])
     temperature = conformal.temperature_of(certain, labels)
     np.testing.assert_allclose(conformal.tempered(certain, temperature)[0], [0.75, 0.25], rtol=1e-3)
-
-
-@pytest.mark.parametrize(("count", "coverage"), [(9, 0.9), (10, 0.9), (37, 0.8), (60, 0.5)])
-def test_coverage_is_exact_for_exchangeable_scores(count, coverage):
-    """One rank more or less moves the share by 1 / (n + 1), more than five standard errors."""
-    repeats = 40_000
-    scores = np.random.default_rng(0).exponential(size=(repeats, count + 1))
-    limits = np.array([conformal.threshold(own, coverage) for own in scores[:, :-1]])
-    share = np.mean(scores[:, -1] <= limits)
-    exact = np.ceil((count + 1) * coverage - 1e-9) / (count + 1)
-    error = np.sqrt(exact * (1 - exact) / repeats)
-    assert 1 / (count + 1) > 5 * error
-    assert abs(share - exact) < 4 * error

@@ -1,9 +1,9 @@
 """The report on a run: its verdict, the numbers behind it, and their display as text, table and page."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -40,16 +40,6 @@ _TONES = {
     "too_short": "wait",
 }
 _MOST_ROWS = 10
-
-
-class ReportNumbers(NamedTuple):
-    """The numbers of a report, in a form that a file can hold."""
-
-    attributes: Mapping[str, str | float | int]
-    # Monte Carlo errors of judged rows, (input,): "total_variation", "relative"
-    by_row: Mapping[str, np.ndarray]
-    # "chain_group"; empty where halves of one chain stood for chains, or nothing was judged
-    by_chain: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, repr=False)
@@ -310,29 +300,6 @@ class Report:
         if check is not None:
             parts.append(check.section())
         return page("Can this posterior be believed?", parts, path)
-
-    def numbers(self) -> ReportNumbers:
-        """Verdict, errors and agreement as plain numbers and arrays, which files can hold."""
-        texts: dict[str, str | float | int] = {
-            "verdict": str(self.verdict),
-            "headline": self.headline,
-            "advice": self.advice,
-            "explanation": self.explanation,
-            "needed": self.needed,
-            "needed_by": self.needed_by,
-            "num_chains": self.num_chains,
-            "num_draws": self.num_draws,
-        }
-        error, agrees = self.monte_carlo_error, self.agreement
-        texts |= {f"tolerance_{name}": v for name, v in asdict(self.tolerance).items()}
-        for lead, values in (
-            ("monte_carlo_error", {} if error is None else vars(error)),
-            ("agreement", {} if agrees is None else agrees._asdict()),
-        ):
-            numbers = {n: v for n, v in values.items() if isinstance(v, (int, float))}
-            texts |= {f"{lead}_{n}": v for n, v in numbers.items() if not isinstance(v, bool)}
-        by_chain = {} if agrees is None or agrees.halves else {"chain_group": agrees.members}
-        return ReportNumbers(texts, {} if error is None else error.by_row, by_chain)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """R-hat of weights and of predictions, with its limit (:func:`~numpyro_bnn.plots.plot_rhat`).

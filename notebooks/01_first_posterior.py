@@ -208,7 +208,7 @@ gain = bnn.scores.paired_difference(
     bnn.scores.lppd(at_test_map, progression[test], pointwise=True),
 )
 print(f"posterior - MAP, row by row: {gain.difference:+.4f} ± {gain.standard_error:.4f}")
-bnn.plots.plot_interval_calibration(at_test, progression[test], label="posterior")
+bnn.plots.plot_pit(bnn.scores.pit(at_test, progression[test]))
 
 # %% [markdown]
 # Compare the difference with its error before you believe it. With one input and three hundred

@@ -223,8 +223,8 @@ for name, run in {"AMAGOLD": amagold, "GGMC": ggmc}.items():
 # ## A cyclical schedule
 #
 # Any schedule of the step count can be a step size, those of Optax included. The cyclical one
-# starts each cycle with a large step to leave the mode, and keeps only the draws of its last part
-# (the marks). The draws are as many as asked for; a kernel runs through the exploration by
+# starts each cycle with a large step to leave the mode, and keeps only the draws of its last part.
+# The draws are as many as asked for; a kernel runs through the exploration by
 # itself.
 
 # %%
@@ -242,7 +242,8 @@ cyclical = sample(
     2000,
     2,
 )
-bnn.plots.plot_schedule(step_size, step_size.temperature(1.0), num_steps=3000)
+plt.plot(step_size(np.arange(3000)))
+plt.gca().set(xlabel="step after warm-up", ylabel="step size (units of the kernel)")
 
 # %% [markdown]
 # ## Inside Gibbs

@@ -181,7 +181,8 @@ def scores_of(draws, images):
 
 shown = ("MAP", "deep ensemble", "mean field", "NUTS")
 under_shift = {n: scores_of(comparison.draws[n], images).reshape(3, 6) for n in shown}
-bnn.plots.plot_severity(np.arange(6), under_shift, score="log score (nats a row)")
+middle = {n: (np.arange(6), np.median(found, 0)) for n, found in under_shift.items()}
+bnn.plots.plot_score_against_time(middle, against="severity of the shift (0: none)", log=False)
 
 # %% [markdown]
 # Under strong shifts averages should hold up better than one trained network, since their members
@@ -203,8 +204,11 @@ lit = np.stack([x_test] * len(levels))
 lit[:, :, dead] += 0.5 * levels[:, None, None]
 under_light = {n: scores_of(comparison.draws[n], np.concatenate(lit)) for n in shown}
 print(f"{len(dead)} dead pixels: {dead}")
-ax = bnn.plots.plot_severity(levels, under_light, score="log score (nats a row)")
-ax.set_xlabel("light in the dead pixels, in steps of 0.5 (of 16)")
+bnn.plots.plot_score_against_time(
+    {n: (levels, found) for n, found in under_light.items()},
+    against="light in the dead pixels, in steps of 0.5 (of 16)",
+    log=False,
+)
 
 # %% [markdown]
 # Nothing is wrong with the sampler here. The prior says that an unseen pixel matters as much as

@@ -46,7 +46,7 @@ report = bnn.diagnose(nuts, grid)
 print(report)
 
 # %% [markdown]
-# ## The same curve with minibatches: BAOAB, its temperatures and its schedule
+# ## The same curve with minibatches: BAOAB and its temperatures
 
 # %%
 step_size = bnn.schedules.polynomial(0.2, 300.0, 0.55)
@@ -92,14 +92,15 @@ starts2 = bnn.optimize(moons, jax.random.key(4), x2, y2, num_chains=4, progress_
 average = MCMC(NUTS(moons, max_tree_depth=6), num_warmup=200, num_samples=200, **SETTINGS)
 average.run(jax.random.key(5), x2, y2, init_params=starts2)
 x_test, y_test = make_moons(1000, noise=0.25, random_state=1)
-severity = np.arange(6)
+noise = 0.15 * np.arange(6)
 shifted = {
-    name: [
-        scores.lppd(
-            bnn.predict(moons, run, x_test + 0.15 * s * rng.normal(size=x_test.shape)), y_test
-        )
-        for s in severity
-    ]
+    name: (
+        noise,
+        [
+            scores.lppd(bnn.predict(moons, run, x_test + s * rng.normal(size=x_test.shape)), y_test)
+            for s in noise
+        ],
+    )
     for name, run in {"MAP": point, "posterior average": average}.items()
 }
 
@@ -110,14 +111,14 @@ shifted = {
 # %%
 def page(path, style):
     with plt.style.context(style):
-        figure, ax = plt.subplots(5, 3, figsize=(17, 24), layout="constrained")
+        figure, ax = plt.subplots(4, 3, figsize=(17, 19), layout="constrained")
         plots.plot_predictive_band(
             grid[:, 0], bnn.predict(curve, nuts, grid), data=(x[:, 0], y), num_draws=8, ax=ax[0, 0]
         )
         plots.plot_trace(
             -nuts.get_extra_fields(group_by_chain=True)["potential_energy"], ax=ax[0, 1]
         )
-        plots.plot_rhat(report.weights.rhat, report.predictions.rhat, ax=ax[0, 2])
+        report.plot(ax[0, 2])
         plots.plot_decision_boundary(
             lambda inputs: bnn.predict(moons, average, inputs).probs,
             x2,
@@ -130,15 +131,13 @@ def page(path, style):
         )
         last = [{name: value[c, -1] for name, value in draws.items()} for c in range(3)]
         plots.plot_density_surface(bnn.potential_of(curve, x, y), last, ax=ax[2, 2])
-        plots.plot_interval_calibration(at_fresh, y_fresh, label="NUTS", ax=ax[2, 1])
+        plots.plot_pit(scores.pit(at_fresh, y_fresh), ax=ax[2, 1])
         plots.plot_score_against_time(learning, against="draws of each chain", ax=ax[2, 0])
         plots.plot_temperature({"kinetic": temperature}, ax=ax[3, 1])
         plots.plot_layer_temperature(by_layer, ax=ax[3, 0])
-        plots.plot_schedule(
-            bnn.schedules.cyclical(0.02, 1000, 0.5), 1.0, num_steps=3000, ax=ax[3, 2]
+        plots.plot_score_against_time(
+            shifted, against="noise of the inputs (units of x)", log=False, ax=ax[3, 2]
         )
-        plots.plot_severity(severity, shifted, score="log score (nats a row)", ax=ax[4, 0])
-        report.plot(ax[4, 1:])
         figure.savefig(path, dpi=70)
         plt.close(figure)
 

@@ -18,7 +18,7 @@ LAYERS = (
     "priors scores likelihoods storage models potential",
     "samplers samplers.sgmcmc samplers.gibbs samplers.tempering",
     "run posterior approximations",
-    "diagnostics.convergence diagnostics.monte_carlo diagnostics plots",
+    "plots diagnostics.convergence diagnostics.monte_carlo diagnostics",
     "fit_check workflow references cli",
 )
 ORDER = [room for layer in LAYERS for room in layer.split()]

@@ -28,9 +28,9 @@ NAMES = {
         heteroscedastic regression student_t survival
     """,
     "plots": """
-        PALETTE plot_decision_boundary plot_density_surface plot_interval_calibration
-        plot_layer_temperature plot_pit plot_predictive_band plot_reliability plot_rhat plot_schedule
-        plot_score_against_time plot_severity plot_temperature plot_trace
+        PALETTE plot_decision_boundary plot_density_surface
+        plot_layer_temperature plot_pit plot_predictive_band plot_reliability plot_rhat
+        plot_score_against_time plot_temperature plot_trace
     """,
     "priors": """
         ByPath FanIn FromFunction Hierarchical Horseshoe Laplace Normal Prior StudentT
@@ -38,7 +38,7 @@ NAMES = {
     """,
     "scores": """
         PairedDifference Reliability Uncertainty accuracy agreement brier coverage crps
-        entropy expected_calibration_error lppd mutual_information ood_auroc
+        entropy expected_calibration_error lppd ood_auroc
         paired_difference pit reliability rmse standard_error total_variation uncertainty
         wasserstein
     """,

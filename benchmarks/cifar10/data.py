@@ -4,8 +4,7 @@ Training images are sorted by the MD5 of ``train0``, ``train1``, … and the fir
 images by that of ``test0``, ``test1``, … (Izmailov et al., *What are Bayesian neural network
 posteriors really like?*, 2021, whose loader orders them so).
 
-Two forms of the data are read: the lossless contact sheets with ``labels.npz``, and the parts that
-:func:`pack` writes from them, the images wanted, in order, in files small enough to travel.
+The data are lossless contact sheets with ``labels.npz``.
 
 93 of the 60,000 images are known as JPEG copies only. They are kept, marked in
 :attr:`Split.exact`: a copy that is off by some grey levels moves the posterior less than leaving
@@ -27,8 +26,6 @@ CLASSES = 10
 MEAN, SCALE = (0.49, 0.48, 0.44), 0.2
 # A sheet shows 50 × 50 images of 32 × 32 pixels.
 _SIDE, _PIXELS = 50, 32
-# Images in a file that travels: 50 MB.
-_PART = 16_384
 
 
 class Split(NamedTuple):
@@ -71,54 +68,14 @@ def standardized(x) -> jnp.ndarray:
 
 
 def load(folder: str | Path = FOLDER) -> Data:
-    """Both splits in order, from sheets or from packed parts.
-
-    :param folder: with either form of the data.
-    :raises FileNotFoundError: if it holds neither, or not all files of one.
-    """
+    """Both splits in order, from the sheets in a folder."""
     folder = Path(folder)
-    packed = any(folder.glob("train_part*.npz"))
-    if not packed and not (folder / "labels.npz").exists():
+    if not (folder / "labels.npz").exists():
         raise FileNotFoundError(
-            f"cifar10: {folder} holds neither contact sheets (labels.npz, train_00.webp, …) nor packed "
-            "parts (train_part0.npz, …). Give the folder of the data with --data."
+            f"cifar10: {folder} holds no contact sheets (labels.npz, train_00.webp, …). Give the folder of "
+            "the data with --data."
         )
-    read = _read_parts if packed else _read_sheets
-    return Data(read(folder, "train"), read(folder, "test"))
-
-
-def pack(data: Data, folder: str | Path) -> list[Path]:
-    """Write both splits in parts of at most 51 MB that :func:`load` reads.
-
-    :return: the files.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for part, split in data._asdict().items():
-        for k, begin in enumerate(range(0, len(split.x), _PART)):
-            rows = slice(begin, begin + _PART)
-            path = folder / f"{part}_part{k}.npz"
-            here = {name: values[rows] for name, values in split._asdict().items()}
-            np.savez(path, size=len(split.x), **here)
-            written.append(path)
-    return written
-
-
-def _read_parts(folder: Path, part: str) -> Split:
-    paths = sorted(folder.glob(f"{part}_part*.npz"))
-    parts, size = [], None
-    for path in paths:
-        with np.load(path) as file:
-            parts.append(Split(file["x"], file["y"], file["exact"]))
-            size = int(file["size"])
-    rows = sum(len(p.x) for p in parts)
-    if size is None or rows != size:
-        raise FileNotFoundError(
-            f"cifar10: {folder} holds {rows} of {size} packed {part} images, in the files "
-            f"{[path.name for path in paths]}. Bring the parts that are missing."
-        )
-    return Split(*(np.concatenate(values) for values in zip(*parts)))
+    return Data(_read_sheets(folder, "train"), _read_sheets(folder, "test"))
 
 
 def _read_sheets(folder: Path, part: str) -> Split:

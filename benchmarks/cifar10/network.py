@@ -33,11 +33,8 @@ class FilterResponseNorm(nn.Module):
         gamma = self.param("gamma", nn.initializers.ones, shape)
         beta = self.param("beta", nn.initializers.zeros, shape)
         tau = self.param("tau", nn.initializers.zeros, shape)
-        # In half precision a mean over 1,024 squares would lose most of its digits.
-        wide = x.astype(jnp.float32)
-        mean_square = jnp.mean(wide**2, axis=(1, 2), keepdims=True)
-        y = gamma * wide * lax.rsqrt(mean_square + 1e-6) + beta
-        return jnp.maximum(y, tau).astype(x.dtype)
+        mean_square = jnp.mean(x**2, axis=(1, 2), keepdims=True)
+        return jnp.maximum(gamma * x * lax.rsqrt(mean_square + 1e-6) + beta, tau)
 
 
 class Layer(nn.Module):
@@ -47,12 +44,11 @@ class Layer(nn.Module):
     size: int = 3
     stride: int = 1
     swish: bool = True
-    dtype: str = "float32"
 
     @nn.compact
     def __call__(self, x):
         window, stride = (self.size, self.size), (self.stride, self.stride)
-        x = nn.Conv(self.filters, window, stride, padding="SAME", dtype=self.dtype)(x)
+        x = nn.Conv(self.filters, window, stride, padding="SAME")(x)
         x = FilterResponseNorm()(x)
         return nn.swish(x) if self.swish else x
 
@@ -62,25 +58,23 @@ class ResNet(nn.Module):
 
     - **filters** - of each stage
     - **blocks** - in each stage, two layers a block
-    - **dtype** - of the convolutions; weights, normalisation and logits are float32
     """
 
     filters: tuple[int, ...] = (16, 32, 64)
     blocks: int = 3
-    dtype: str = "float32"
 
     @nn.compact
     def __call__(self, x):
-        x = Layer(self.filters[0], dtype=self.dtype)(x)
+        x = Layer(self.filters[0])(x)
         for stage, filters in enumerate(self.filters):
             for block in range(self.blocks):
                 stride = 2 if stage and not block else 1
-                y = Layer(filters, stride=stride, dtype=self.dtype)(x)
-                y = Layer(filters, swish=False, dtype=self.dtype)(y)
+                y = Layer(filters, stride=stride)(x)
+                y = Layer(filters, swish=False)(y)
                 if x.shape != y.shape:
-                    x = Layer(filters, 1, stride, swish=False, dtype=self.dtype)(x)
+                    x = Layer(filters, 1, stride, swish=False)(x)
                 x = nn.swish(x + y)
-        x = nn.avg_pool(x.astype(jnp.float32), (8, 8), (8, 8))
+        x = nn.avg_pool(x, (8, 8), (8, 8))
         return nn.Dense(CLASSES)(x.reshape(x.shape[0], -1))
 
 

@@ -23,14 +23,14 @@ import optax
 from jax import lax
 
 import numpyro_bnn as bnn
+from benchmarks.cifar10.chains import SAMPLERS, kernel_of
 from benchmarks.cifar10.data import Data, standardized
-from benchmarks.cifar10.methods import SAMPLERS, kernel_of
 from benchmarks.cifar10.network import PRIOR_VARIANCE, ResNet, posterior_of
 from numpyro_bnn.potential.convolutions import fast_convolutions
 
 HEAD = (
-    *("contender", "chains", "batch_size", "seconds_a_step", "images_a_second", "ratio"),
-    *("tflops", "share_of_peak", "compile_seconds"),
+    *("contender", "batch_size", "seconds_a_step", "images_a_second", "ratio"),
+    *("tflops", "compile_seconds"),
 )
 
 
@@ -38,15 +38,13 @@ class Contender(NamedTuple):
     """What is timed.
 
     - **name** - ``"gradient"``, or a sampler
-    - **chains** - that take a step together
-    - **batch_size** - images a step of each
+    - **batch_size** - images a step
     - **steps** - in a turn
     - **program** - takes them, compiled
     - **compile_seconds** - tracing and compiling it took
     """
 
     name: str
-    chains: int
     batch_size: int
     steps: int
     program: Callable[[], Any]
@@ -59,19 +57,15 @@ class Timing(NamedTuple):
     - **batch_sizes** - of the bare gradient
     - **compared** - batch size of the samplers, one of `batch_sizes`
     - **samplers** - of which steps are timed
-    - **chains** - numbers of chains to run samplers with; each number is a contender
     - **steps** - of batches of `compared` images in a turn; others see about as many images
     - **repeats** - turns
-    - **peak** - TFLOP/s of the device, for the share that is reached
     """
 
     batch_sizes: tuple[int, ...]
     compared: int = 80
     samplers: tuple[str, ...] = ("sgld", "baoab")
-    chains: tuple[int, ...] = (1,)
     steps: int = 100
     repeats: int = 7
-    peak: float | None = None
 
 
 def energy_by_hand(network: ResNet, data_size: int) -> Callable:
@@ -113,33 +107,29 @@ def _gradient(data: Data, network: ResNet, batch_size: int, steps: int) -> Conte
 
         return lax.fori_loop(0, steps, step, params)
 
-    return Contender("gradient", 1, batch_size, steps, *_compiled(program, params, steps, x, y))
+    return Contender("gradient", batch_size, steps, *_compiled(program, params, steps, x, y))
 
 
-def _sampler(
-    name: str, data: Data, network: ResNet, chains: int, batch_size: int, steps: int
-) -> Contender:
-    """Steps of a sampler, its chains together; test images among the arguments."""
-    kernel = kernel_of(SAMPLERS[name], posterior_of(network), len(data.train.x), batch_size)
+def _sampler(name: str, data: Data, network: ResNet, batch_size: int, steps: int) -> Contender:
+    """Steps of a sampler; test images among the arguments."""
+    kernel = kernel_of(SAMPLERS[name], posterior_of(network), batch_size)
     arrays = [jnp.asarray(a) for a in (data.train.x, data.train.y, data.test.x)]
     weights = network.init(jax.random.key(0), standardized(data.train.x[:1]))["params"]
-    start = bnn.from_params(weights)
-    keys = jax.random.split(jax.random.key(1), chains)
+    start, key = bnn.from_params(weights), jax.random.key(1)
 
     @jax.jit
-    def begin(keys: jax.Array, *args: jax.Array) -> Any:
-        return jax.vmap(lambda key: kernel.init(key, 0, start, args))(keys)
+    def begin(*args: jax.Array) -> Any:
+        return kernel.init(key, 0, start, args)
 
     @jax.jit
     @fast_convolutions
     def program(state: Any, steps: jax.Array, *args: jax.Array) -> Any:
         # A kernel keeps what it learns of the data in the trace where it began.
-        kernel.init(keys[0], 0, start, args)
-        step = jax.vmap(lambda s: kernel.sample(s, args, {}))
-        return lax.fori_loop(0, steps, lambda _, s: step(s), state)
+        kernel.init(key, 0, start, args)
+        return lax.fori_loop(0, steps, lambda _, s: kernel.sample(s, args, {}), state)
 
-    ready, seconds = _compiled(program, begin(keys, *arrays), steps, *arrays)
-    return Contender(name, chains, batch_size, steps, ready, seconds)
+    ready, seconds = _compiled(program, begin(*arrays), steps, *arrays)
+    return Contender(name, batch_size, steps, ready, seconds)
 
 
 def seconds_now() -> float:
@@ -170,10 +160,8 @@ def measure(data: Data, network: ResNet, timing: Timing, progress: bool = True) 
         contenders.append(_gradient(data, network, batch_size, steps))
         say(f"gradient of {batch_size}: compiled in {contenders[-1].compile_seconds:.1f} s")
     for name in timing.samplers:
-        for chains in timing.chains:
-            one = _sampler(name, data, network, chains, timing.compared, timing.steps)
-            contenders.append(one)
-            say(f"{name}, {chains} chain(s): compiled in {one.compile_seconds:.1f} s")
+        contenders.append(_sampler(name, data, network, timing.compared, timing.steps))
+        say(f"{name}: compiled in {contenders[-1].compile_seconds:.1f} s")
     times: list[list[float]] = [[] for _ in contenders]
     for turn in range(timing.repeats + 1):
         for one, seconds in zip(contenders, times):
@@ -188,10 +176,7 @@ def measure(data: Data, network: ResNet, timing: Timing, progress: bool = True) 
 def rows_of(
     contenders: list[Contender], times: list[list[float]], network: ResNet, timing: Timing
 ) -> list[tuple]:
-    """Rows of :data:`HEAD` from the seconds a step of every turn.
-
-    The ratio is to the bare gradient of as many images, a chain at a time.
-    """
+    """Rows of :data:`HEAD` from the seconds a step of every turn; ratios to a gradient of as many images."""
     medians = [statistics.median(seconds) for seconds in times]
     bare = next(
         m
@@ -200,16 +185,13 @@ def rows_of(
     )
     rows = []
     for one, typical in zip(contenders, medians):
-        flops = one.chains * flops_of_gradient(network, one.batch_size)
-        speed = flops / typical / 1e12
         alike = one.batch_size == timing.compared
         rows.append(
             (
-                *(one.name, one.chains, one.batch_size, f"{typical:.4g}"),
-                f"{one.chains * one.batch_size / typical:.4g}",
-                round(typical / bare / one.chains, 3) if alike else "",
-                f"{speed:.3g}",
-                f"{speed / timing.peak:.3g}" if timing.peak else "",
+                *(one.name, one.batch_size, f"{typical:.4g}"),
+                f"{one.batch_size / typical:.4g}",
+                round(typical / bare, 3) if alike else "",
+                f"{flops_of_gradient(network, one.batch_size) / typical / 1e12:.3g}",
                 f"{one.compile_seconds:.1f}",
             )
         )

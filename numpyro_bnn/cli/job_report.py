@@ -107,8 +107,8 @@ def write(outcome: Outcome, folder: Path) -> Path:
     frame = saved_fit.frame_of(table, names, outcome.posterior, table.y[outcome.test])
     frame.to_csv(folder / "predictions.csv", index=False)
     data = table.x[outcome.train], table.y[outcome.train]
-    groups = {"predict": {"test": table.x[outcome.test]}, "report": outcome.report}
-    saved_fit.write(table, outcome.options, folder, outcome.mcmc, *data, **groups)
+    new = {"test": table.x[outcome.test]}
+    saved_fit.write(table, outcome.options, folder, outcome.mcmc, *data, predict=new)
     page(f"{table.name}: {table.target}", parts_of(outcome), folder / "report.html")
     return folder / "report.html"
 

@@ -24,7 +24,6 @@ examples:
   python -m numpyro_bnn predict numpyro_bnn_report new.csv   rows whose target is not known
   python -m numpyro_bnn update numpyro_bnn_report new.csv    the fit given new rows too
   python -m numpyro_bnn compare diabetes                 how far is each method from the posterior?
-  python -m numpyro_bnn grade rdata draws.npz            draws of any sampler against a reference posterior
 
 Text columns become one input a level, dates (2026-01-31) days and places in year and week. Missing values
 are an error that says where they are, unless --missing impute is given. A table shows what each column was
@@ -250,33 +249,13 @@ def _new_rows_parser(command: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _grade_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m numpyro_bnn grade",
-        description="Grade draws of any sampler against a reference posterior that ships with the package. "
-        "Exit status 0 where no difference is seen, 1 where they differ by more than chance allows or where "
-        "it cannot be told, as chains do not agree or draws are too few.",
-    )
-    parser.add_argument("reference", help="its name, such as rdata; another name lists them all")
-    parser.add_argument(
-        "draws",
-        type=Path,
-        help="an .npz file with the array 'functions' (chain, draw, row, ...) at the reference's test rows, "
-        "and log scales by name (chain, draw)",
-    )
-    return parser
-
-
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; status 0, 1 (`grade`: not equal), 2 (bad input or output), 130 (interrupted)."""
+    """Run the command line; status 0, 2 (bad input or output), 130 (interrupted)."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    commands = {"compare": _compare, "predict": _predict, "update": _update, "grade": _grade}
+    commands = {"compare": _compare, "predict": _predict, "update": _update}
     name = arguments[0] if arguments else ""
     command = commands.get(name, _fit)
-    if name in _NEW_ROWS:
-        parser = _new_rows_parser(name)
-    else:
-        parser = _grade_parser() if command is _grade else _parser()
+    parser = _new_rows_parser(name) if name in _NEW_ROWS else _parser()
     parsed = parser.parse_args(arguments[command is not _fit :])
     try:
         return command(parsed, Console())
@@ -448,23 +427,6 @@ def _update(parsed: argparse.Namespace, console: Console) -> int:
     for line in (*said, f"The updated fit, for `predict` and the next `update`: {output}"):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 0
-
-
-def _grade(parsed: argparse.Namespace, console: Console) -> int:
-    import numpy as np
-
-    from numpyro_bnn import references
-
-    reference = references.load(parsed.reference)
-    with np.load(parsed.draws) as file:
-        draws = {name: file[name] for name in file.files}
-    if "functions" not in draws:
-        raise ValueError(
-            f"{parsed.draws} holds {sorted(draws)}, expected an array 'functions' (chain, draw, row, ...)."
-        )
-    grade = references.grade(draws, reference)
-    console.print(f"{reference}\n{grade}", markup=False, highlight=False, soft_wrap=True)
-    return 0 if grade.agrees else 1
 
 
 if __name__ == "__main__":

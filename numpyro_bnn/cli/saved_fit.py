@@ -173,7 +173,7 @@ def update_by_fields(
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as place:
         whole = Path(place) / "fit"
         whole.mkdir()
-        write(fit.table, fit.options, whole, run, report=report)
+        write(fit.table, fit.options, whole, run)
         whole.rename(output)
     for said, rows in found.items():
         yield f"Left out rows {listed(rows, 10)}: {said}"

@@ -82,11 +82,6 @@ class Numbers:
         return self.rhat.size
 
     @property
-    def num_constant(self) -> int:
-        """Scalars that have one value in all chains and draws."""
-        return int((np.isnan(self.rhat) & ~np.isnan(self.ess)).sum())
-
-    @property
     def num_bad(self) -> int:
         """Scalars with NaN or infinities, or too few draws for an ESS."""
         return int(np.isnan(self.ess).sum())

@@ -1,9 +1,9 @@
 """The report on a run: its verdict, the numbers behind it, and their display as text, table and page."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from numpyro_bnn.diagnostics.verdict import UNKNOWN, Verdict, parameters_in_word
 from numpyro_bnn.samplers.suspects import named
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 
@@ -34,8 +33,6 @@ _MOST_GROUPS = 12
 _COLUMNS = ("scalars", "max R-hat", "median", "min ESS", "median", "min tail")
 _ERROR_HEAD = ("Monte Carlo error", "measured", "accepted", "draws needed")
 _PARAMETER_HEAD = ("parameter", "mean", "± error", "sd", "± error", "error / sd", "ESS")
-# Colours that all kinds of colour vision tell apart (Okabe & Ito 2008).
-_COLOURS = {"weights": "#D55E00", "predictions": "#0072B2"}
 _TONES = {
     "within_tolerance": "good",
     "within_tolerance_on_average": "good",
@@ -43,16 +40,6 @@ _TONES = {
     "too_short": "wait",
 }
 _MOST_ROWS = 10
-
-
-class ReportNumbers(NamedTuple):
-    """The numbers of a report, in a form that a file can hold."""
-
-    attributes: Mapping[str, str | float | int]
-    # Monte Carlo errors of judged rows, (input,): "total_variation", "relative"
-    by_row: Mapping[str, np.ndarray]
-    # "chain_group"; empty where halves of one chain stood for chains, or nothing was judged
-    by_chain: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True, repr=False)
@@ -259,10 +246,10 @@ class Report:
         if any(np.isfinite(space.rhat).any() for space in (self.weights, self.predictions)):
             pictures = [
                 picture(
-                    lambda figure: self.plot(figure.subplots(1, 2, sharex=True)),
+                    lambda figure: self.plot(figure.subplots()),
                     "Histograms of R-hat of weights and of predictions",
                     "R-hat of weights (which hidden units may exchange) beside that of predictions.",
-                    (8.0, 3.0),
+                    (7.0, 3.6),
                 )
             ]
         found: dict[str, Sequence[Any]] = {
@@ -314,77 +301,16 @@ class Report:
             parts.append(check.section())
         return page("Can this posterior be believed?", parts, path)
 
-    def to_dataframe(self) -> "pd.DataFrame":
-        """The table as a pandas data frame, one row for each site and no summaries.
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """R-hat of weights and of predictions, with its limit (:func:`~numpyro_bnn.plots.plot_rhat`).
 
-        :return: columns `space`, `site`, `num_scalars`, `max_rhat`, `median_rhat`, `min_ess`,
-            `median_ess`, `min_tail_ess`, `num_constant`, `num_bad`.
-        """
-        import pandas as pd
-
-        columns = ["num_scalars", "max_rhat", "median_rhat", "min_ess", "median_ess"]
-        columns += ["min_tail_ess", "num_constant", "num_bad"]
-        return pd.DataFrame(
-            [
-                {"space": space.name, "site": group.name}
-                | {column: getattr(group, column) for column in columns}
-                for space in self.spaces
-                for group in space.groups
-            ]
-        )
-
-    def numbers(self) -> ReportNumbers:
-        """Verdict, errors and agreement as plain numbers and arrays, which files can hold."""
-        texts: dict[str, str | float | int] = {
-            "verdict": str(self.verdict),
-            "headline": self.headline,
-            "advice": self.advice,
-            "explanation": self.explanation,
-            "needed": self.needed,
-            "needed_by": self.needed_by,
-            "num_chains": self.num_chains,
-            "num_draws": self.num_draws,
-        }
-        error, agrees = self.monte_carlo_error, self.agreement
-        texts |= {f"tolerance_{name}": v for name, v in asdict(self.tolerance).items()}
-        for lead, values in (
-            ("monte_carlo_error", {} if error is None else vars(error)),
-            ("agreement", {} if agrees is None else agrees._asdict()),
-        ):
-            numbers = {n: v for n, v in values.items() if isinstance(v, (int, float))}
-            texts |= {f"{lead}_{n}": v for n, v in numbers.items() if not isinstance(v, bool)}
-        by_chain = {} if agrees is None or agrees.halves else {"chain_group": agrees.members}
-        return ReportNumbers(texts, {} if error is None else error.by_row, by_chain)
-
-    def plot(
-        self, axes: "Sequence[Axes] | np.ndarray | None" = None
-    ) -> "Sequence[Axes] | np.ndarray":
-        """Histograms of R-hat, weights beside predictions, with the limit of so many predictions.
-
-        :param axes: two Matplotlib axes; default: a new figure.
+        :param ax: Matplotlib axes; default: a new figure.
         :return: the axes.
         """
-        import matplotlib.pyplot as plt
+        from numpyro_bnn import plots
 
-        if axes is None:
-            axes = plt.subplots(1, 2, figsize=(8, 3), sharex=True, layout="constrained")[1]
-        spaces = (self.weights, self.predictions)
-        finite = [s.rhat[np.isfinite(s.rhat)] for s in spaces]
-        largest = max([1.02, *(values.max() for values in finite if values.size)])
-        smallest = min([0.999, *(values.min() for values in finite if values.size)])
-        bins = np.geomspace(smallest, largest * 1.001, 41)
-        for ax, space, values in zip(axes, spaces, finite):
-            ax.set_title(space.name)
-            ax.set_xlabel("R-hat")
-            if np.isfinite(self.rhat_limit):
-                ax.axvline(self.rhat_limit, color="0.5", linestyle="--")
-                ax.set_xlabel(f"R-hat (dashed: limit {self.rhat_limit:.3f})")
-            if values.size:
-                ax.hist(values, bins=bins, color=_COLOURS[space.name])
-            else:
-                ax.text(0.5, 0.5, "none given", ha="center", transform=ax.transAxes)
-        axes[0].set_ylabel("scalars")
-        return axes
+        limit = {"limit": self.rhat_limit} if np.isfinite(self.rhat_limit) else {}
+        return plots.plot_rhat(self.weights.rhat, self.predictions.rhat, **limit, ax=ax)
 
 
 def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -> Report:

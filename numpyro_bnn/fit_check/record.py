@@ -28,7 +28,6 @@ from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean
 from numpyro_bnn.fit_check.loo import RARE, Calibration, LeaveOneOut
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 _ALARMS = 0.05
@@ -310,19 +309,6 @@ class FitCheck:
         :raises OSError: if the file cannot be written.
         """
         return page("Does the model fit?", self.section().parts, path)
-
-    def to_dataframe(self) -> "pd.DataFrame":
-        """One line a row of the data, as a pandas data frame indexed by the names of the rows.
-
-        :return: columns `elpd`, `error` (its Monte Carlo error), `pareto_k` and, where there is one, `pit`.
-        """
-        import pandas as pd
-
-        columns = {"elpd": self.loo.by_row, "error": self.loo.error_by_row}
-        columns["pareto_k"] = self.loo.pareto_k
-        if self.calibration is not None and self.calibration.pit is not None:
-            columns["pit"] = self.calibration.pit
-        return pd.DataFrame(columns, index=list(self.names))
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """LOO-PIT beside uniform (:func:`~numpyro_bnn.plots.plot_pit`), or reliability of classes.

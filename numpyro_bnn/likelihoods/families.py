@@ -9,7 +9,7 @@ Every likelihood takes predictions ``f`` of all N rows, or the network itself wi
 then evaluated on the rows of a minibatch only.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,10 +39,8 @@ from numpyro_bnn.likelihoods.observe import (
 )
 from numpyro_bnn.priors.precision_conditionals import Array
 
-Link = Literal["softplus", "exp"]
 Units = tuple[Values, Values]
 STANDARD: Units = (0.0, 1.0)
-_LINKS = {"softplus": jax.nn.softplus, "exp": jnp.exp}
 
 
 def gaussian(
@@ -109,35 +107,31 @@ def heteroscedastic(
     y: Values | None = None,
     *,
     x: PyTree = None,
-    link: Link = "softplus",
     name: str = "y",
     plate: str = "data",
     units: Units = STANDARD,
     weights: Values | None = None,
     obs_mask: Values | None = None,
 ) -> jax.Array:
-    """y ~ Normal(f₀, link(f₁)²): the network gives the mean and the scale of each row.
+    """y ~ Normal(f₀, softplus(f₁)²): the network gives the mean and the scale of each row.
 
     :param f: predictions (N, 2), or the network, with `x`.
     :param y: targets (N,); None to predict.
     :param x: inputs (N, …), or a dictionary of columns.
-    :param link: ``"softplus"`` or ``"exp"``, from the second output to a standard deviation.
     :param name: site name of the target.
     :param plate: name of the data plate.
     :param units: shift and scale from the units of `f` to those of `y`.
     :param weights: (N,), how often each row counts; None for once.
     :param obs_mask: (N,), which targets are known; others may hold anything. None where all are.
     :return: the target.
-    :raises ValueError: for another link, or shapes that do not agree.
+    :raises ValueError: for shapes that do not agree.
     """
-    if link not in _LINKS:
-        raise ValueError(f"heteroscedastic: link must be one of {list(_LINKS)}, got {link!r}.")
     shift, unit = units
 
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
         _check_outputs("heteroscedastic", f, 2)
         check_shape("heteroscedastic", f, y, (2,))
-        return dist.Normal(shift + unit * f[..., 0], unit * _LINKS[link](f[..., 1]))
+        return dist.Normal(shift + unit * f[..., 0], unit * jax.nn.softplus(f[..., 1]))
 
     return observe("heteroscedastic", f, y, x, name, plate, likelihood, 1, weights, obs_mask)
 

@@ -379,7 +379,6 @@ def regression(
     likelihood: Literal["gaussian", "heteroscedastic", "student_t"] = "gaussian",
     noise: Noise | None = None,
     df: float | dist.Distribution = 4.0,
-    link: Literal["softplus", "exp"] = "softplus",
     integrate_output: bool = False,
     correlation: float | None = None,
 ) -> ReadyModel:
@@ -396,7 +395,6 @@ def regression(
         (default HalfNormal(1)) or :class:`numpyro_bnn.likelihoods.families.Precision`. Of several targets
         each has its own, with this prior.
     :param df: degrees of freedom of ``"student_t"``.
-    :param link: from the second output to the scale, for ``"heteroscedastic"``.
     :param integrate_output: integrate the output layer out, see
         :class:`numpyro_bnn.integrate_output`.
     :param correlation: concentration of an LKJ prior on the correlations of the noise of several targets,
@@ -432,7 +430,7 @@ def regression(
             return f if wanted > 1 else f.squeeze(-1)
 
         if likelihood == "heteroscedastic":
-            return heteroscedastic(outputs, y, x=x, link=link, units=units, **by_row)
+            return heteroscedastic(outputs, y, x=x, units=units, **by_row)
         shared: dict[str, Any] = {"x": x, "noise": noise, "units": units, **by_row}
         if likelihood == "student_t":
             return student_t(outputs, y, df=df, **shared)
@@ -444,7 +442,7 @@ def regression(
     by_family: dict[str, dict[str, Any]] = {
         "gaussian": {"noise": noise},
         "student_t": {"noise": noise, "df": df},
-        "heteroscedastic": {"link": link},
+        "heteroscedastic": {},
     }
     options |= by_family[likelihood]
     more = {"integrate_output": integrate_output or None, "correlation": correlation}

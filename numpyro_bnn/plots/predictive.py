@@ -310,57 +310,6 @@ def plot_reliability(
     return ax
 
 
-def plot_interval_calibration(
-    predictions: Scored,
-    y: ArrayLike,
-    scale: ArrayLike | None = None,
-    *,
-    levels: ArrayLike | None = None,
-    label: str = "observed",
-    ax: Axes | None = None,
-) -> Axes:
-    """Share of targets inside central predictive intervals, against the level that they claim.
-
-    At each level 95 % of the shares lie in the band if rows are calibrated and independent. Call it again
-    with the axes it returned to compare methods; the band is drawn once. Intervals of counts end at whole
-    numbers and hold more than their level, so that a right model lies above the band: look at
-    ``plot_pit(scores.pit(predictions, y))`` there.
-
-    :param predictions: means or samples ``(…, row)``, or predictions with both.
-    :param y: targets.
-    :param scale: standard deviations; None when `predictions` are samples of `y`.
-    :param levels: levels in (0, 1); by default 0.05, 0.10, …, 0.95.
-    :param label: name of the curve in the legend.
-    :param ax: axes to draw on.
-    :return: the axes.
-    :raises ValueError: for a level outside (0, 1), shapes that differ, or NaN.
-    """
-    levels = np.arange(1, 20) / 20 if levels is None else np.asarray(levels, np.float64)
-    share = np.asarray(scores.coverage(predictions, y, scale, level=levels))
-    ax = axes_or_new(ax, (4.8, 4.4))
-    drawn = ax.get_legend_handles_labels()[1]
-    color = color_at(ax, max(0, len(drawn) - 2))
-    if "calibrated" not in drawn:
-        t = np.linspace(0, 1, 101)
-        half = 1.96 * np.sqrt(t * (1 - t) / np.asarray(y).shape[0])
-        shade = foreground(ax)
-        ax.fill_between(
-            t,
-            np.clip(t - half, 0, 1),
-            np.clip(t + half, 0, 1),
-            color=shade,
-            alpha=0.15,
-            linewidth=0,
-            label="95 % of calibrated sets",
-        )
-        ax.plot([0, 1], [0, 1], color=shade, linewidth=1, linestyle="--", label="calibrated")
-    ax.plot(levels, share, color=color, marker="o", markersize=4, linewidth=1.4, label=label)
-    ax.set(xlim=(0, 1), ylim=(0, 1.02))
-    label_axes(ax, "level of the interval (probability)", "share of targets inside")
-    ax.legend(frameon=False, loc="upper left")
-    return ax
-
-
 def plot_pit(pit: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """How the distribution function of probability integral transforms departs from the uniform one.
 
@@ -434,38 +383,5 @@ def plot_score_against_time(
     if log:
         ax.set_xscale("log")
     label_axes(ax, against, score)
-    legend_above(ax)
-    return ax
-
-
-def plot_severity(
-    severity: ArrayLike,
-    curves: Mapping[str, ArrayLike],
-    *,
-    score: str = "accuracy",
-    ax: Axes | None = None,
-) -> Axes:
-    """How a score falls as the inputs shift.
-
-    :param severity: levels of the shift, 0 for none.
-    :param curves: by method ``(severity,)``, or ``(kind of shift, severity)``: then the median over
-        kinds, and their quartiles as a band.
-    :param score: name of the score with its unit.
-    :param ax: axes to draw on.
-    :return: the axes.
-    """
-    severity = np.asarray(severity, np.float64)
-    ax = axes_or_new(ax)
-    for index, (name, values) in enumerate(curves.items()):
-        values = np.asarray(values, np.float64)
-        style = line_style(ax, index)
-        middle = np.median(np.atleast_2d(values), 0)
-        marker = marker_at(index)
-        ax.plot(severity, middle, marker=marker, markersize=5, linewidth=1.5, label=name, **style)
-        if values.ndim == 2:
-            low, high = np.quantile(values, [0.25, 0.75], axis=0)
-            ax.fill_between(severity, low, high, color=style["color"], alpha=0.2, linewidth=0)
-    ax.set_xticks(severity)
-    label_axes(ax, "severity of the shift (0: none)", score)
     legend_above(ax)
     return ax

@@ -27,7 +27,6 @@ from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.potential.compiled_arguments import map_in_blocks
 from numpyro_bnn.potential.potential import Potential
-from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule
 
 
 def plot_rhat(
@@ -53,15 +52,17 @@ def plot_rhat(
         groups["predictions"] = flat_values(predictions)
     finite = {name: v[np.isfinite(v)] for name, v in groups.items()}
     smallest = 1e-4
-    largest = max(v.max() for v in finite.values() if v.size) - 1
+    largest = max((v.max() for v in finite.values() if v.size), default=limit) - 1
     top = max(largest * 1.3, 2 * (limit - 1), 10 * smallest)
     bins = np.geomspace(smallest, top, 41).tolist()
     ax = axes_or_new(ax, (7.0, 3.6))
     for index, (name, values) in enumerate(groups.items()):
+        if not values.size:
+            continue
         good, color = finite[name], color_at(ax, 1 - index)
         excess = np.clip(good - 1, smallest, None)
         above = np.mean(good > limit) if good.size else 0.0
-        text = f"{name} ({values.size:,}; {above:.0%} above {limit:g}"
+        text = f"{name} ({values.size:,}; {above:.0%} above {limit:.4g}"
         missing = values.size - good.size
         text += f"; {missing:,} undefined)" if missing else ")"
         share = np.full(good.size, 1 / max(1, good.size))
@@ -70,7 +71,7 @@ def plot_rhat(
             excess, bins, weights=share, histtype="step", color=color, linewidth=1.5, label=text
         )
     ax.axvline(
-        limit - 1, color=foreground(ax), linewidth=1.2, linestyle="--", label=f"limit {limit:g}"
+        limit - 1, color=foreground(ax), linewidth=1.2, linestyle="--", label=f"limit {limit:.4g}"
     )
     ax.set_xscale("log")
     ax.set_xlim(smallest, top)
@@ -305,68 +306,3 @@ def _flat_density(log_density: Any, samples: Sequence[Any]) -> tuple[Callable, n
     unravel = ravel_pytree(z[0])[1]
     points = np.stack([np.asarray(ravel_pytree(one)[0], np.float64) for one in z])
     return lambda flat: -log_density(unravel(flat)), points
-
-
-def plot_schedule(
-    step_size: float | Schedule,
-    temperature: float | Schedule | None = None,
-    *,
-    num_steps: int,
-    kept: ArrayLike | None = None,
-    ax: Axes | None = None,
-) -> Axes:
-    """Step size, and temperature, against the step, with the draws that are kept marked.
-
-    :param step_size: number or schedule.
-    :param temperature: number or schedule; drawn against an axis on the right.
-    :param num_steps: steps after warm-up to show.
-    :param kept: steps whose draws are kept; by default those of a cyclical schedule.
-    :param ax: axes to draw on.
-    :return: the axes of the step size.
-    """
-    counts = np.arange(num_steps)
-    schedule = as_schedule(step_size)
-    if kept is None:
-        marked = getattr(step_size, "is_sampling", None)
-        kept = counts[np.asarray(marked(counts))] if marked is not None else counts[:0]
-    kept = np.asarray(kept, int)
-    ax = axes_or_new(ax, (7.0, 3.4))
-    steps = _values(schedule, counts)
-    # Kept draws are marked by points without a line, which would hide the curve.
-    ax.plot(counts, steps, color=color_at(ax, 0), linewidth=1.6, label="step size")
-    if kept.size:
-        ax.plot(
-            kept,
-            steps[kept],
-            linestyle="none",
-            marker="o",
-            markersize=3.5,
-            color=foreground(ax),
-            label=f"kept draws ({kept.size:,})",
-        )
-    ax.set_xlim(0, max(1, num_steps - 1))
-    ax.set_ylim(bottom=0)
-    label_axes(ax, "step after warm-up", "step size (units of the kernel)")
-    handles, names = ax.get_legend_handles_labels()
-    if temperature is not None:
-        right = ax.twinx()
-        heat = _values(as_schedule(temperature, "temperature"), counts)
-        (line,) = right.plot(
-            counts,
-            heat,
-            color=color_at(ax, 1),
-            linewidth=1.3,
-            linestyle="--",
-            drawstyle="steps-post",
-        )
-        right.set_ylabel("temperature (1: posterior)")
-        right.set_ylim(0, max(1.0, float(heat.max())) * 1.15)
-        right.spines["top"].set_visible(False)
-        handles, names = [*handles, line], [*names, "temperature"]
-    legend_above(ax, handles, names, columns=2)
-    return ax
-
-
-def _values(schedule: Schedule, counts: np.ndarray) -> np.ndarray:
-    # Schedules of Optax take one count at a time.
-    return np.asarray(jax.vmap(lambda count: jnp.asarray(schedule(count), float))(counts))

@@ -6,12 +6,11 @@ stays apart under the common kinds of colour blindness, in an order that keeps c
 and with white.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
@@ -64,13 +63,10 @@ def line_style(ax: Axes, index: int) -> dict[str, Any]:
     return {"color": color_at(ax, index), "linestyle": dashes}
 
 
-def legend_above(
-    ax: Axes, *handles_and_labels: Sequence[Artist] | Sequence[str], columns: int = 3
-) -> None:
-    """A legend above what is drawn: the axes, and a twin, are made higher by its height. Call it last."""
+def legend_above(ax: Axes, columns: int = 3) -> None:
+    """A legend above what is drawn: the axes are made higher by its height. Call it last."""
     # Above the axes it would cover a title that is set later.
     legend = ax.legend(
-        *handles_and_labels,
         loc="upper left",
         borderaxespad=0.2,
         ncols=columns,
@@ -81,14 +77,11 @@ def legend_above(
     rows = -(-len(legend.get_texts()) // columns)
     points = 1.6 * float(legend.get_texts()[0].get_fontsize()) * rows
     share = min(0.5, points / (72 * ax.get_window_extent().height / ax.figure.dpi))
-    for each in ax.figure.axes:
-        if each.bbox.bounds == ax.bbox.bounds:
-            # The height on the page is scaled, which on a logarithmic axis multiplies the limits by another
-            # factor.
-            scale = each.yaxis.get_transform()
-            low, high = scale.transform(np.array(each.get_ylim(), np.float64))
-            top = scale.inverted().transform(np.array([low + (high - low) / (1 - share)]))[0]
-            each.set_ylim(top=float(top))
+    # The height on the page is scaled, which on a logarithmic axis multiplies the limits by another factor.
+    scale = ax.yaxis.get_transform()
+    low, high = scale.transform(np.array(ax.get_ylim(), np.float64))
+    top = scale.inverted().transform(np.array([low + (high - low) / (1 - share)]))[0]
+    ax.set_ylim(top=float(top))
 
 
 def label_axes(ax: Axes, x: str, y: str) -> None:

@@ -62,7 +62,6 @@ def to_inference_data(
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Sequence] | None = None,
     base_sites: bool = False,
-    report: Any = None,
 ) -> "az.InferenceData | xr.DataTree":
     """Everything about a run as one ArviZ object.
 
@@ -85,10 +84,6 @@ def to_inference_data(
       standard deviation of the noise), in units of the target.
     - ``predictions``: draws of the target and predictions for each name in `predict`, as ``test.y``,
       ``test.probs``, …, over ``test.row``; their inputs in ``predictions_constant_data``.
-    - ``report``, where `report` is given: the Monte Carlo error of each row that was judged
-      (``total_variation`` or ``relative`` over ``judged_row``), the group of each chain
-      (``chain_group``) and how many times as many draws are ``needed``; verdict, tolerance and
-      single numbers as attributes. ``posterior`` has the verdict among its attributes too.
 
     Memory: the result, which for R rows takes ``chains × draws × R`` numbers for the log
     likelihood and `(C + 1)` times that for the predictions of C classes (3 for a continuous
@@ -108,11 +103,10 @@ def to_inference_data(
     :param coords: labels along an axis by its name, such as ``{"class": ["cat", "dog"]}``.
     :param base_sites: whether to keep the standardised values (``….base``) of non-centred
         coordinates, which only a sampler needs.
-    :param report: the report of :func:`~numpyro_bnn.diagnose` on this run.
     :return: ``arviz.InferenceData``, or ``xarray.DataTree`` with ArviZ 1 and later.
     :raises ValueError: if a model or training data are needed and not known, if names clash, or
         if `dims` or `coords` do not fit.
-    :raises TypeError: if `run`, `predict` or `report` is something else.
+    :raises TypeError: if `run` or `predict` is something else.
     :warns UserWarning: of a log likelihood that ``az.loo`` would misread: of rows with weights, of draws at
         another temperature than 1, of a stacked mixture, and of draws that `thin` chose; and of one that is
         left out, since latent sites that the target is computed from have no draws.
@@ -168,8 +162,6 @@ def to_inference_data(
         own_key = jax.random.fold_in(key, index + 1)
         groups.add_predictions("predictions", f"{name}.", x, {}, targets, own_key, batch_size)
         groups.add_inputs("predictions_constant_data", f"{name}.", x)
-    if report is not None:
-        groups.add_report(report.numbers())
     datasets = groups.datasets()
     # ArviZ 1 warns at the old name and returns xarray's tree.
     own = vars(az).get("InferenceData")

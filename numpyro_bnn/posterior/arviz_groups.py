@@ -217,21 +217,6 @@ class ArvizGroups:
             value = training.observed[name]
             self.add("observed_data", name, _row_axes("", value.ndim, 0), value)
 
-    def add_report(self, numbers: Any) -> None:
-        """Add the numbers of a report on the run."""
-        for name, rows in numbers.by_row.items():
-            self.add("report", name, ["judged_row"], rows)
-        for name, chains in numbers.by_chain.items():
-            # Copies of a chain were judged once, and have no number of their own.
-            if len(chains) == self.draws.num_chains:
-                self.add("report", name, ["chain"], chains)
-        # ArviZ 0.23 drops a group without any variable, and its attributes with it.
-        self.add("report", "needed", [], numbers.attributes["needed"])
-        # Python numbers: not every format takes NumPy's.
-        plain = {k: np.asarray(value).item() for k, value in numbers.attributes.items()}
-        self.attrs["report"] = plain
-        self.attrs.setdefault("posterior", {})["verdict"] = plain["verdict"]
-
     def datasets(self) -> dict[str, xr.Dataset]:
         """The finished groups by name, their axes labelled."""
         datasets = {}

@@ -9,7 +9,6 @@ import numpy as np
 import numpyro.distributions as dist
 from numpy.typing import ArrayLike
 
-from numpyro_bnn._checks import check_whole
 from numpyro_bnn.data.arguments import as_array
 from numpyro_bnn.data.units import Column, check_fits, standardized
 from numpyro_bnn.distributions.unwrap import GAUSSIAN
@@ -180,20 +179,6 @@ class Predictions:
         """How far single precision may move targets near some values, one a row."""
         at = values if self._shift is None else values - np.asarray(self._shift)
         return np.finfo(np.float32).eps * np.abs(at)
-
-    def first_rows(self, count: int) -> "Predictions":
-        """The predictions of the first rows alone.
-
-        :param count: how many, from 1 to all.
-        :raises ValueError: for another number.
-        """
-        size = next(iter(self.values.values())).shape[2]
-        count = check_whole("first_rows", "count", count)
-        if count > size:
-            raise ValueError(
-                f"first_rows: count={count}, and {size} rows were predicted. Take at most these."
-            )
-        return self.at_rows(slice(count))
 
     def at_rows(self, rows: np.ndarray | slice) -> "Predictions":
         """The predictions of some rows alone.

@@ -170,21 +170,6 @@ def entropy(probs: Scored) -> np.ndarray:
     return _entropy_rows(inputs.mean_probabilities("entropy", probs))
 
 
-def mutual_information(probs: Scored) -> np.ndarray:
-    """Mutual information between label and weights at each input: the epistemic part.
-
-    `H[E p] - E H[p]` over draws; Houlsby et al. 2011 (arXiv:1112.5745), eq. 2 (BALD).
-
-    :param probs: `(..., n, classes)` with at least one axis of draws, or predictions.
-    :return: `(n,)` nats; 0 where all draws agree.
-    :raises ValueError: for what are not probabilities.
-
-    >>> mutual_information([[[1.0, 0.0]], [[0.0, 1.0]]]).round(6)
-    array([0.693147])
-    """
-    return uncertainty(probs).epistemic
-
-
 class Uncertainty(NamedTuple):
     """Uncertainty at each input and its two parts, `total = aleatoric + epistemic`.
 
@@ -201,7 +186,8 @@ class Uncertainty(NamedTuple):
 def uncertainty(predictions: Scored, scale: ArrayLike | None = None) -> Uncertainty:
     """Total uncertainty of the predictive, split into aleatoric and epistemic.
 
-    Classification, by entropies: `H[E p] = E H[p] + I`. Regression, by variances:
+    Classification, by entropies: `H[E p] = E H[p] + I`, where I is the mutual information of label
+    and weights (Houlsby et al. 2011, arXiv:1112.5745, eq. 2). Regression, by variances:
     `Var y = E scale^2 + Var mean`, the total variance over the draws, with S in the
     denominator so that the parts sum exactly. Both in Depeweg et al. 2018 (arXiv:1710.07283).
 
@@ -236,25 +222,23 @@ def uncertainty(predictions: Scored, scale: ArrayLike | None = None) -> Uncertai
     return Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
 
 
-def ood_auroc(scores_in: Scored, scores_out: Scored, *, score: str = "entropy") -> float:
+def ood_auroc(scores_in: Scored, scores_out: Scored) -> float:
     """Area under the ROC curve of telling unfamiliar inputs from familiar ones.
 
     `P(score_out > score_in) + 1/2 P(equal)` of one random input of each kind (Hanley & McNeil
     1982): 1 separates them, 1/2 is chance. Higher scores must mean "unfamiliar".
 
-    :param scores_in: `(n,)` scores of familiar inputs, or predictions of class probabilities.
+    :param scores_in: `(n,)` scores of familiar inputs, or predictions of class probabilities: their entropy.
     :param scores_out: `(m,)` scores of unfamiliar ones, or predictions.
-    :param score: for predictions: `"entropy"` or `"mutual_information"`.
     :return: a number between 0 and 1.
     :raises ValueError: for other shapes, or NaN.
 
     >>> ood_auroc([0.1, 0.2, 0.3], [0.25, 0.9])
     0.8333333333333334
     """
-    known = {"entropy": entropy, "mutual_information": mutual_information}
     sides = []
     for what, given in (("scores_in", scores_in), ("scores_out", scores_out)):
-        values = known[score](given) if inputs.is_predictions(given) else np.asarray(given)
+        values = entropy(given) if inputs.is_predictions(given) else np.asarray(given)
         if values.ndim != 1 or values.size == 0 or np.isnan(values).any():
             raise ValueError(
                 f"scores.ood_auroc: {what} must hold one number for each input and no NaN, got "

@@ -207,12 +207,6 @@ class Checkpoint:
                 f"{self._header} is no checkpoint of numpyro_bnn in the format {_FORMAT!r}: it names "
                 f"the format {content.get('format')!r}. {self._safe}"
             )
-        kinds = {"facts": dict, "extra_fields": list, "start": dict, "kernel": str, "program": str}
-        wrong = [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
-        texts = [*content["extra_fields"], *content["facts"].values()] if not wrong else []
-        if wrong or not all(isinstance(text, str) for text in texts):
-            error = ValueError(f"it lacks sound fields {wrong or ['facts', 'extra_fields']}")
-            raise damaged(self._header, error, self._safe)
         return content
 
     def save(self, states: PyTree, progress: Progress) -> None:
@@ -268,8 +262,6 @@ class Checkpoint:
             with _quiet_orbax():
                 found = self._open().restore(step, args=args).progress
             progress = Progress(*(int(found[name]) for name in Progress._fields))
-            if progress.steps != step or not 0 <= progress.draws <= step:
-                raise ValueError(f"it tells {progress}")
             return progress, list(found["kinds"])
         except UNREADABLE as error:
             raise self._unreadable(step, error) from error

@@ -1,8 +1,7 @@
 """The files of a zarr array of draws: written by zarr chunk by chunk, and checked before they are read.
 
 Metadata on disk count the draws that are whole, so the array that zarr writes to is another one, in memory,
-that ends with the chunk. A file holds numbers in C order, compressed where the array says so, then the crc32c
-of these bytes.
+that ends with the chunk. A file holds numbers in C order, then the crc32c of these bytes.
 """
 
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 
 from numpyro_bnn.storage.folders import UNREADABLE, damaged, read_json
 
-DTYPES = ("float16", "bfloat16", "float32", "float64")
+DTYPES = ("float16", "float32", "float64")
 # Bytes in one file of a chunk: with several files, some of the scalars can be read without the others.
 _FILE_BYTES = 2**22
 _CONFIGURED = Lock()
@@ -25,21 +24,16 @@ _CHECKSUM_BYTES = 4
 def layout(
     kind: np.dtype, wanted: str | None, chains: int, draws: int, shape: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Chunk shape, dtype and compression of an array of draws: arguments of zarr's ``create_array``."""
-    from zarr.codecs import BloscCodec, Crc32cCodec
+    """Chunk shape, dtype and checksum of an array of draws: arguments of zarr's ``create_array``."""
+    from zarr.codecs import Crc32cCodec
 
     stored = np.dtype(kind) if kind != jnp.bfloat16 else np.dtype(np.float32)
-    compressors: list[Any] = [Crc32cCodec()]
     if wanted is not None and np.issubdtype(stored, np.floating):
-        stored = np.dtype(np.float32 if wanted == "bfloat16" else wanted)
-        if wanted == "bfloat16":
-            # Stored as float32, which every reader knows; the two bytes that rounding sets to zero compress
-            # to nothing.
-            compressors.insert(0, BloscCodec(typesize=4, cname="lz4", clevel=1, shuffle="shuffle"))
+        stored = np.dtype(wanted)
     return {
         "chunks": _chunk_shape(chains, draws, shape, stored.itemsize),
         "dtype": stored,
-        "compressors": compressors,
+        "compressors": [Crc32cCodec()],
         "fill_value": np.zeros((), stored)[()],
     }
 
@@ -68,14 +62,9 @@ class DrawFiles:
         try:
             self._lengths = tuple(map(int, own["chunk_grid"]["configuration"]["chunk_shape"]))
             self._kind = np.dtype(own["data_type"]).newbyteorder("<")
-            # Only draws that were rounded to bfloat16 are compressed.
-            self._compressed = any(codec["name"] == "blosc" for codec in own["codecs"])
             self._shape = tuple(map(int, own["shape"]))
         except (KeyError, TypeError, ValueError) as error:
             raise damaged(path, error, safe) from error
-        if not 2 <= len(self._shape) == len(self._lengths) or min(self._lengths) < 1:
-            wrong = ValueError(f"it tells chunks of {self._lengths} for numbers of {self._shape}")
-            raise damaged(path, wrong, safe)
         self.about = own
 
     def _paths(self, chunk: int) -> list[Path]:
@@ -88,8 +77,7 @@ class DrawFiles:
         """Whether no file of a chunk is missing, cut short or changed."""
         size = int(np.prod(self._lengths)) * self._kind.itemsize + _CHECKSUM_BYTES
         for path in self._paths(chunk):
-            found = path.stat().st_size if path.is_file() else 0
-            if found <= _CHECKSUM_BYTES if self._compressed else found != size:
+            if not path.is_file() or path.stat().st_size != size:
                 return False
         if with_checksums:
             try:
@@ -126,11 +114,11 @@ class DrawFiles:
 
     def _rounded(self, values: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
-            rounded = np.asarray(values, jnp.bfloat16 if self._compressed else self._kind)
+            rounded = np.asarray(values, self._kind)
         if self._kind == np.float16 and (np.isinf(rounded) & np.isfinite(values)).any():
             largest = float(np.abs(values[np.isfinite(values)]).max())
             raise ValueError(
                 f"draws_dtype='float16' cannot hold {largest:.3g} of {self.folder.name!r} (limit "
-                "65504). Use 'bfloat16', which has the range of float32."
+                "65504). Use 'float32'."
             )
-        return np.asarray(rounded, self._kind)
+        return rounded

@@ -1,12 +1,12 @@
 """A zarr store that draws are written to during a run, and that xarray and ArviZ can open meanwhile.
 
-The store holds two groups named as in ArviZ, ``posterior`` (one variable a site) and ``sample_stats``
-(one a field of the sampler), with axes (chain, draw, …). A chunk of draws is written in full before
-the metadata (``zarr.json``, each file replaced atomically) count it. So readers see complete draws only,
-and when the process is killed, all draws that were counted are intact. Only draws stored as bfloat16 are
-compressed. Every chunk ends in a checksum, and reading a damaged chunk raises an error that says which
-draws are intact. A site becomes a folder, a variable of an xarray dataset, whose axes have names too, and one
-of a netCDF file. Each of these accepts most names, and fails at some late: others are refused at once.
+The store holds two groups named as in ArviZ, ``posterior`` (one variable a site) and ``sample_stats`` (one a
+field of the sampler), with axes (chain, draw, …). A chunk of draws is written in full before the metadata
+(``zarr.json``, each file replaced atomically) count it. So readers see complete draws only, and when the
+process is killed, all draws that were counted are intact. Every chunk ends in a checksum, and reading a
+damaged chunk raises an error that says which draws are intact. A site becomes a folder, a variable of an
+xarray dataset, whose axes have names too, and one of a netCDF file. Each of these accepts most names, and
+fails at some late: others are refused at once.
 """
 
 import json
@@ -306,23 +306,8 @@ class DrawStore:
                 f"{self.path} holds no draws of numpyro_bnn: {path} does not name the format "
                 f"{FORMAT!r}. Its files are left as they are."
             )
-        if about.get("unfinished"):
-            return about
-        try:
-            return about | {
-                "chunk": _count(about["chunk"], 1),
-                "num_draws": _count(about["num_draws"], 0),
-                # Stores of older versions have no dropped draws.
-                "dropped": _count(about.get("dropped", 0), 0),
-                "not_finite": {str(int(c)): int(d) for c, d in about["not_finite"].items()},
-                # Stores of older versions leave out only chains whose draws are not finite.
-                "left_out": {
-                    str(int(c)): {"after": int(o["after"]), "why": str(o["why"])}
-                    for c, o in about.get("left_out", {}).items()
-                },
-            }
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise damaged(path, error, _SAFE) from error
+        # A run that drops no draws does not say so.
+        return {"dropped": 0, **about}
 
     def arrays(self) -> dict[tuple[str, str], StoredArray]:
         """Every array by group and source, read on demand; draws dropped from the beginning are not shown."""
@@ -375,12 +360,6 @@ class DrawStore:
                     sound = chunk * about["chunk"]
                     break
         return sound
-
-
-def _count(value: Any, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"it tells {value!r} where a whole number of at least {least} belongs")
-    return value
 
 
 def _group(attributes: dict, metadata: dict[str, dict]) -> dict[str, Any]:

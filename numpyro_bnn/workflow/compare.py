@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -46,9 +46,6 @@ from numpyro_bnn.samplers.sgmcmc.named.overdamped import SGLD
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
 from numpyro_bnn.samplers.temperature_of_kernels import temperatures_of
 from numpyro_bnn.workflow.mcmc import MCMC
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Compared(NamedTuple):
@@ -153,12 +150,6 @@ class Comparison:
         """A table for notebooks."""
         head, *rows = self._cells()
         return html_of(Grid(head, rows), *self._suspects())
-
-    def to_dataframe(self) -> "pd.DataFrame":
-        """The numbers as a pandas data frame, a row a method."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows).set_index("method")
 
 
 def error_and_calibration(predictions: Predictions, y: ArrayLike) -> tuple[float, float]:

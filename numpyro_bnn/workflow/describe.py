@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,6 @@ from numpyro_bnn.priors.base import is_parameter
 from numpyro_bnn.priors.coordinates import parameterize
 from numpyro_bnn.priors.paths import is_auxiliary, layer_of, site_name
 from numpyro_bnn.priors.precision_conditionals import Level, levels_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 # Types of the parameters of distributions.
 _NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
@@ -102,12 +98,6 @@ class ModelTable:
 
     def _repr_html_(self) -> str:
         return html_of(Grid(self._COLUMNS, list(self._cells())), self._total)
-
-    def to_dataframe(self) -> "pd.DataFrame":
-        """The rows as a pandas data frame, with the fields of :class:`Row` as columns."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows, columns=Row._fields)
 
 
 def describe(model: Any, *args: PyTree, **kwargs: PyTree) -> ModelTable:

@@ -168,7 +168,7 @@ class BNNEstimator(BaseEstimator):
         rows = table_like(self, in_blocks(X))
         made = predict(None, self, rows, batch_size=BLOCK, reduce=reduce)
         if reduce is None:
-            return made.first_rows(len(X))
+            return made.at_rows(slice(len(X)))
         return jax.tree.map(lambda leaf: leaf[: len(X)], made)
 
     def check(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> FitCheck:

@@ -88,8 +88,7 @@ class MCMC(CompiledRuns):
     :param draws: a folder, such as ``"run.zarr"``, that draws are written to while sampling goes
         continues. xarray opens it at any time (``xarray.open_datatree(path, engine="zarr")``), and
         arrays of ``get_samples(group_by_chain=True)`` are read from it when they are indexed.
-    :param draws_dtype: type of the draws on disk: ``"float16"``, ``"bfloat16"`` (rounded to its 8
-        bits of precision and compressed, for any reader), ``"float32"`` or ``"float64"``; None
+    :param draws_dtype: type of the draws on disk: ``"float16"``, ``"float32"`` or ``"float64"``; None
         for the type of the sampler. Statistics of the sampler are never rounded.
     :param record: ``record(sites)``, called with the sites of each draw that is kept, returns the
         dict of arrays to keep in their place: function values, or some of the weights.

@@ -2,10 +2,7 @@
 
 import functools
 import importlib
-import itertools
-import logging
 import sys
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -19,57 +16,10 @@ ROWS = 3
 IMPORTED = "import user_helper\ndef model(x):\n    return x * user_helper.{use}\n"
 CHANGES = {
     "number": ("WIDTH = 3\ndef model(x):\n    return x * WIDTH\n", "WIDTH = 3 → WIDTH = 4"),
-    "dict": ("S = {'a': 3}\ndef model(x):\n    return x * S['a']\n", "'a': 3 → 'a': 4"),
-    "nested dict": (
-        "S = {'a': [{1: 3}]}\ndef model(x):\n    return x * S['a'][0][1]\n",
-        "1: 3 → 1: 4",
-    ),
-    "many numbers": ("S = [*range(500), 3]\ndef model(x):\n    return x * S[-1]\n", ", 3 → , 4"),
-    "set": ("S = {'a', 'b'}\ndef model(x):\n    return x * len(S | {'c'})\n", "'b' → 'c'"),
     "array": (
         "import numpy as np\nS = np.arange(3.0)\ndef model(x):\n    return x * S\n",
         "arange(3.0) → arange(3.0) + 1e-9",
     ),
-    "jax array": (
-        "import jax.numpy as jnp\nS = jnp.arange(3.0)\ndef model(x):\n    return x * S\n",
-        "arange(3.0) → arange(1.0, 4.0)",
-    ),
-    "namespace": (
-        "import types\nC = types.SimpleNamespace(w=3)\ndef model(x):\n    return x * C.w\n",
-        "w=3 → w=4",
-    ),
-    "class as namespace": ("class C:\n    w = 3\ndef model(x):\n    return x * C.w\n", "3 → 4"),
-    "slots": (
-        "class C:\n    __slots__ = ('w',)\nc = C()\nc.w = 3\ndef model(x):\n    return x * c.w\n",
-        "c.w = 3 → c.w = 4",
-    ),
-    "property": (
-        "class C:\n    @property\n    def w(self):\n        return 3\nc = C()\n"
-        "def model(x):\n    return x * c.w\n",
-        "return 3 → return 4",
-    ),
-    "base class": (
-        "class B:\n    def w(self):\n        return 3\nclass C(B):\n    pass\n"
-        "def model(x):\n    return x * C().w()\n",
-        "return 3 → return 4",
-    ),
-    "dataclass": (
-        "import dataclasses\n@dataclasses.dataclass\nclass C:\n    w: int = 3\nc = C()\n"
-        "def model(x):\n    return x * c.w\n",
-        "= 3 → = 4",
-    ),
-    "callable object": (
-        "class M:\n    def __init__(self, w):\n        self._twice = 2 * w\n"
-        "    def __call__(self, x):\n        return x * self._twice\nmodel = M(3)\n",
-        "M(3) → M(4)",
-    ),
-    "bound method": (
-        "class M:\n    def __init__(self, w):\n        self._twice = 2 * w\n"
-        "    def call(self, x):\n        return x * self._twice\nmodel = M(3).call\n",
-        "M(3) → M(4)",
-    ),
-    "function's attribute": ("def model(x):\n    return x * model.w\nmodel.w = 3\n", "3 → 4"),
-    "function": ("def f():\n    return 3\ndef model(x):\n    return x * f()\n", "3 → 4"),
     "jitted": (
         "import jax\n@jax.jit\ndef f(x):\n    return 3 * x\ndef model(x):\n    return f(x)\n",
         "3 → 4",
@@ -84,70 +34,12 @@ CHANGES = {
         "f.defvjp(lambda x: (x, x), b)\ndef model(x):\n    return f(x)\n",
         "3 → 4",
     ),
-    "partial": (
-        "import functools\ndef f(x, w):\n    return x * w\nmodel = functools.partial(f, w=3)\n",
-        "w=3 → w=4",
-    ),
-    "closure in a closure": (
-        "def make(w):\n    def inner():\n        return w['a']\n    def model(x):\n"
-        "        return x * inner()\n    return model\nmodel = make({'a': 3})\n",
-        "3 → 4",
-    ),
-    "inner function": (
-        "W = [3]\ndef model(x):\n    def inner():\n        return W[0]\n    return x * inner()\n",
-        "[3] → [4]",
-    ),
-    "alias": (
-        "import types\nC = types.SimpleNamespace(w=3)\ndef model(x):\n    c = C\n    return x * c.w\n",
-        "w=3 → w=4",
-    ),
     "handler": (
         "import numpyro as n\nfrom numpyro.distributions import Normal\ndef f(x):\n"
         "    return x * n.sample('a', Normal())\nmodel = n.handlers.condition(f, data={'a': 3})\n",
         "3 → 4",
     ),
-    "distribution": (
-        "import numpyro.distributions as d\nP = d.Normal(0.0, 3.0)\ndef model(x):\n    return x * P.scale\n",
-        "3.0 → 4.0",
-    ),
-    "fitted by a library": (
-        "import numpy as np\nfrom sklearn.preprocessing import StandardScaler\n"
-        "s = StandardScaler().fit(np.arange(3.0)[:, None])\ndef model(x):\n    return x * s.mean_\n",
-        "arange(3.0) → arange(4.0)",
-    ),
-    "dynamic class": (
-        "from flax import linen as nn\nclass C(nn.Module):\n    @nn.compact\n"
-        "    def __call__(self, c, x):\n        return c, 3 * x\nS = nn.scan(C, length=3)\n"
-        "def model(x):\n    return S().apply({}, 0.0, x)[1]\n",
-        "3 * x → 4 * x",
-    ),
     "imported function": (IMPORTED.format(use="f()"), "3 → 4", "def f():\n    return 3\n"),
-    "imported constant": (IMPORTED.format(use="W"), "3 → 4", "W = 3\n"),
-    "second file's global": (
-        IMPORTED.format(use="f()"),
-        "3 → 4",
-        "S = {'a': 3}\ndef f():\n    return S['a']\n",
-    ),
-    "imported by name": (
-        "from user_helper import f\ndef model(x):\n    return x * f()\n",
-        "3 → 4",
-        "def f():\n    return 3\n",
-    ),
-    "imported inside": (
-        "def model(x):\n    from user_helper import f\n    return x * f()\nmodel(0)\n",
-        "3 → 4",
-        "def f():\n    return 3\n",
-    ),
-    "imported inside as": (
-        "def model(x):\n    import user_helper as h\n    return x * h.f()\nmodel(0)\n",
-        "3 → 4",
-        "def f():\n    return 3\n",
-    ),
-    "taken by a made-up name": (
-        "import user_helper\ndef model(x):\n    return x * getattr(user_helper, 'W' + 'IDTH')\n",
-        "3 → 4",
-        "WIDTH = 3\n",
-    ),
 }
 
 
@@ -196,46 +88,6 @@ def test_what_computes_nothing_does_not_count(tmp_path):
     ]
     written = "def model(y):\n    one = 3 - 2  # the same\n    return y * one\n"
     assert texts[0] == texts[1] == text_of(model_of(tmp_path / "3", written, ""))
-
-
-@pytest.mark.parametrize(
-    "thing",
-    [threading.Lock(), logging.getLogger("x"), (i for i in range(3)), sys.stdout, memoryview(b"x")],
-    ids=lambda thing: type(thing).__name__,
-)
-def test_objects_that_no_number_comes_from_do_not_count(thing):
-    assert text_of(lambda x: x if thing is not None else 0) == text_of(lambda x: x)
-
-
-CALLS = {"calls": 0, "width": 3}
-
-
-def counting(x):
-    CALLS["calls"] += 1
-    return CALLS["width"] * x
-
-
-def of_a_counter():
-    counter = itertools.count()
-    return lambda x: x * next(counter)
-
-
-def of_noise():
-    noise = np.random.default_rng(0)
-    return lambda x: x * noise.normal()
-
-
-def test_a_model_that_counts_its_calls_is_the_same(monkeypatch):
-    texts = [text_of(counting) for _ in range(3)]
-    assert len(set(texts)) == 1
-    monkeypatch.setitem(CALLS, "width", 4)
-    assert text_of(counting) != texts[0]
-
-
-@pytest.mark.parametrize("make", [of_a_counter, of_noise])
-def test_a_model_that_computes_another_number_each_time_is_another(make):
-    model = make()
-    assert text_of(model) != text_of(model)
 
 
 @pytest.mark.parametrize("size", [1, 3, 200, 70_000])

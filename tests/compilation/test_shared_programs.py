@@ -1,8 +1,5 @@
 """Compiled programs are shared by equal calls, and by no others."""
 
-import importlib
-import os
-from pathlib import Path
 from typing import ClassVar
 
 import jax
@@ -43,14 +40,6 @@ def by_closure(scale):
     return model
 
 
-class ByAttribute:
-    def __init__(self, scale):
-        self.scale = scale
-
-    def __call__(self, x, y=None):
-        return by_closure([self.scale])(x, y)
-
-
 def predicted(model, x=X):
     """The mean prediction at the last row, where every model here says `scale` at w = 1."""
     return float(bnn.predict(model, {"w": np.ones(1)}, x).mean[0, 0, -1])
@@ -74,71 +63,6 @@ def test_a_global_number_tells_models_apart(monkeypatch):
     assert predicted(by_global) == 3.0
     monkeypatch.undo()
     assert predicted(by_global) == 1.0
-
-
-@pytest.mark.parametrize(
-    "make", [lambda s: by_closure([s]), ByAttribute], ids=["closure", "object"]
-)
-def test_values_that_a_model_reaches_tell_it_apart(make):
-    assert [predicted(make(s)) for s in (1.0, 2.0, 1.0, -4.0)] == [1.0, 2.0, 1.0, -4.0]
-
-
-def by_environment():
-    return float(os.environ["SCALE_OF_A_TEST"])
-
-
-def by_getenv():
-    from os import getenv
-
-    return float(getenv("SCALE_OF_A_TEST"))
-
-
-def by_file():
-    return float(np.loadtxt(FILE))
-
-
-def by_path():
-    return float(Path(FILE).read_text())
-
-
-def by_name_of_a_global():
-    return globals()["SCALE"]
-
-
-def by_import():
-    return importlib.import_module(__name__).SCALE
-
-
-OUTSIDE = [by_environment, by_getenv, by_file, by_path, by_name_of_a_global, by_import]
-FILE = ""
-
-
-@pytest.mark.parametrize("read", OUTSIDE)
-def test_what_is_read_outside_of_the_model_is_read_again(read, monkeypatch, tmp_path):
-    """The environment, files, and names that are computed while the model runs."""
-
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", dist.Normal(read() * w * x[:, 0], 1.0), obs=y)
-
-    path = tmp_path / "scale.txt"
-    monkeypatch.setitem(globals(), "FILE", str(path))
-    for scale in (1.0, 2.0):
-        monkeypatch.setenv("SCALE_OF_A_TEST", str(scale))
-        monkeypatch.setitem(globals(), "SCALE", scale)
-        path.write_text(str(scale))
-        assert predicted(model) == scale
-
-
-def test_a_draw_of_numpy_is_made_again():
-    def model(x, y=None):
-        w = numpyro.sample("w", dist.Normal(np.random.default_rng().normal(), 1.0))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("y", dist.Normal(w * x[:, 0], 1.0), obs=y)
-
-    found = [float(bnn.prior_predictive(model, jax.random.key(0), X, 1)["w"][0]) for _ in range(2)]
-    assert found[0] != found[1]
 
 
 class Scaled(nn.Module):
@@ -176,14 +100,6 @@ def test_predictions_trace_a_ready_model_once_after_each_fit(monkeypatch):
     assert not np.array_equal(second, first)
 
 
-def test_an_array_changed_in_place_is_seen():
-    scale = np.ones(1)
-    model = by_closure(scale)
-    assert predicted(model) == 1.0
-    scale[0] = 5.0
-    assert predicted(model) == 5.0
-
-
 def test_the_first_models_later_changes_do_not_reach_equal_models():
     """The program of the first model is traced again for other shapes, when that model has changed."""
     scale = [1.0]
@@ -193,36 +109,6 @@ def test_the_first_models_later_changes_do_not_reach_equal_models():
     more = np.linspace(-1.0, 1.0, 6)[:, None]
     assert predicted(by_closure([1.0]), more) == 1.0
     assert predicted(first, more) == 7.0
-
-
-class Opaque:
-    """A value that cannot be looked at from outside."""
-
-    __slots__ = ("number",)
-
-    def __init__(self, number):
-        self.number = number
-
-    def __reduce_ex__(self, protocol):
-        raise TypeError("cannot be copied")
-
-
-def test_what_cannot_be_looked_at_counts_by_the_numbers_that_it_gives():
-    def reading(number):
-        return lambda x, y=None: by_closure([number.number])(x, y)
-
-    assert [predicted(reading(Opaque(n))) for n in (1.0, 2.0, 1.0)] == [1.0, 2.0, 1.0]
-
-
-def test_a_model_that_changes_when_called_is_called_again():
-    calls = []
-
-    def model(x, y=None):
-        calls.append(len(calls))
-        return by_closure([1.0 * len(calls)])(x, y)
-
-    found = [predicted(model) for _ in range(3)]
-    assert found[0] < found[1] < found[2]
 
 
 def test_functions_on_the_host_are_not_mixed_up():
@@ -330,21 +216,6 @@ def gaussian(scale):
     return model
 
 
-class Named(bnn.BAOAB):
-    """A kernel of a user, which a method sets up after it was made."""
-
-    factor = 1.0
-
-    def configure(self, factor):
-        self._factor = factor
-        return self
-
-    def postprocess_fn(self, args, kwargs):
-        factor = self._factor
-        inner = super().postprocess_fn(args, kwargs)
-        return lambda z: {name: factor * value for name, value in inner(z).items()}
-
-
 def sampled(kernel, seed=0):
     mcmc = bnn.MCMC(kernel, num_warmup=2, num_samples=4, num_chains=1, progress_bar=False)
     mcmc.run(jax.random.key(seed), jnp.zeros(()))
@@ -365,13 +236,6 @@ def test_settings_of_a_kernel_tell_runs_apart():
     draws = [sampled(bnn.BAOAB(gaussian(1.0), step_size=h)) for h in (0.1, 0.2, 0.1)]
     np.testing.assert_array_equal(draws[0], draws[2])
     assert np.all(draws[0] != draws[1])
-
-
-def test_every_attribute_of_a_users_kernel_counts():
-    one, two = (
-        sampled(Named(gaussian(1.0), step_size=0.1).configure(factor)) for factor in (1.0, 2.0)
-    )
-    np.testing.assert_allclose(two, 2 * one, rtol=1e-6)
 
 
 def test_a_kernel_of_numpyro_is_initialised_by_a_shared_run():

@@ -51,23 +51,11 @@ def sampled(model, *data):
     return mcmc
 
 
-few = {"num_steps": 5, "progress_bar": False}
-
-
-@pytest.fixture(
-    scope="module",
-    params=["own", "ready", "mean field", pytest.param("MAP", marks=pytest.mark.slow)],
-)
+@pytest.fixture(scope="module", params=["own", "ready"])
 def fitted(request, table, target):
     """A model, and its draws from a table."""
-    if request.param == "own":
-        return own, sampled(own, table, target)
-    if request.param == "mean field":
-        return own, bnn.mean_field(own, key(), table, target, **few)
-    model = ready()
-    if request.param == "ready":
-        return model, sampled(model, table, target)
-    return model, bnn.map_estimate(model, key(), table, target, **few)
+    model = own if request.param == "own" else ready()
+    return model, sampled(model, table, target)
 
 
 CHANGES = {
@@ -83,21 +71,6 @@ def test_other_columns_are_refused_by_predict(change, fitted, table):
     model, draws = fitted
     with pytest.raises(ValueError, match=r"Expected the columns of the training data, in their"):
         bnn.predict(model, draws, CHANGES[change](table))
-
-
-def test_other_columns_are_refused_where_a_run_is_judged(table, target):
-    other = CHANGES["another order"](table)
-    mcmc = bnn.MCMC(bnn.BAOAB(own, step_size=0.01), num_warmup=2, num_samples=4, progress_bar=False)
-    with pytest.raises(ValueError, match=r"run_until: x of test_data has 'income' where"):
-        mcmc.run_until(key(), table, target, test_data=(other, target))
-    with pytest.raises(ValueError, match=r"diagnose: x has 'income' where"):
-        bnn.diagnose(sampled(own, table, target), other)
-
-
-def test_the_same_columns_and_arrays_are_taken(fitted, table):
-    model, draws = fitted
-    by_name = bnn.predict(model, draws, table.iloc[:4]).mean
-    np.testing.assert_array_equal(by_name, bnn.predict(model, draws, table.to_numpy()[:4]).mean)
 
 
 def test_what_differs_is_named(table):
@@ -152,7 +125,6 @@ def test_a_model_without_a_target_has_no_log_likelihood(table, target):
 
 
 def test_arrays_with_another_number_of_columns_are_refused(fitted, table):
-    """By a model of one's own and a ready one, after sampling and after an approximation."""
     model, draws = fitted
     x = table.to_numpy()
     said = r"predict: x has 2 columns, and the fit had 3 columns\. Give the columns of the training"
@@ -170,14 +142,6 @@ def test_arrays_with_another_number_of_columns_are_refused(fitted, table):
     assert bnn.predict(model, draws, x[:1]).mean.shape[-1] == 1
 
 
-def test_the_number_of_columns_goes_with_saved_draws(fitted, table, tmp_path):
-    model, draws = fitted
-    found = bnn.load(bnn.save(draws, tmp_path / "draws"), model)
-    assert found.info["row_shapes"] == [[3]]
-    with pytest.raises(ValueError, match=r"predict: x has 2 columns, and the fit had 3 columns"):
-        bnn.predict(model, found, table.to_numpy()[:, :2])
-
-
 def test_the_columns_go_with_draws_on_disk(table, target, tmp_path):
     pytest.importorskip("zarr")
     kernel = bnn.SGLD(own, step_size=1e-3)
@@ -189,15 +153,6 @@ def test_the_columns_go_with_draws_on_disk(table, target, tmp_path):
         bnn.predict(own, found, table.to_numpy()[:, :2])
     with pytest.raises(ValueError, match=r"has 'income' where the training data had 'age'"):
         bnn.predict(own, found, CHANGES["another order"](table))
-
-
-def test_rows_at_which_a_run_is_judged_have_its_columns(table, target):
-    mcmc = bnn.MCMC(bnn.BAOAB(own, step_size=0.01), num_warmup=2, num_samples=4, progress_bar=False)
-    x = table.to_numpy()
-    with pytest.raises(
-        ValueError, match=r"run_until: x of test_data has 2 columns, and the fit had 3"
-    ):
-        mcmc.run_until(key(), x, target, test_data=(x[:, :2], target))
 
 
 @pytest.mark.parametrize(

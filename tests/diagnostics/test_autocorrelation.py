@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from numpyro_bnn.diagnostics.convergence.blocks import by_first_lags, geyer
-from numpyro_bnn.diagnostics.monte_carlo import agreement
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import chain_moments
 
 
@@ -83,27 +81,6 @@ def test_short_chains_end_at_their_last_pair(rng, n):
     expected = [geyer_by_hand(covariance, each, m, n) for each in between]
     time = geyer(np.tile(covariance, (3, 1)), between, m, n)
     np.testing.assert_allclose(time, expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize("length", [4, 5, 8])
-@pytest.mark.parametrize("sums", [1, 60, 1 << 21])
-def test_shares_between_chains_are_those_of_an_analysis_of_variance(rng, monkeypatch, length, sums):
-    """Sum of squares between chains over the total, which is k F / (k F + rest) of SciPy's F."""
-    chains, scalars, permutations = 3, 6, 5
-    batches = rng.normal(size=(chains * length, scalars))
-    batches -= batches.mean(0)
-    batches *= np.sqrt(length / np.sum(batches**2, 0))
-    order = np.stack([rng.permutation(chains * length) for _ in range(permutations)])
-    order = order.reshape(permutations, chains, length).astype(np.int32)
-    monkeypatch.setattr(agreement, "_SUMS", sums)
-    largest, shares = agreement._shuffled(batches, order, 4)
-    f = np.array([stats.f_oneway(*batches[each]).statistic for each in order])
-    odds = f * (chains - 1) / (chains * length - chains)
-    expected = odds / (1 + odds)
-    means = batches[order].mean(axis=2)
-    np.testing.assert_allclose((means**2).sum(1), expected, rtol=1e-9)
-    np.testing.assert_allclose(shares, expected[:, :4], rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(largest, expected.max(1), rtol=1e-4, atol=1e-6)
 
 
 def moments(values):

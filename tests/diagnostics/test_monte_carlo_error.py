@@ -157,15 +157,6 @@ def test_the_stated_total_variation_is_the_actual_one(rng):
     assert stated_over_actual(rng, monte_carlo_error) == pytest.approx(1, abs=0.05)
 
 
-def test_errors_that_pool_chains_would_be_seen(rng):
-    """Chains of different centres: all draws as one long chain would hide between-chain error."""
-    x = autoregressive(rng, (4, 400, MANY), 0.5) + rng.standard_normal((4, 1, MANY))
-    honest = mean_errors(x).error.mean()
-    assert honest == pytest.approx(0.5, rel=0.15)
-    # Ratio 1 given: the spread between chains is not looked at.
-    assert mean_errors(x[:, :, :1], ratio=1.0).within[0] < 0.1 * honest
-
-
 def test_classes_in_total_variation(rng):
     # Two classes: p and 1 - p have the same error, so a row errs by s sqrt(2 / pi) on average.
     p = 0.5 + 0.1 * autoregressive(rng, (4, 1000, 400), 0.0)

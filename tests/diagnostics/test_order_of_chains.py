@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from numpyro_bnn import diagnostics
 from numpyro_bnn.diagnostics.checked_draws import copies_of, without_copies
@@ -11,14 +10,6 @@ from numpyro_bnn.diagnostics.checked_draws import copies_of, without_copies
 @pytest.fixture
 def rng():
     return np.random.default_rng(2)
-
-
-def test_parts_of_variance_are_those_of_an_analysis_of_variance(rng):
-    """F of a one-way analysis is the ratio of mean squares that the two parts give."""
-    x = rng.normal(size=(3, 40)) + np.array([[0.0], [0.5], [-0.3]])
-    parts = diagnostics.variance_parts(x)
-    f = (parts.between * 120 / 2) / (parts.within * 120 / 117)
-    assert float(f) == pytest.approx(stats.f_oneway(*x).statistic, rel=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ ROWS = {
         lambda: stats.t(3, F[:, 0], 0.7).logpdf(Y[:, 0]),
     ),
     "heteroscedastic": (
-        lambda m: likelihoods.heteroscedastic(F[:, :2], GAPS[:, 0], link="exp", obs_mask=m),
-        lambda: stats.norm(F[:, 0], np.exp(F[:, 1])).logpdf(Y[:, 0]),
+        lambda m: likelihoods.heteroscedastic(F[:, :2], GAPS[:, 0], obs_mask=m),
+        lambda: stats.norm(F[:, 0], np.logaddexp(0, F[:, 1])).logpdf(Y[:, 0]),
     ),
     "classes": (
         lambda m: likelihoods.categorical(F, np.where(m, LABELS, -1), obs_mask=m),

@@ -1,6 +1,7 @@
 """What is drawn equals the numbers given: curves, bands, bars and limits, computed here by hand."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -21,6 +22,12 @@ def rng() -> np.random.Generator:
 def named(ax: Axes, label: str) -> Any:
     (found,) = [each for each in ax.get_lines() if each.get_label() == label]
     return found
+
+
+def labels(ax: Axes) -> list[str]:
+    legend = ax.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
 
 
 def band(collection: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -59,9 +66,17 @@ def test_lines_of_the_function_are_draws_spread_over_all_of_them(rng, num_draws,
 
 
 def test_names_and_colors_of_a_band_are_those_asked_for(rng):
+    predictions = SimpleNamespace(mean=np.ones((2, 3)), scale=np.full((2, 3), 3.0))
     ax = plots.plot_predictive_band(
-        np.arange(3.0), np.ones((2, 3)), label="SGHMC", color="#123456", data=([[0], [1]], [5, 6])
+        np.arange(3.0)[:, None],
+        predictions,
+        label="SGHMC",
+        color="#123456",
+        data=([[0], [1]], [5, 6]),
+        num_draws=2,
     )
+    assert labels(ax) == ["± 2 sd", "± ½ sd", "draws of the function", "SGHMC", "data"]
+    assert ax.collections[0].get_paths()[0].get_extents().ymax == 7.0
     assert named(ax, "SGHMC").get_color() == "#123456"
     np.testing.assert_array_equal(ax.collections[2].get_offsets(), [[0, 5], [1, 6]])
 
@@ -91,21 +106,9 @@ def test_reliability_shows_gaps_errors_and_counts_of_its_bins(rng):
     patches = ax.child_axes[0].patches
     assert [patch.get_height() for patch in patches] == [each.sum() for each in inside]
     np.testing.assert_allclose([patch.get_x() for patch in patches], edges[:-1])
-
-
-@pytest.mark.parametrize("rows", [30, 400])
-def test_interval_calibration_has_the_band_of_a_binomial_share(rng, rows):
-    y = rng.normal(size=rows)
-    ax = plots.plot_interval_calibration(np.zeros((1, rows)), y, 1.0)
-    observed = named(ax, "observed")
-    np.testing.assert_allclose(observed.get_xdata(), np.arange(0.05, 0.951, 0.05))
-    # Half of a standard normal distribution is within 0.67449, and 95 % within 1.95996.
-    for level, half in ((0.5, 0.6744898), (0.95, 1.9599640)):
-        share = observed.get_ydata()[np.argmin(np.abs(observed.get_xdata() - level))]
-        assert share == np.mean(np.abs(y) <= half)
-    assert (np.diff(observed.get_ydata()) >= 0).all()
-    low, high = band(ax.collections[0], np.array([0.5]))
-    np.testing.assert_allclose(high - low, 2 * 1.96 * 0.5 / np.sqrt(rows))
+    error = np.abs(share - middle) @ count / len(right)
+    title = ax.get_legend().get_title()
+    assert title.get_text() == f"calibration error {error:.3f}"
 
 
 @pytest.mark.parametrize(("rows", "half"), [(10, 0.40925), (100, 0.13403)])
@@ -158,7 +161,12 @@ def test_a_layer_has_its_temperature_and_two_standard_errors(error):
 
 def test_two_kinds_of_temperature_stand_above_and_below_their_layer():
     kinds = {"kinetic": {"a": 1.0, "b": 1.0}, "configurational": {"b": 2.0}}
-    first, second = plots.plot_layer_temperature(kinds).containers
+    ax = plots.plot_layer_temperature(kinds, target=0.9)
+    first, second = ax.containers
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b"]
+    assert labels(ax) == ["target", "kinetic", "configurational"]
+    low, high = ax.get_ylim()
+    assert low > high, "the first layer is on top"
     np.testing.assert_allclose(first[0].get_ydata(), [-0.12, 0.88])
     # A layer that one kind lacks keeps the place of the other.
     np.testing.assert_allclose(second[0].get_ydata(), [1.12])
@@ -172,6 +180,7 @@ def test_traces_have_a_legend_while_it_can_be_read(rng, chains):
         np.testing.assert_array_equal(line.get_ydata(), expected)
     assert (ax.get_legend() is not None) == (chains <= 8)
     assert ax.get_ylabel() == "kinetic energy (nats)"
+    assert ax.get_xlim() == (0, 11)
 
 
 def test_bars_of_rhat_are_shares_of_each_group(rng):
@@ -202,21 +211,13 @@ def test_a_band_of_scores_is_one_standard_error(log):
 
 
 def test_a_method_that_ends_at_once_has_a_bar_for_its_error():
-    ax = plots.plot_score_against_time({"MAP": (3.0, -4.0, 0.2)}, reference=-1.0)
+    curves = {"MAP": (3.0, -4.0, 0.2), "BAOAB": ([1, 2], [-2, -1])}
+    ax = plots.plot_score_against_time(curves, reference=-1.0, against="draws", log=False)
+    assert (labels(ax), ax.get_xlabel()) == (["MAP", "BAOAB", "reference"], "draws")
+    assert named(ax, "MAP").get_marker() != named(ax, "BAOAB").get_marker()
     (bar,) = ax.collections
     np.testing.assert_allclose(bar.get_segments()[0], [[3.0, -4.2], [3.0, -3.8]])
     np.testing.assert_array_equal(named(ax, "reference").get_ydata(), [-1.0, -1.0])
-
-
-def test_severity_has_the_median_and_quartiles_of_kinds(rng):
-    values = rng.uniform(size=(9, 4))
-    ax = plots.plot_severity([0, 1, 3, 5], {"average": values})
-    ordered = np.sort(values, axis=0)
-    # Of nine values the quartiles are the third and the seventh.
-    np.testing.assert_allclose(named(ax, "average").get_ydata(), ordered[4])
-    low, high = band(ax.collections[0], np.array([0, 1, 3, 5]))
-    np.testing.assert_allclose(low, ordered[2])
-    np.testing.assert_allclose(high, ordered[6])
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
@@ -252,19 +253,6 @@ def test_points_of_each_class_are_where_the_data_are(rng):
     np.testing.assert_allclose(drawn["c"], x[6:])
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"), [([1, 2], [[1, 2]]), ([[1, 2], [3, 4]], [[1, 2], [3, 4]])]
-)
-def test_draws_of_one_chain_get_an_axis(given, expected):
-    np.testing.assert_array_equal(style.chains_by_draws(given), expected)
-
-
-def test_numbers_of_arrays_and_mappings_are_made_one_row():
-    np.testing.assert_array_equal(style.flat_values({"a": [[1, 2]], "b": 3}), [1, 2, 3])
-    np.testing.assert_array_equal(style.flat_values([[4], [5]]), [4, 5])
-    assert style.flat_values({}).shape == (0,)
-
-
 @pytest.mark.parametrize("background", ["white", "black", "none"])
 def test_a_see_through_background_takes_the_palette_of_the_page(background):
     figure, ax = plt.subplots(facecolor="black")
@@ -272,12 +260,3 @@ def test_a_see_through_background_takes_the_palette_of_the_page(background):
     expected = style.PALETTE if background == "white" else style.PALETTE_ON_DARK
     assert style.palette(ax) == expected
     assert figure.get_facecolor()[:3] == (0.0, 0.0, 0.0)
-
-
-def test_a_step_size_and_a_temperature_of_one_number_are_level_lines():
-    ax = plots.plot_schedule(0.03, 0.5, num_steps=8)
-    np.testing.assert_allclose(named(ax, "step size").get_ydata(), 0.03, rtol=1e-6)
-    right = ax.figure.axes[-1]
-    np.testing.assert_allclose(right.get_lines()[0].get_ydata(), 0.5)
-    assert right.get_ylabel() == "temperature (1: posterior)"
-    assert ax.get_xlim() == (0, 7)

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,15 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 
 import numpyro_bnn as bnn
-from numpyro_bnn import plots, scores
+from numpyro_bnn import plots
 from numpyro_bnn.plots.style import PALETTE_ON_DARK, color_at, marker_at
-from numpyro_bnn.samplers.sgmcmc.schedules import cyclical, polynomial
 
 rng = np.random.default_rng(0)
 X2 = rng.normal(size=(30, 2)).astype(np.float32)
 Y2 = np.arange(30) % 3
 PROBS = rng.dirichlet(np.ones(4) * 0.3, size=(2, 5, 200))
-DRAWN = {"mean": rng.normal(size=(3, 90, 4))}
 LABELS = rng.integers(0, 4, 200)
 
 
@@ -72,15 +69,8 @@ CALLS: dict[str, Callable[..., Any]] = {
         {"NUTS": ([1, 2, 3], [-3, -2, -1])}, ax=ax
     ),
     "plot_trace": lambda ax: plots.plot_trace(rng.normal(size=(3, 20)), ax=ax),
-    "plot_interval_calibration": lambda ax: plots.plot_interval_calibration(
-        np.zeros((3, 50)), rng.normal(size=50), scale=1.0, ax=ax
-    ),
     "plot_intervals": lambda ax: plots.plot_intervals(Regressor(), np.arange(9), ax=ax),
     "plot_pit": lambda ax: plots.plot_pit(np.linspace(0.01, 0.99, 30), ax=ax),
-    "plot_severity": lambda ax: plots.plot_severity([0, 1], {"MAP": [0.9, 0.8]}, ax=ax),
-    "plot_monte_carlo_error": lambda ax: plots.plot_monte_carlo_error(DRAWN, ax=ax),
-    "plot_agreement": lambda ax: plots.plot_agreement(DRAWN, ax=ax),
-    "plot_schedule": lambda ax: plots.plot_schedule(0.1, num_steps=10, ax=ax),
 }
 
 
@@ -149,31 +139,6 @@ def test_colors_follow_the_background() -> None:
     assert all(contrast(c, "black") > 5 for c in PALETTE_ON_DARK)
 
 
-def test_band_of_the_mixture() -> None:
-    x = np.array([2.0, 0.0, 1.0])
-    mean, scale = np.zeros((2, 1, 3)), np.full((2, 1, 3), 3.0)
-    mean[0], mean[1] = 4.0, -4.0
-    ax = plots.plot_predictive_band(x, mean, scale, data=([0.0, 1.0], [1.0, 2.0]), num_draws=2)
-    # Noise 3 and disagreement 4 make a standard deviation of 5.
-    tops = [c.get_paths()[0].get_extents().ymax for c in ax.collections[:2]]
-    np.testing.assert_allclose(tops, [10.0, 2.5])
-    center = line(ax, "posterior average")
-    np.testing.assert_array_equal(center.get_xdata(), [0.0, 1.0, 2.0])
-    np.testing.assert_array_equal(center.get_ydata(), 0.0)
-    assert labels(ax) == ["± 2 sd", "± ½ sd", "draws of the function", "posterior average", "data"]
-    assert len(ax.get_lines()) == 3
-    assert len(ax.collections[2].get_offsets()) == 2
-
-
-def test_band_of_predictions_and_of_the_function_alone() -> None:
-    mean = np.stack([np.full((1, 3), 4.0), np.full((1, 3), -4.0)])
-    predictions = SimpleNamespace(mean=mean, scale=np.full((2, 1, 3), 3.0))
-    ax = plots.plot_predictive_band(np.arange(3.0)[:, None], predictions)
-    assert ax.collections[0].get_paths()[0].get_extents().ymax == 10.0
-    ax = plots.plot_predictive_band(np.arange(3.0), mean)
-    assert ax.collections[0].get_paths()[0].get_extents().ymax == 8.0
-
-
 def test_boundary_beside_that_of_a_point_estimate() -> None:
     many = lambda x: np.stack([centers(x), centers(x)])  # noqa: E731
     axes = plots.plot_decision_boundary(
@@ -224,32 +189,6 @@ def test_rhat_counts_shares_and_what_is_undefined() -> None:
     assert ticks == ["1.0001", "1.001", "1.01", "1.1", "2"]
 
 
-def test_reliability_draws_every_row_once() -> None:
-    ax = plots.plot_reliability(PROBS, LABELS, num_bins=10)
-    table = scores.reliability(PROBS, LABELS, 10)
-    (counts,) = ax.child_axes
-    assert sum(bar.get_height() for bar in counts.patches) == len(LABELS)
-    full = table.num_rows > 0
-    (marks,) = [c for c in ax.containers if c.get_label() == "accuracy ± standard error"]
-    np.testing.assert_allclose(marks[0].get_xdata(), table.confidence[full])
-    np.testing.assert_allclose(marks[0].get_ydata(), table.accuracy[full])
-    error = scores.expected_calibration_error(PROBS, LABELS, 10)
-    legend = ax.get_legend()
-    assert legend is not None
-    assert legend.get_title().get_text() == f"calibration error {error:.3f}"
-
-
-def test_interval_calibration_of_two_methods_on_the_same_axes() -> None:
-    y = rng.normal(size=80)
-    ax = plots.plot_interval_calibration(np.zeros((1, 80)), y, 1.0, levels=[0.5, 0.9])
-    again = plots.plot_interval_calibration(np.zeros((1, 80)), y, 0.5, label="sharp", ax=ax)
-    assert again is ax
-    assert labels(ax) == ["95 % of calibrated sets", "calibrated", "observed", "sharp"]
-    expected = scores.coverage(np.zeros((1, 80)), y, 1.0, level=[0.5, 0.9])
-    np.testing.assert_allclose(line(ax, "observed").get_ydata(), expected)
-    assert line(ax, "observed").get_color() != line(ax, "sharp").get_color()
-
-
 def test_intervals_are_drawn_in_the_order_of_what_is_predicted() -> None:
     ax = plots.intervals(Regressor(), np.array([3, 1, 2]), np.array([30, 12, 20.5]), coverage=0.8)
     np.testing.assert_array_equal(line(ax, "mean").get_ydata(), [10, 20, 30])
@@ -298,36 +237,7 @@ def test_temperatures_of_chains_and_their_mean() -> None:
     )
     assert labels(ax) == ["kinetic", "configurational", "target"]
     assert len(ax.get_lines()) == 2 * 2 + 2 + 1
-    smooth = line(ax, "kinetic")
-    np.testing.assert_allclose(smooth.get_ydata(), 1.0)
-    # A mean over draws stands at their middle.
-    assert smooth.get_xdata()[0] == 4.5
-    assert len(smooth.get_xdata()) == 41
     assert "10 draws" in ax.get_xlabel()
-
-
-def test_temperature_by_layer() -> None:
-    ax = plots.plot_layer_temperature(
-        {"kinetic": {"a": (1.0, 0.1), "b": (1.2, 0.1)}, "configurational": {"b": 1.5}}, target=0.9
-    )
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b"]
-    assert labels(ax) == ["target", "kinetic", "configurational"]
-    low, high = ax.get_ylim()
-    assert low > high, "the first layer is on top"
-
-
-def test_scores_against_what_they_cost() -> None:
-    curves = {
-        "NUTS": ([1, 2, 4], [-3, -2, -1], [0.1, 0.1, 0.1]),
-        "BAOAB": ([1, 2], [-2, -1]),
-        "MAP": (3, -4, 0.2),
-    }
-    ax = plots.plot_score_against_time(curves, reference=-0.9, against="draws", log=False)
-    assert labels(ax) == ["NUTS", "BAOAB", "MAP", "reference"]
-    assert (ax.get_xlabel(), ax.get_xscale()) == ("draws", "linear")
-    # The band of the first and the bar of the last.
-    assert len(ax.collections) == 2
-    assert len({line(ax, name).get_marker() for name in curves}) == 3
 
 
 def test_many_lines_stay_apart() -> None:
@@ -337,35 +247,3 @@ def test_many_lines_stay_apart() -> None:
     assert len(styles) == 9
     points = {(color_at(ax, i), marker_at(i)) for i in range(36)}
     assert len(points) == 36
-
-
-def test_trace_of_each_chain() -> None:
-    values = rng.normal(size=(3, 20))
-    ax = plots.plot_trace(values)
-    assert labels(ax) == ["chain 0", "chain 1", "chain 2"]
-    np.testing.assert_array_equal(line(ax, "chain 1").get_ydata(), values[1])
-    assert ax.get_xlim() == (0, 19)
-    assert "nats" in ax.get_ylabel()
-
-
-def test_severity_over_kinds_of_shift() -> None:
-    values = np.array([[1.0, 0.6], [0.9, 0.2], [0.8, 0.1]])
-    ax = plots.plot_severity([0, 3], {"average": values, "MAP": [0.9, 0.1]}, score="accuracy")
-    np.testing.assert_allclose(line(ax, "average").get_ydata(), [0.9, 0.2])
-    (band,) = ax.collections
-    np.testing.assert_allclose(band.get_paths()[0].get_extents().ymax, 0.95)
-    assert list(ax.get_xticks()) == [0, 3]
-    assert ax.get_ylabel() == "accuracy"
-
-
-def test_schedule_marks_what_is_kept() -> None:
-    schedule = cyclical(0.1, 10, 0.8)
-    ax = plots.plot_schedule(schedule, schedule.temperature(0.5), num_steps=20)
-    assert labels(ax) == ["step size", "kept draws (4)", "temperature"]
-    kept = line(ax, "kept draws (4)")
-    np.testing.assert_array_equal(kept.get_xdata(), [8, 9, 18, 19])
-    np.testing.assert_allclose(line(ax, "step size").get_ydata()[[0, 10]], 0.1, rtol=1e-6)
-    right = ax.figure.axes[-1]
-    np.testing.assert_allclose(right.get_lines()[0].get_ydata()[[0, 8]], [0.0, 0.5])
-    ax = plots.plot_schedule(polynomial(0.1, 10.0, 1.0), num_steps=5, kept=[2])
-    assert labels(ax) == ["step size", "kept draws (1)"]

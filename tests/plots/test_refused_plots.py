@@ -40,7 +40,6 @@ from numpyro_bnn import plots
         ),
         (lambda: plots.plot_score_against_time({"NUTS": ([1, 2], [1])}), "same first dimension"),
         (lambda: plots.plot_intervals(DummyClassifier(), POINTS), "classes have no intervals"),
-        (lambda: plots.plot_severity([0, 1], {"MAP": [1, 2, 3]}), "same first dimension"),
         (
             lambda: plots.plot_density_surface(density, [POINTS[0], POINTS[1], 2 * POINTS[1]]),
             "lie on one line",

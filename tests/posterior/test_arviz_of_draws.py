@@ -11,10 +11,9 @@ import pytest
 import xarray as xr
 from numpyro import handlers
 from small_models import row_model
-from test_arviz import IS_TREE, X_TEST, X, Y, arviz_figures, az, read_netcdf
+from test_arviz import IS_TREE, X_TEST, X, Y, arviz_figures, az
 
 import numpyro_bnn as bnn
-from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.priors.axis_names import dims_of
@@ -89,49 +88,6 @@ def test_loo_and_compare_of_arviz() -> None:
     assert abs(float(getattr(loo, "elpd_loo", None) or loo.elpd) - expected) < 0.1
     worse = to_inference_data(Draws({"w": draws["w"] + 1}, linear), X, y)
     assert list(az.compare({"worse": worse, "better": idata}).index) == ["better", "worse"]
-
-
-def judged_draws(chains: int = 4) -> tuple[Draws, Any]:
-    """Draws of one weight, and a report on predictions whose third chain is far off."""
-    rng = np.random.default_rng(0)
-    y = rng.normal(size=(chains, 300, 6))
-    y[2 % chains] += 3.0
-    return Draws({"w": rng.normal(size=(chains, 300))}), diagnose_draws(None, y)
-
-
-def test_the_report_travels_with_the_draws(tmp_path: Any) -> None:
-    draws, report = judged_draws()
-    idata = bnn.to_inference_data(draws, log_likelihood=False, report=report)
-    idata.to_netcdf(tmp_path / "run.nc")
-    for given in (idata, read_netcdf(tmp_path / "run.nc")):
-        group = given["report"]
-        rows = report.monte_carlo_error.by_row["relative"]
-        np.testing.assert_allclose(group["relative"].values, rows)
-        assert group["relative"].dims == ("judged_row",)
-        assert group["chain_group"].values.tolist() == [0, 0, 1, 0]
-        said = group.attrs
-        assert said["verdict"] == given["posterior"].attrs["verdict"] == "chains_disagree"
-        assert said["headline"] == report.headline
-        assert said["monte_carlo_error_relative"] == report.monte_carlo_error.relative
-        assert said["agreement_p_max"] == report.agreement.p_max
-        assert (said["agreement_groups"], said["tolerance_relative"]) == (2, 0.1)
-        assert "monte_carlo_error_total_variation" not in said
-    without = bnn.to_inference_data(draws, log_likelihood=False)
-    assert "report" not in (without.children if IS_TREE else without.groups())
-    assert "verdict" not in without["posterior"].attrs
-
-
-def test_a_report_without_errors_travels_too() -> None:
-    draws, _ = judged_draws(1)
-    short = diagnose_draws(None, np.random.default_rng(0).normal(size=(1, 20, 3)))
-    idata = bnn.to_inference_data(draws, log_likelihood=False, report=short)
-    assert idata["report"].attrs["verdict"] == "too_short"
-    assert list(idata["report"].data_vars) == ["needed"]
-    assert float(idata["report"]["needed"]) == short.needed
-    # The halves of one chain stand for chains, and are none.
-    halves = judged_draws(1)[1]
-    idata = bnn.to_inference_data(draws, log_likelihood=False, report=halves)
-    assert list(idata["report"].data_vars) == ["relative", "needed"]
 
 
 def test_names_of_axes() -> None:

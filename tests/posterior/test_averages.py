@@ -44,11 +44,3 @@ def test_exported_programs_average_alike(count):
     np.testing.assert_allclose(found["sd"], np.hypot(0.5, exact.std()), rtol=1e-5)
     found = jax.jit(_averaged)({"probs": jnp.asarray(probs)})
     np.testing.assert_allclose(found["probs"], probs.mean(0, dtype=np.float64), rtol=3e-7)
-
-
-def test_first_rows_are_some_of_those_predicted():
-    made = bnn.predict(far, {"mean": MEANS[:, :3]}, X)
-    assert made.first_rows(1).mean.shape == (4, 3, 1)
-    for count, message in ((3, "and 2 rows were predicted"), (0, "count"), (-1, "count")):
-        with pytest.raises(ValueError, match=f"first_rows.*{message}"):
-            made.first_rows(count)

@@ -11,14 +11,13 @@ from numpyro.infer import HMC
 import numpyro_bnn as bnn
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_draws_in_16_bits_are_written_as_float32(tmp_path, dtype):
+def test_draws_in_16_bits_are_written_as_float32(tmp_path):
     def model():
         numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
 
     settings = {"num_warmup": 2, "num_samples": 12, "progress_bar": False}
     run = bnn.MCMC(
-        bnn.BAOAB(model, step_size=0.1), draws=tmp_path / "d", draws_dtype=dtype, **settings
+        bnn.BAOAB(model, step_size=0.1), draws=tmp_path / "d", draws_dtype="float16", **settings
     )
     run.run(jax.random.key(0))
     draws = run.get_samples(group_by_chain=True)["w"]
@@ -32,12 +31,10 @@ def test_draws_in_16_bits_are_written_as_float32(tmp_path, dtype):
 @pytest.mark.parametrize(
     ("dtype", "mean", "sd", "is_coarse"),
     [
-        ("bfloat16", 1.004, 0.002, True),  # numbers 0.0078 apart above 1, 0.0039 below
-        ("float16", 1.004, 0.002, True),  # 0.00098 and 0.00049
+        ("float16", 1.004, 0.002, True),  # numbers 0.00098 apart above 1, 0.00049 below
         ("float16", 1000.0, 0.013, True),  # all draws become 1000
         ("float32", 1000.0, 0.013, False),
         ("float16", 1.004, 0.02, False),
-        ("bfloat16", 1.0, 0.2, False),
     ],
 )
 def test_a_type_that_is_too_coarse_for_the_draws_is_warned_of(

@@ -15,7 +15,6 @@ from benchmarks._shared.data_sets import Split
 from benchmarks.mixing import hierarchical_posteriors
 from benchmarks.neal import posteriors
 from benchmarks.neal.references import NAMES, ROWS
-from numpyro_bnn.cli.main import main
 
 references = bnn.references
 RNG = np.random.default_rng(0)
@@ -248,21 +247,6 @@ def test_draws_of_the_model_are_graded():
     assert set(grade.parts) == {"functions", "log scales"}
     assert grade.parts["log scales"].num_scalars == 4
     assert grade.parts["functions"].spread > 10
-
-
-def test_the_command_grades_a_file(tmp_path, capsys):
-    file = tmp_path / "draws.npz"
-    np.savez(file, **drawn(references.load("rdata")))
-    assert main(["grade", "rdata", str(file)]) == 0
-    assert "no difference is seen" in capsys.readouterr().out
-    np.savez(file, **drawn(references.load("rdata"), shift=0.4))
-    assert main(["grade", "rdata", str(file)]) == 1
-    np.savez(file, **drawn(references.load("rdata"), factor=0.3))
-    assert main(["grade", "rdata", str(file)]) == 1
-    np.savez(file, **{k: v[:, :4] for k, v in drawn(references.load("rdata")).items()})
-    assert main(["grade", "rdata", str(file)]) == 1
-    assert "cannot be told" in capsys.readouterr().out
-    assert main(["grade", "rdata", str(tmp_path / "none.npz")]) == 2
 
 
 @pytest.mark.parametrize("copies", [4, 16])

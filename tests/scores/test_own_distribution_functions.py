@@ -110,7 +110,7 @@ def test_no_score_depends_on_the_size_of_its_blocks(rng, monkeypatch, block):
         lambda: scores.pit(mean, y, scale),
         lambda: scores.wasserstein(mean, mean[:4] + 1, pointwise=True),
         lambda: scores.wasserstein(probs, probs[::-1] ** 2, event_dim=1, pointwise=True),
-        lambda: scores.mutual_information(probs),
+        lambda: scores.uncertainty(probs).epistemic,
         lambda: scores.lppd(-np.abs(mean), pointwise=True),
     )
     before = [call() for call in calls]

@@ -29,7 +29,7 @@ OF_CLASSES = {
     "brier": scores.brier,
     "calibration": scores.expected_calibration_error,
     "entropy": lambda p, y: scores.entropy(p).mean(),
-    "mutual information": lambda p, y: scores.mutual_information(p).mean(),
+    "mutual information": lambda p, y: scores.uncertainty(p).epistemic.mean(),
     "lppd": lambda p, y: scores.lppd(np.log(p[..., np.arange(len(y)), y])),
 }
 

@@ -168,14 +168,15 @@ def test_coverage_of_calibrated_predictions_is_the_level(rng):
     assert rows.mean() == narrow
 
 
-def test_ood_auroc_of_predictions_uses_the_score_asked_for():
+def test_ood_auroc_of_predictions_is_that_of_their_entropy():
     # Inside: each draw unsure, all alike. Outside: each draw sure, and they disagree.
     alike = Predictions(probs=np.full((1, 2, 3, 2), 0.5))
     split = Predictions(
         probs=np.stack([np.tile([1.0, 0.0], (3, 1)), np.tile([0.0, 1.0], (3, 1))])[None]
     )
-    assert scores.ood_auroc(alike, split, score="mutual_information") == 1.0
-    assert scores.ood_auroc(alike, split, score="entropy") == 0.5
+    assert scores.ood_auroc(alike, split) == 0.5
+    parts = (scores.uncertainty(each).epistemic for each in (alike, split))
+    assert scores.ood_auroc(*parts) == 1.0
 
 
 def test_standard_error_and_paired_difference_are_those_of_a_t_test(rng):

@@ -224,38 +224,18 @@ def stored(data, tmp_path_factory):
     return folder
 
 
-def scaled(x, y=None):
-    nets.linear_regression(x, y, scale=0.9, noise=NOISE)
-
-
 @pytest.mark.parametrize(
-    ("kernel", "options", "changed", "message"),
+    ("options", "message"),
     [
-        (
-            lambda: NUTS(model, max_tree_depth=4),
-            {},
-            0,
-            r"kernel: there NUTS\(.*max_tree_depth=3.*here NUTS\(.*=4",
-        ),
-        (lambda: HMC(model), {}, 0, r"kernel: there NUTS\(.*, here HMC\("),
-        (
-            lambda: NUTS(scaled, max_tree_depth=3),
-            {},
-            0,
-            r"program \(of kernel and model\): there `.*0\.8",
-        ),
-        (KERNELS["NUTS"], {"num_warmup": 8}, 0, "num_warmup: there 7, here 8"),
-        (KERNELS["NUTS"], {"num_samples": 19}, 0, "num_samples: there 18, here 19"),
-        (KERNELS["NUTS"], {"thinning": 2}, 0, "thinning: there 1, here 2"),
-        (KERNELS["NUTS"], {"num_chains": 2}, 0, "num_chains: there 1, here 2"),
-        (KERNELS["NUTS"], {"checkpoint_every": 6}, 0, "checkpoint_every: there 5, here 6"),
-        (KERNELS["NUTS"], {}, 1e-9, r"data\.0\.1: there float64\[12\] .*, here float64\[12\]"),
+        ({"num_warmup": 8}, "num_warmup: there 7, here 8"),
+        ({"thinning": 2}, "thinning: there 1, here 2"),
+        ({"num_chains": 2}, "num_chains: there 1, here 2"),
+        ({"checkpoint_every": 6}, "checkpoint_every: there 5, here 6"),
     ],
 )
-def test_another_run_is_refused(kernel, options, changed, message, stored, data):
-    x, y = data
+def test_another_run_is_refused(options, message, stored, data):
     with pytest.raises(ValueError, match=f"is of another run.*{message}"):
-        sampler(kernel(), stored, **options).resume(x, y + changed)
+        sampler(KERNELS["NUTS"](), stored, **options).resume(*data)
 
 
 def test_other_shapes_and_libraries_are_refused(stored, data, monkeypatch):

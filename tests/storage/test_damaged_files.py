@@ -21,14 +21,14 @@ STARTS = jnp.asarray([1.0, 2.0])
 # -- chunks of draws ---------------------------------------------------------------------------
 
 
-def store_of(folder, dtype):
+def store_of(folder):
     """Eleven draws in chunks of three, a site in several files a chunk."""
     rng = np.random.default_rng(0)
     shapes = {"a": (), "b": (5, 2), "c": (3,)}
     variables = [Variable("posterior", n, n, s, np.dtype(np.float32)) for n, s in shapes.items()]
     values = [rng.normal(size=(2, 11, *s)).astype(np.float32) for s in shapes.values()]
     store = DrawStore(folder)
-    store.create(variables, 2, 11, 3, dtype)
+    store.create(variables, 2, 11, 3, None)
     for begin in range(0, 11, 3):
         store.append(variables, [value[:, begin : begin + 3] for value in values])
     return store, dict(zip(shapes, values))
@@ -68,14 +68,13 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("dtype", [None, "bfloat16", "float16"])
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("chunks", [(1,), (3,), (0,), (1, 3), (3, 2)])
-def test_the_advice_after_damage_is_true(damage, chunks, dtype, tmp_path, monkeypatch):
+def test_the_advice_after_damage_is_true(damage, chunks, tmp_path, monkeypatch):
     """Chunks are damaged in different sites; the first is changed in place, the last one shows by
     its size where the damage does."""
     monkeypatch.setattr(drawfiles, "_FILE_BYTES", 60)
-    store, values = store_of(tmp_path / "d", dtype)
+    store, values = store_of(tmp_path / "d")
     for at, chunk in enumerate(chunks):
         files = sorted((tmp_path / "d" / "posterior" / "abc"[at + 1]).glob(f"c/0/{chunk}/**/0"))
         path = [p for p in files if p.is_file()][-1]
@@ -84,15 +83,15 @@ def test_the_advice_after_damage_is_true(damage, chunks, dtype, tmp_path, monkey
     assert store.num_sound == whole
     with pytest.raises(ValueError, match=r"damaged|missing, cut short or changed") as got:
         {site: np.asarray(v) for site, v in bnn.load(tmp_path / "d", None).items()}
-    _follow(str(got.value), tmp_path / "d", whole, values, dtype)
+    _follow(str(got.value), tmp_path / "d", whole, values)
     with pytest.raises(
         ValueError, match=rf"from {whole} on are missing, cut .*begin it anew"
     ) as got:
         store.check(11, to_continue=True)
-    _follow(str(got.value), tmp_path / "d", whole, values, dtype)
+    _follow(str(got.value), tmp_path / "d", whole, values)
 
 
-def _follow(advice, folder, whole, values, dtype):
+def _follow(advice, folder, whole, values):
     """Do what the message says, and look at what comes of it."""
     if whole == 0:
         assert "open_for_writing" not in advice
@@ -108,7 +107,7 @@ def _follow(advice, folder, whole, values, dtype):
         found = {k: np.asarray(v) for k, v in bnn.load(copy, None).items()}
     for site, value in values.items():
         assert found[site].shape == value[:, :whole].shape
-        np.testing.assert_allclose(found[site], value[:, :whole], rtol=2.0**-8 if dtype else 0)
+        np.testing.assert_array_equal(found[site], value[:, :whole])
 
 
 # -- runs, and the files that say what they are ------------------------------------------------
@@ -140,12 +139,7 @@ SPOILED = {
     "empty": lambda text: b"",
     "binary": lambda text: bytes(range(128, 256)),
     "a list": lambda text: b"[1, 2]",
-    "null": lambda text: b"null",
     "nothing in it": lambda text: b"{}",
-    "numbers as words": lambda text: re.sub(rb": ?\d+", b': "x"', text),
-    "lists as numbers": lambda text: re.sub(rb"\[[^\[\]{}]*\]", b"3", text),
-    "objects as numbers": lambda text: re.sub(rb": ?\{[^{}]*\}", b": 3", text),
-    "other keys": lambda text: re.sub(rb'"(\w+)":', rb'"\1_":', text),
     "no file": None,
 }
 OURS = (

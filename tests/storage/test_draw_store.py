@@ -153,13 +153,12 @@ def test_xarray_opens_a_run_that_is_still_going(in_memory, data, tmp_path):
     assert {"net.Dense_0.unit_in", "net.Dense_0.unit_out"} < seen[0].keys()
 
 
-@pytest.mark.parametrize("dtype", [None, "float16", "bfloat16"])
-def test_a_chunk_is_written_whole_whatever_its_files_hold(dtype, tmp_path, monkeypatch):
+def test_a_chunk_is_written_whole_whatever_its_files_hold(tmp_path, monkeypatch):
     """Also a short one, and one of zeros: a process may have been killed while it wrote them."""
     monkeypatch.setattr(drawfiles, "_FILE_BYTES", 100)  # several files a chunk, the last one short
     variables = [Variable("posterior", "w", "w", (7, 2), np.dtype(np.float32))]
     store = DrawStore(tmp_path / "d")
-    store.create(variables, 2, 10, 4, dtype)
+    store.create(variables, 2, 10, 4, "float16")
     draws = np.random.default_rng(0).integers(-9, 9, (2, 10, 7, 2)).astype(np.float32)
     draws[:, 4:8] = 0
     files = DrawFiles(store.path / "posterior" / "w")
@@ -175,7 +174,7 @@ def test_a_chunk_is_written_whole_whatever_its_files_hold(dtype, tmp_path, monke
     np.testing.assert_array_equal(np.asarray(store.arrays()["posterior", "w"]), draws)
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [("float16", 11), ("bfloat16", 8), ("float64", 53)])
+@pytest.mark.parametrize(("dtype", "bits"), [("float16", 11), ("float64", 53)])
 def test_draws_of_sites_are_rounded_on_request(dtype, bits, tmp_path):
     values = np.random.default_rng(0).normal(size=(2, 5, 3))
     variables = [
@@ -214,7 +213,7 @@ def test_float16_refuses_what_it_cannot_hold(tmp_path):
     store = DrawStore(tmp_path / "d")
     variables = [Variable("posterior", "w", "w", (), np.dtype(np.float32))]
     store.create(variables, 1, 4, 2, "float16")
-    with pytest.raises(ValueError, match=r"cannot hold 1e\+05 of 'w'.*'bfloat16'"):
+    with pytest.raises(ValueError, match=r"cannot hold 1e\+05 of 'w'.*'float32'"):
         store.append(variables, [np.array([[1.0, 1e5]], np.float32)])
 
 

@@ -56,22 +56,6 @@ def stored(tmp_path_factory):
     return folder, mcmc.get_samples()["mean"]
 
 
-def test_what_computes_nothing_may_change(stored, monkeypatch):
-    """Counters of calls, settings that nothing reads, and the model itself, written again."""
-    folder, draws = stored
-    monkeypatch.setitem(SETTINGS, "unread", 1)
-
-    def again(rows):
-        m = numpyro.sample("mean", dist.Normal(0.0, 3))
-        with numpyro.plate("data", len(rows)):
-            numpyro.sample("y", dist.Normal(m, 1.0), obs=rows)
-
-    for model in (scaled, again):
-        mcmc = run_of(folder, model)
-        mcmc.resume(Y)
-        np.testing.assert_array_equal(mcmc.get_samples()["mean"], draws)
-
-
 def test_resume_refuses_a_changed_global_and_goes_on_where_it_is_accepted(stored, monkeypatch):
     folder, draws = stored
     monkeypatch.setitem(SETTINGS, "width", 4)

@@ -1,22 +1,37 @@
-"""The CIFAR-10 benchmark at toy size: network, data, step sizes, judging."""
+"""The CIFAR-10 benchmark at toy size: network, data, step sizes, scores, runs and timings."""
 
 from hashlib import md5
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cifar10_toy import TINY, TOY, images
 from jax import lax
 
 import numpyro_bnn as bnn
 from benchmarks.cifar10 import __main__ as cifar10
-from benchmarks.cifar10 import data, judge, methods, network, speed
-from benchmarks.cifar10.data import Data
-from benchmarks.cifar10.setup import Result
+from benchmarks.cifar10 import chains, data, network, speed
+from benchmarks.cifar10.chains import Result, Setup
+from benchmarks.cifar10.data import Data, Split
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsState, Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, SemiImplicit
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
+
+FOLDER = Path(cifar10.__file__).parent
+# A layer of four filters, no block: most of the time of a toy run is the tracing of its layers.
+TINY = network.ResNet((4,), 0)
+
+
+def images(rows, seed=0):
+    """Noise with labels; nine of ten are said to be exact."""
+    rng = np.random.default_rng(seed)
+    return Split(
+        rng.integers(0, 256, (rows, 32, 32, 3)).astype(np.uint8),
+        rng.integers(0, 10, rows).astype(np.int32),
+        rng.random(rows) < 0.9,
+    )
+
 
 # ---- the network, from the words of the study in plain lax calls
 
@@ -80,25 +95,6 @@ def test_logits_are_those_of_plain_lax_calls(weights):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_half_precision_is_for_the_convolutions_only():
-    """Weights and logits stay float32; rounding to 8 bits, once a layer, moves logits a little."""
-    x = data.standardized(images(4).x)
-    half = network.ResNet((4, 8, 16), 1, "bfloat16")
-    params = jax.jit(TOY.init)(jax.random.key(0), x[:1])
-    of_half = jax.eval_shape(half.init, jax.random.key(0), x[:1])
-    assert {v.dtype for v in jax.tree.leaves(of_half)} == {x.dtype}
-
-    @jax.jit
-    def logits(params):
-        return TOY.apply(params, x), half.apply(params, x)
-
-    exact, rounded = logits(params)
-    assert rounded.dtype == exact.dtype == jnp.float32
-    error = np.abs(exact - rounded).max() / np.abs(exact).max()
-    # Ten roundings of at most 2^-9 each would be 0.02; without any there would be none at all.
-    assert 1e-4 < error < 0.02
-
-
 def test_pixels_are_standardised_by_colour():
     x = np.zeros((1, 1, 1, 3), np.uint8)
     np.testing.assert_allclose(data.standardized(x).ravel(), [-2.45, -2.4, -2.2], rtol=1e-6)
@@ -136,31 +132,13 @@ def test_the_energy_is_that_of_the_loss_by_hand(monkeypatch):
 # ---- data
 
 
-def test_order_and_pack(tmp_path):
+def test_images_are_in_the_order_of_the_study():
     expected = sorted(range(50), key=lambda i: md5(b"train%d" % i).hexdigest())
     assert data.order("train", 50).tolist() == expected
-    whole = Data(images(70), images(30, 1))
-    paths = data.pack(whole, tmp_path)
-    assert [p.name for p in paths] == ["train_part0.npz", "test_part0.npz"]
-    again = data.load(tmp_path)
-    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(again)):
-        np.testing.assert_array_equal(one, other)
-    paths[1].unlink()
-    with pytest.raises(FileNotFoundError, match="packed test images"):
-        data.load(tmp_path)
-
-
-def test_parts_that_are_missing_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "_PART", 16)
-    paths = data.pack(Data(images(40), images(10)), tmp_path)
-    assert len(paths) == 4
-    paths[1].unlink()
-    with pytest.raises(FileNotFoundError, match="holds 24 of 40 packed train images"):
-        data.load(tmp_path)
 
 
 def test_absent_data(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"neither contact sheets .* --data"):
+    with pytest.raises(FileNotFoundError, match=r"holds no contact sheets .* --data"):
         data.load(tmp_path)
 
 
@@ -186,16 +164,15 @@ def test_sheets(shared):
 def test_steps_are_those_of_the_study():
     """θ and m of the study's update from the conventions of this package, noise included."""
     step, momentum, noise, gradient = 3e-7, 0.9, 0.7, 1234.0
-    method = methods.Sampling("SGHMC", step, momentum)
-    h = methods.time_step(method, 40_960)
-    settings = Settings(step_size=h, friction=methods.friction(method, 40_960))
+    method = chains.Sampling("SGHMC", step, momentum)
+    settings = Settings(step_size=step**0.5, friction=chains.friction(method))
     state = DynamicsState(jnp.array(0.3), jnp.array(0.5))
     after = SemiImplicit().complete(state, jnp.array(gradient), (jnp.array(noise),), settings)
     m = momentum * 0.5 - step**0.5 * gradient + (2 * (1 - momentum)) ** 0.5 * noise
     assert float(after.momentum) == pytest.approx(m, rel=1e-5)
     assert float(after.position) == pytest.approx(0.3 + step**0.5 * m, rel=1e-5)
     # Without momentum the same update is SGLD, at twice the step.
-    kernel = methods.kernel_of(methods.SAMPLERS["sgld"], lambda: None, 40_960, 80)
+    kernel = chains.kernel_of(chains.SAMPLERS["sgld"], lambda: None, 80)
     assert float(kernel.step_size(0)) == pytest.approx(2e-6, rel=1e-5)
     langevin = Langevin().complete(
         DynamicsState(jnp.array(0.3)),
@@ -208,35 +185,21 @@ def test_steps_are_those_of_the_study():
 
 
 def test_baoab_keeps_the_momentum_asked_for():
-    method = methods.SAMPLERS["baoab"]
-    h = methods.time_step(method, 1)
-    settings = Settings(step_size=h, friction=methods.friction(method, 1))
+    method = chains.SAMPLERS["baoab"]
+    settings = Settings(step_size=method.step**0.5, friction=chains.friction(method))
     state = DynamicsState(jnp.array(0.0), jnp.array(1.0))
     zero = jnp.array(0.0)
     after = Splitting("BAOA").complete(state, zero, (zero,), settings)
     assert float(after.momentum) == pytest.approx(0.9, rel=1e-5)
 
 
-def test_a_cosine_begins_at_the_step_and_rmsprop_at_its_share():
-    sizes = (40_960, 80)
-    for name, peak in (("cyclical_sghmc", 3e-7), ("cyclical_sghmc_rmsprop", 3e-5 / 40_960)):
-        kernel = methods.kernel_of(methods.SAMPLERS[name], lambda: None, *sizes)
-        assert float(kernel.step_size(0)) ** 2 == pytest.approx(peak, rel=1e-5)
-        half = float(kernel.step_size(25 * 512)) ** 2
-        assert half == pytest.approx(peak / 2, rel=1e-4)
-
-
-@pytest.mark.parametrize("name", methods.SAMPLERS)
-def test_plans_keep_to_the_budget(name):
-    method, sizes = methods.SAMPLERS[name], (40_960, 80)
-    plan = methods.plan_of(method, 1000, *sizes)
-    draws = plan.num_samples // plan.thinning
-    spent = methods.gradients_of(method, plan, draws, *sizes) / 512
-    assert 945 < spent <= 1000
-    assert plan.num_samples % plan.thinning == 0
-    assert draws >= 150
+def test_a_plan_keeps_to_the_passes_and_ends_with_a_draw():
+    setup = Setup(Data(images(400), images(4)), TINY, 4, None, None, epochs=30)
+    warmup, samples, thinning = setup.lengths
+    assert thinning == setup.epoch == 100
+    assert (warmup + samples, samples // thinning) == (3000, 22)
     with pytest.raises(ValueError, match="too few for a draw"):
-        methods.plan_of(method, 0.001, *sizes)
+        setup._replace(epochs=0.001).lengths  # noqa: B018
 
 
 # ---- judging
@@ -248,42 +211,159 @@ def result_of(probs, rhat=None, **changes):
     return values._replace(**changes)
 
 
-def test_the_judge_scores_what_is_known(tmp_path):
-    y = np.arange(20) % 10
-    sure = np.eye(10)[y]
-    wrong = np.eye(10)[(y + (np.arange(20) < 5)) % 10]
-    half = 0.5 * sure + 0.05
-    result_of(sure).save(tmp_path / "right.npz")
-    result_of(wrong).save(tmp_path / "some_wrong.npz")
-    result_of(half, np.float32([[1.0, 1.2, np.nan]])).save(tmp_path / "unsure.npz")
-    exact = np.arange(20) >= 5
-    found = judge.judge(tmp_path, y, exact)
-    assert found.names == ["right", "some_wrong", "unsure"]
-    by_name = {row[0]: dict(zip(judge.HEAD, row)) for row in found.table}
-    assert by_name["some_wrong"]["accuracy"] == 0.75
-    assert by_name["some_wrong"]["accuracy_exact"] == 1.0
-    assert by_name["right"]["log_score"] == pytest.approx(0.0, abs=1e-4)
-    assert by_name["unsure"]["log_score"] == pytest.approx(np.log(0.55), abs=1e-3)
-    assert by_name["unsure"]["calibration_error"] == pytest.approx(0.45, abs=1e-3)
-    assert by_name["unsure"]["median_rhat"] == pytest.approx(1.1, abs=1e-3)
-    assert by_name["unsure"]["rhat_below_1.1"] == 0.5
+def test_the_judge_scores_what_is_known():
+    y, exact = np.arange(20) % 10, np.arange(20) >= 5
+    right = np.eye(10)[y]
+    wrong = result_of(np.eye(10)[(y + (np.arange(20) < 5)) % 10])
+    unsure = result_of(0.5 * right + 0.05, np.float32([[1.0, 1.2, np.nan]]))
+    found = chains.judge(wrong, y, exact)
+    assert (found["accuracy"], found["accuracy_exact"]) == (0.75, 1.0)
     # A probability of 0 for the truth costs what float16 cannot tell from 0, not infinity.
-    assert by_name["some_wrong"]["log_score"] == pytest.approx(0.25 * np.log(2**-24), rel=1e-3)
-    np.testing.assert_allclose(found.agreement[0], [1, 0.75, 1])
-    np.testing.assert_allclose(found.total_variation[0], [0, 0.25, 0.45], atol=1e-3)
-    assert "some_wrong" in str(found)
-    found.save(tmp_path)
-    assert (tmp_path / "pairs.csv").read_text().splitlines()[1] == "right,some_wrong,0.75,0.25"
+    assert found["log_score"] == pytest.approx(0.25 * np.log(2**-24), rel=1e-3)
+    found = chains.judge(unsure, y, exact)
+    assert found["log_score"] == pytest.approx(np.log(0.55), abs=1e-3)
+    assert found["calibration_error"] == pytest.approx(0.45, abs=1e-3)
+    assert found["median_rhat"] == pytest.approx(1.1, abs=1e-3)
+    assert found["rhat_below_1.1"] == 0.5
     with pytest.raises(ValueError, match=r"predicts 20 test images, there are 3"):
-        judge.judge(tmp_path, y[:3], exact[:3])
+        chains.judge(unsure, y[:3], exact[:3])
 
 
-def test_no_results(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no results"):
-        judge.judge(tmp_path, np.zeros(3, int), np.ones(3, bool))
+def test_the_stored_chain_has_the_scores_of_the_page():
+    found = Result.load(FOLDER / "results" / "sghmc.npz")
+    assert (found.num_draws, found.epochs, found.seconds) == (90, 140, pytest.approx(553, abs=1))
+    rhat = found.rhat[np.isfinite(found.rhat)]
+    assert np.median(rhat) == pytest.approx(1.08, abs=0.005)
+    assert (rhat < 1.1).mean() == pytest.approx(0.56, abs=0.005)
 
 
-def test_unknown_method(capsys):
+def test_unknown_sampler(capsys):
     with pytest.raises(SystemExit, match="2"):
         cifar10.main(["run", "nuts"])
-    assert "unknown method(s) ['nuts']" in capsys.readouterr().err
+    assert "unknown sampler(s) ['nuts']" in capsys.readouterr().err
+
+
+# ---- runs
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cifar10")
+    given = Data(images(256), images(64, 1))
+    return Setup(given, TINY, 64, folder / "runs", folder / "results", epochs=8, progress_bar=False)
+
+
+def checked(path):
+    result = Result.load(path)
+    assert result.probs.shape == (64, 10)
+    assert result.probs.dtype == np.float16
+    np.testing.assert_allclose(result.probs.astype(float).sum(1), 1, atol=2e-3)
+    assert result.finished
+    assert result.epochs == result.gradient_evaluations / 4 == 8
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", chains.SAMPLERS)
+def test_every_sampler_runs(tiny, name):
+    result = checked(chains.run(name, tiny))
+    # A second call finds the result and runs nothing.
+    assert Result.load(chains.run(name, tiny)).seconds == result.seconds
+    draws = bnn.load(tiny.runs / name / "draws.zarr", None)["probs"][:]
+    np.testing.assert_allclose(result.probs.astype(float), draws.mean((0, 1)), atol=1e-3)
+    expected = bnn.diagnostics.rhat(np.float32(draws))
+    np.testing.assert_allclose(result.rhat, expected, rtol=1e-5, equal_nan=True)
+
+
+@pytest.mark.slow
+def test_from_the_command_line(shared, tmp_path, capsys):
+    """4-8-16 filters: sheets in, a result and its scores out."""
+    folders = ["--runs", tmp_path / "runs", "--out", tmp_path]
+    cifar10.main(["run", "sgld", "--toy", *map(str, folders)])
+    checked(tmp_path / "sgld.npz")
+    assert "calibration_error" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_timings_have_a_row_for_every_contender(tiny):
+    timing = speed.Timing((32, 64), 64, steps=2, repeats=1)
+    rows = speed.measure(tiny.data, tiny.network, timing, progress=False)
+    expected = [("gradient", 32), ("gradient", 64), ("sgld", 64), ("baoab", 64)]
+    assert [row[:2] for row in rows] == expected
+    assert all(float(row[2]) > 0 and float(row[-1]) > 0 for row in rows)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_cut_goes_on_to_the_same_probabilities(tiny, tmp_path, monkeypatch):
+    """The process dies after its first checkpoint; another goes on."""
+    whole = checked(chains.run("sgld", tiny))
+    cut = tiny._replace(safe_epochs=2, runs=tmp_path / "runs", results=tmp_path / "results")
+    from numpyro_bnn.run.recorder import Recorder
+
+    take, taken = Recorder.take, []
+
+    def dies(self, lanes, piece, progress):
+        take(self, lanes, piece, progress)
+        taken.append(progress)
+        self.wait()
+        raise OSError("the machine was taken away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "take", dies)
+        with pytest.raises(OSError, match="taken away"):
+            chains.run("sgld", cut)
+    assert taken
+    result = checked(chains.run("sgld", cut))
+    np.testing.assert_array_equal(result.probs, whole.probs)
+
+
+# ---- speed
+
+
+def test_rates_and_shares_of_timings():
+    """Contenders of one second a step: numbers a reader can check by hand."""
+    contenders = [
+        speed.Contender("gradient", 4, 8, print, 1.5),
+        speed.Contender("gradient", 8, 4, print, 2.5),
+        speed.Contender("baoab", 8, 4, print, 3.5),
+    ]
+    timing = speed.Timing((4, 8), 8)
+    times = [[9.0, 1.0, 0.5], [2.0, 2.0, 2.0], [2.4, 2.4, 1.0]]
+    by_column = [
+        dict(zip(speed.HEAD, row)) for row in speed.rows_of(contenders, times, TINY, timing)
+    ]
+    assert [float(row["seconds_a_step"]) for row in by_column] == [1, 2, 2.4]
+    assert [row["ratio"] for row in by_column] == ["", 1.0, 1.2]
+    assert [float(row["images_a_second"]) for row in by_column] == [4, 4, 3.333]
+    flops = speed.flops_of_gradient(TINY, 8)
+    assert float(by_column[2]["tflops"]) == pytest.approx(flops / 2.4e12, rel=0.01)
+    assert by_column[2]["compile_seconds"] == "3.5"
+
+
+def test_operations_are_those_of_the_convolutions():
+    """Two a multiplication, the borders of a "same" convolution left out; little else besides."""
+
+    def inside(side, stride, size=3):
+        # Taps of all outputs along one axis that fall on the image.
+        before = max((side // stride - 1) * stride + size - side, 0) // 2
+        places = np.arange(0, side, stride)[:, None] + np.arange(size) - before
+        return int(((places >= 0) & (places < side)).sum())
+
+    def layer(side, before, filters, stride=1, size=3):
+        return 2 * inside(side, stride, size) ** 2 * before * filters
+
+    first, stem = layer(32, 3, 16), 6 * layer(32, 16, 16)
+    second = layer(32, 16, 32, 2) + 5 * layer(16, 32, 32) + layer(32, 16, 32, 2, 1)
+    third = layer(16, 32, 64, 2) + 5 * layer(8, 64, 64) + layer(16, 32, 64, 2, 1)
+    expected = first + stem + second + third + 2 * 640
+    net = network.ResNet()
+    # Backwards every layer is a convolution for its input and one for its kernel.
+    gradient = speed.flops_of_gradient(net, 2) / 2
+    assert 3 * expected - first < gradient < 1.1 * 3 * expected
+
+
+def test_mean_over_draws_in_blocks():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(10), (2, 120, 5)).astype(np.float16)
+    expected = probs.astype(np.float64).mean((0, 1))
+    np.testing.assert_allclose(chains.mean_of(probs), expected, atol=1e-3)

@@ -198,7 +198,6 @@ def test_the_table_is_shown_in_three_ways(table):
     assert "distance" in text
     assert len(text.splitlines()) == 2 + 2 + 1
     assert table._repr_html_().count("<tr>") == 3
-    assert list(table.to_dataframe().index) == [row.method for row in table.rows]
 
 
 def test_classes_have_agreement_with_the_reference():

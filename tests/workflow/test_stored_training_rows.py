@@ -12,10 +12,8 @@ from few_draws import SETTINGS
 from small_models import row_model
 
 import numpyro_bnn as bnn
-from numpyro_bnn.approximations.optimize import ensemble_of
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS
 from numpyro_bnn.posterior.training_data import rows_of_call
-from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.workflow.check_fit import refuse_training_rows
 from numpyro_bnn.workflow.estimator_inputs import held_out
 
@@ -50,10 +48,6 @@ def saved(folder):
     return bnn.load(bnn.save(in_memory(), folder / "run.npz"), line)
 
 
-def saved_twice(folder):
-    return bnn.load(bnn.save(saved(folder), folder / "again.npz"), line)
-
-
 def in_a_folder(folder):
     run(folder / "run")
     return bnn.load(folder / "run", line)
@@ -67,11 +61,7 @@ def approximated(folder):
     return bnn.mean_field(line, KEY, X, Y, num_steps=50, num_samples=50, progress_bar=False)
 
 
-def an_ensemble(folder):
-    return bnn.deep_ensemble(line, KEY, X, Y, num_members=3, num_steps=20, progress_bar=False)
-
-
-DOORS = [saved, saved_twice, in_a_folder, exported, approximated, an_ensemble]
+DOORS = [saved, in_a_folder, exported, approximated]
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -89,9 +79,8 @@ def test_calibration_rows_are_compared_with_them(door, tmp_path):
         bnn.calibrate(draws, *some)
 
 
-@pytest.mark.parametrize("door", [saved, in_a_folder, exported])
-def test_rows_of_leave_one_out_are_compared_with_them(door, tmp_path):
-    draws = door(tmp_path)
+def test_rows_of_leave_one_out_are_compared_with_them(tmp_path):
+    draws = saved(tmp_path)
     whole, some = bnn.check_fit(draws, X, Y), bnn.check_fit(draws, X[:20], Y[:20])
     np.testing.assert_allclose(some.loo.by_row, whole.loo.by_row[:20])
     with pytest.raises(
@@ -140,19 +129,6 @@ def test_equal_rows_of_a_coarse_table_are_no_training_rows(columns, trained, hel
 def test_a_random_key_among_the_arguments_is_no_row():
     known = rows_of_call(lambda x, y, key: None, (X, Y, KEY), {})[KNOWN_ROWS]
     assert list(known["noted"]) == ["1"]
-
-
-def test_the_target_is_found_among_other_arguments():
-    def shifted(x, offset, y=None):
-        line(x, None if y is None else y - offset)
-
-    offset = RNG.normal(size=60)
-    starts = bnn.optimize(shifted, KEY, X, offset, Y, num_steps=5, progress_bar=False)
-    made = ensemble_of(BoundModel.of(shifted, (X, offset, Y), {}), starts)
-    draws = bnn.Draws(made, line, info=made.info)
-    bnn.calibrate(draws, X[:40], NEW[1])
-    with pytest.raises(ValueError, match="calibrate: 40 of 40 calibration rows are training rows"):
-        bnn.calibrate(draws, X[:40], Y[:40])
 
 
 def test_a_pickled_estimator_knows_them():

@@ -105,16 +105,6 @@ SAMPLERS = {
     "BAOAB svrg": (bnn.BAOAB, {"step_size": H, "gradient": gradients.svrg(BATCH, 4)}),
     "BAOAB full in chunks": (bnn.BAOAB, {"step_size": H, "gradient": gradients.full(5)}),
     "SGNHT": (bnn.SGNHT, {"step_size": H, "batch_size": BATCH, "friction": 2.0}),
-    "SGNHT per parameter": (
-        bnn.SGNHT,
-        {
-            "step_size": H,
-            "batch_size": BATCH,
-            "friction": 2.0,
-            "per_parameter": True,
-            "temperature": 0.5,
-        },
-    ),
     "MALA exact": (
         bnn.MALA,
         {"step_size": "auto", "preconditioner": preconditioners.from_warmup(first_window=4)},

@@ -262,7 +262,7 @@ def draw_precision(rng_key, gibbs_sites, hmc_sites):
     return {"precision": dist.Gamma(3.0, rate).sample(rng_key)}
 
 
-@pytest.mark.parametrize("name", some_fast("SGNHT per parameter"))
+@pytest.mark.parametrize("name", some_fast("SGNHT"))
 def test_one_block_of_gibbs_with_minibatches(name):
     """What is cached follows the other block: energies are those of the state that is kept."""
     # The other block draws at temperature 1.

@@ -254,31 +254,17 @@ def damp_less_noise(momentum: PyTree, noise: PyTree, time: Number, settings: Set
 
 
 def regulate(
-    thermostat: PyTree,
-    momentum: PyTree,
-    time: Number,
-    settings: Settings,
-    relaxation_rate: Number,
-    per_parameter: bool,
+    thermostat: PyTree, momentum: PyTree, time: Number, settings: Settings, relaxation_rate: Number
 ) -> PyTree:
     r"""The movement D: :math:`\zeta + t (K/T - 1) / \tau^2`, :math:`1/\tau` the relaxation rate.
 
     K is the mean of :func:`kinetic_temperatures` over the D parameters (Ding et al. 2014,
-    algorithm 1), or, with one thermostat for each parameter, :math:`p_i^2 / m_i` of that parameter. The
-    invariant distribution of :math:`\zeta` has standard deviation :math:`1/(\tau\sqrt{D})`, with D = 1 in the
-    second case.
+    algorithm 1). The invariant distribution of :math:`\zeta` has standard deviation
+    :math:`1/(\tau\sqrt{D})`.
     """
     # At temperature 0 (exploration) the ratio K/T is undefined, and the thermostat only cools.
     temperature = jnp.asarray(settings.temperature)
     factor = time * relaxation_rate**2 / jnp.where(temperature > 0, temperature, 1.0)
-    if per_parameter:
-        inverse_mass = inverse_mass_like(settings, momentum)
-        return map_like(
-            lambda z, p, w: z + factor * (w * p * p - temperature),
-            thermostat,
-            momentum,
-            inverse_mass,
-        )
     by_leaf = kinetic_temperatures(momentum, settings.inverse_mass_matrix)
     excess = mean_over(by_leaf, momentum) - temperature
     return map_like(lambda z: z + factor * excess, thermostat)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
@@ -45,7 +44,6 @@ class Splitting(Dynamics):
 
     :param letters: the word: A, B, O, D. It needs A and B, and one new gradient at most.
     :param metropolis: whether to sum up ``work``; only for a palindrome without D.
-    :param per_parameter: whether each parameter has a thermostat of its own.
     :param relaxation_time: :math:`\tau` of the thermostat; None is 1/friction, which has the
         dimension of a time whatever the units of the parameters. Ding et al. have 1.
     :raises ValueError: if the word breaks one of these rules.
@@ -53,7 +51,6 @@ class Splitting(Dynamics):
 
     letters: str
     metropolis: bool = False
-    per_parameter: bool = False
     relaxation_time: float | None = None
 
     def __post_init__(self) -> None:
@@ -134,12 +131,7 @@ class Splitting(Dynamics):
         state = super().init(position, noise, settings, gradient)
         if "D" not in self.letters:
             return state
-        friction = jnp.asarray(settings.friction, jnp.result_type(float))
-        if self.per_parameter:
-            return state._replace(
-                thermostat=jax.tree.map(lambda x: jnp.full_like(x, friction), state.position)
-            )
-        return state._replace(thermostat=friction)
+        return state._replace(thermostat=jnp.asarray(settings.friction, jnp.result_type(float)))
 
     def advance(self, state: DynamicsState, noises: Noises, settings: Settings) -> DynamicsState:
         """Apply the movements before the first kick by a new gradient."""
@@ -179,8 +171,6 @@ class Splitting(Dynamics):
             else:
                 tau = self.relaxation_time
                 rate = settings.friction if tau is None else 1 / tau
-                thermostat = regulate(
-                    state.thermostat, state.momentum, time, settings, rate, self.per_parameter
-                )
+                thermostat = regulate(state.thermostat, state.momentum, time, settings, rate)
                 state = state._replace(thermostat=thermostat)
         return state

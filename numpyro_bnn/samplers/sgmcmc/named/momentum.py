@@ -107,7 +107,6 @@ class SGNHT(SGMCMC):
     :param step_size: time step h; a number, which is never adapted, a schedule, or ``"auto"``.
     :param friction: γ per unit time, positive: the initial value of the thermostat, and the strength of the
         added noise. See the module for None.
-    :param per_parameter: whether each parameter has a thermostat of its own.
 
     Source: Ding et al., *Bayesian sampling using stochastic gradient thermostats* (2014), in the
     splitting of Leimkuhler and Shang (2016).
@@ -120,10 +119,9 @@ class SGNHT(SGMCMC):
         *,
         step_size: StepSize,
         friction: float | None = None,
-        per_parameter: bool = False,
         **options: Unpack[MomentumMetricOptions],
     ) -> None:
-        method = Splitting("BADODA", per_parameter=per_parameter)
+        method = Splitting("BADODA")
         check_friction("SGNHT", friction, method, positive=True)
         super().__init__(
             model,

@@ -131,16 +131,6 @@ class Report:
         return " ".join((*self.sentences, self.advice))
 
     @property
-    def divergences(self) -> int | None:
-        """Divergent transitions; None where they were not recorded."""
-        return self.sampler.divergences
-
-    @property
-    def saturated_trees(self) -> int | None:
-        """Trajectories of NUTS that took the most steps allowed; None where not recorded."""
-        return self.sampler.saturated_trees
-
-    @property
     def spaces(self) -> tuple[RhatTable, ...]:
         """R-hat and ESS of the kinds of scalars that were given, in the order of the table."""
         aligned = [self.relabelling.space] if self.relabelling is not None else []

@@ -317,7 +317,9 @@ def _separate_modes(
 ) -> bool:
     """Whether chains disagree although each of them by itself is within tolerance."""
     chains = len(next(iter(values.values())))
-    if not report.verdict.startswith("chains") or chains < 2 or report.stuck:
+    # Tempered chains may cross later.
+    crossing = report.sampler.tempering is not None
+    if not report.verdict.startswith("chains") or chains < 2 or report.stuck or crossing:
         return False
     return all(
         monte_carlo_error(

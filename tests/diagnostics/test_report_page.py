@@ -60,7 +60,7 @@ def test_chains_that_disagree_and_draws_that_are_too_few(undrawn):
     rng = np.random.default_rng(1)
     mean = rng.normal(size=(4, 300, 30)) + 5 * np.arange(4)[:, None, None]
     apart = diagnose_draws({}, {"mean": mean, "scale": np.ones_like(mean)})
-    assert '<p class="bad"><strong>Chains disagree:</strong> Do not average' in html_of(
+    assert '<p class="bad"><strong>Chains disagree:</strong> Averages over them' in html_of(
         apart.in_one_line()
     )
     assert "Every chain tells its own story" in html_of(apart.sections()[1])

@@ -17,7 +17,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn._sentences import SENTENCES
 from numpyro_bnn.cli.main import _parser
 from numpyro_bnn.run.chain_states import ChainStates
-from numpyro_bnn.workflow.estimators import _ADVICE
 from numpyro_bnn.workflow.fit import KERNELS, Fit, kernel_named
 
 X, Y = linear_gaussian.data()
@@ -267,6 +266,5 @@ def test_without_time_to_sample_draws_are_the_optimised_members(monkeypatch, slo
 def test_the_terminal_and_advice_name_kernels_that_there_are():
     named = _parser()._option_string_actions["--kernel"].metavar
     assert set(re.findall(r"\w+", named)) == set(KERNELS)
-    advice = " ".join([SENTENCES["chains disagree"], *_ADVICE.values()])
-    assert re.findall(r'kernel[ =]["`](\w+)', advice) == ["tempering"] * 2
+    assert re.findall("kernel `(\\w+)", SENTENCES["chains disagree"]) == ["tempering"]
     assert isinstance(kernel_named("tempering", linear_gaussian.model)[0], bnn.ParallelTempering)

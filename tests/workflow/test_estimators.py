@@ -84,7 +84,7 @@ def test_all_checks_of_scikit_learn(kind):
 
 @pytest.mark.parametrize("verdict", VERDICTS)
 @pytest.mark.parametrize("kernel", ["baoab", "tempering"])
-def test_every_verdict_but_within_tolerance_warns_and_advises_what_can_be_done(verdict, kernel):
+def test_every_verdict_but_within_tolerance_warns(verdict, kernel):
     network = bnn.BNNRegressor(kernel=kernel, max_minutes=2.0)
     network.report_ = replace(fitted().report_, verdict=Verdict(verdict))
     with warnings.catch_warnings(record=True) as caught:

@@ -149,7 +149,6 @@ def test_no_verdict_without_round_trips_or_where_evidence_parts():
     assert agreeing.verdict == "within_tolerance"
     other = judged([3.0, 3.1], [5, 5], stats_of([5.0, 5.1], [5, 5]))
     assert other.verdict == "run_longer"
-    # Chains that are tempered already may cross later; others are told to temper, and end.
     draws[1] += 1
     for stats, told in (({}, True), (stats_of([3.0, 3.1], [5, 5], 2000), False)):
         report = bnn.diagnostics.diagnose_draws({"w": draws}, draws, sample_stats=stats)

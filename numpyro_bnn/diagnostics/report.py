@@ -194,10 +194,6 @@ class Report:
             lines += wrapped(f"Beware{f' (1 of {more + 1})' if more else ''}: {first}", most=1)
         return "\n".join([*lines, f"{self._chains()}. The rest: report.details()"])
 
-    def print(self) -> None:
-        """Verdict, the numbers behind it and what to do, on the terminal."""
-        print(self)
-
     def details(self) -> str:
         """All that was found, as text: errors, parameters and R-hat as tables, and the reasons in words."""
         tables = [text_table(grid.head, grid.rows) for grid in (*self._errors(), self._sites())]

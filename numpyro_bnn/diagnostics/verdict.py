@@ -402,7 +402,7 @@ def _not_judged(evidence: Evidence) -> tuple[tuple[str, ...], list[str]]:
         found.append(
             (
                 "the log score"
-                + " (no targets of test rows)" * (not evidence.measured.num_impossible),
+                + " (no test targets)" * (not evidence.measured.num_impossible),
                 "",
             )
         )

@@ -136,6 +136,7 @@ def check_fit(
     settings = getattr(innermost(draws.model), "options", {})
     has_tails = own.ndim == 1 and settings.get("likelihood") in ("gaussian", "heteroscedastic")
     by_rows, advice = on_weights(loo, row_names, has_tails)
+    advice = "" if held_out is not None else advice
     doubts = (*([by_rows] if by_rows else []), *_doubts(draws, predictions, own))
     calibration = _calibration(predictions, loo, own, made)
     if "probs" in predictions.values:

@@ -202,7 +202,7 @@ class Fit:
 
     def print(self) -> None:
         """Print the report: verdict, tables and explanation."""
-        self.report.print()
+        print(self.report)
 
     def __repr__(self) -> str:
         kernel = "ensemble" if self.mcmc is None else type(self.mcmc.sampler).__name__

@@ -79,11 +79,6 @@ class StopReason(NamedTuple):
     why_not_finite: str = ""
 
     @property
-    def is_early(self) -> bool:
-        """Whether the run ended before its errors were within tolerance, for whatever reason."""
-        return self.reason != WITHIN
-
-    @property
     def is_warned_of(self) -> bool:
         """Whether a warning is due: no time limit, and nothing that every run warns of anyway."""
         return self.reason in (MODES, NOT_FINITE, "interrupted")

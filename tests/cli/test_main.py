@@ -356,36 +356,37 @@ def test_all_bad_options_come_at_once(capsys):
     for words in ("--chains must be", "--seed must be a whole number", "--kernel must be one of"):
         assert f"error: {words}" in said
     assert "no option '--targt', did you mean --target?" in said
+    assert "'y'" not in said
 
 
 MISSPELT = (
     (["shp.csv", "--target", "price"], "no file shp.csv. Did you mean shop.csv?"),
     (["digit"], "no file digit. Did you mean digits?"),
-    (["shop.csv", "--target", "prise"], "no column 'prise'; it has: a, b, price, sold. Did you"),
-    (["compare", "shop.csv"], "say which column to predict with --target; it has: a, b, price"),
     (["predict", "absent", "shop.csv"], "absent holds no fit"),
     (["predict", ".", "shp.csv"], "no file shp.csv. Did you mean shop.csv?"),
+    (["shop.csv", "--target", "prise"], "no column 'prise'; it has: a, b, price, sold. Did you"),
+    (["compare", "shop.csv"], "say which column to predict with --target; it has: a, b, price"),
 )
 # As after `python -m numpyro_bnn`.
 _EACH = """
 import sys
 sys.orig_argv[1:] = ["-m", "numpyro_bnn"]
 from numpyro_bnn.__main__ import main
-for arguments in {}:
-    print("ended with", main(arguments), "jax" in sys.modules, file=sys.stderr)
+for arguments in CASES:
+    print("ended with", main(arguments), {"jax", "pandas"} & {*sys.modules}, file=sys.stderr)
 """
 
 
-def test_misspelt_names_are_told_before_jax_is_loaded(tmp_path):
+def test_misspelt_names_are_told_before_libraries_are_loaded(tmp_path):
     _table(tmp_path)
     place = os.path.dirname(os.path.dirname(numpyro_bnn.__file__))
     done = subprocess.run(
-        [sys.executable, "-c", _EACH.format([arguments for arguments, _ in MISSPELT])],
+        [sys.executable, "-c", _EACH.replace("CASES", str([case for case, _ in MISSPELT]))],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": place}, capture_output=True, text=True,
     )  # fmt: skip
-    *told, rest = done.stderr.split("ended with 2 False")
-    assert (len(told), rest.strip()) == (len(MISSPELT), "")
-    for said, (_, message) in zip(told, MISSPELT):
+    *parts, rest = re.split(r"ended with 2 (.*)\n", done.stderr)
+    assert (parts[1::2], rest) == (["set()"] * 4 + ["{'pandas'}"] * 2, "")
+    for said, (_, message) in zip(parts[::2], MISSPELT):
         assert message in " ".join(said.split())
 
 

@@ -59,7 +59,7 @@ def test_the_whole_way():
     have_the_distribution_of_the_posterior(result, bias=0.1)
     np.testing.assert_array_equal(result.weights, [0.5, 0.5])
     assert result.report.predictions.num_scalars == len(Y) + 1  # One noise at all rows.
-    assert "the log score (no targets of test rows)" in result.report.not_judged
+    assert "the log score (no test targets)" in result.report.not_judged
     predictions = result.predict(X[:3])
     assert predictions.mean.shape == (2, 100, 3)
     assert repr(result).startswith(f"Fit(MCLMC, {result.report.verdict}; optimise ")

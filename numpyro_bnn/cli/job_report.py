@@ -1,6 +1,7 @@
 """Writes the results of the main job: a page of HTML, predictions and the posterior."""
 
 import os
+import textwrap
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -225,19 +226,18 @@ def _of_classes(outcome: Outcome) -> Iterator[Section]:
 
 
 def _confusion(counts: np.ndarray, classes: tuple[str, ...]) -> Picture:
-    side, few = 2.5 + 0.45 * len(classes), len(classes) <= 5
+    few = len(classes) <= 5
+    side = 2.5 + (0.9 if few else 0.45) * len(classes)
+    names = [textwrap.fill(textwrap.shorten(n, 30, placeholder="…"), 12) for n in classes]
 
     def draw(figure: Any) -> None:
-        display = ConfusionMatrixDisplay(counts, display_labels=classes)
-        turned = "horizontal" if few else "vertical"
-        display.plot(ax=figure.subplots(), cmap="cividis", colorbar=False, xticks_rotation=turned)
+        display = ConfusionMatrixDisplay(counts, display_labels=names)
+        display.plot(
+            ax=figure.subplots(), cmap="cividis", colorbar=False, xticks_rotation=0 if few else 90
+        )
 
-    return picture(
-        draw,
-        "Confusion matrix",
-        "Test rows by their class and the predicted one.",
-        (side + 1, side),
-    )
+    said = "Test rows by their class and the predicted one."
+    return picture(draw, "Confusion matrix", said, (side + 1, side))
 
 
 def _two(y: np.ndarray, prob: np.ndarray, classes: tuple[str, ...]) -> list[Any]:

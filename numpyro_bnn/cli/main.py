@@ -338,10 +338,10 @@ def _table(parsed: argparse.Namespace, console: Console) -> Any:
 def _show_columns(summary: tuple[tuple[str, ...], ...], console: Console) -> None:
     grid = RichTable("column", "taken as", "missing", "values", box=None, pad_edge=False)
     for row in summary[:_MOST_COLUMNS]:
-        grid.add_row(*(RichText(cell) for cell in row))
+        # Names and values are cut where the terminal is narrow, and not what stands between them.
+        grid.add_row(*(RichText(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     grid.columns[2].justify = "right"
-    for column in grid.columns:
-        column.no_wrap = True
+    grid.columns[1].no_wrap = grid.columns[2].no_wrap = True
     console.print(grid)
     more = Counter(kind for _, kind, _, _ in summary[_MOST_COLUMNS:])
     if more:

@@ -400,11 +400,7 @@ def _not_judged(evidence: Evidence) -> tuple[tuple[str, ...], list[str]]:
         found.append(("weights of networks", "weights"))
     if evidence.measured.error.log_score is None and evidence.what == "predictions":
         found.append(
-            (
-                "the log score"
-                + " (no test targets)" * (not evidence.measured.num_impossible),
-                "",
-            )
+            ("the log score" + " (no test targets)" * (not evidence.measured.num_impossible), "")
         )
     if evidence.num_chains == 1:
         found.append(("other modes (one chain)", "one chain"))

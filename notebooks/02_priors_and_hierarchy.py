@@ -167,7 +167,7 @@ for name, (kernel, num_warmup, num_samples, thinning) in routes.items():
         f"precisions: worst R-hat {report.precisions.max_rhat:.3f}, "
         f"fewest effective draws {report.precisions.min_ess:.0f}; "
         f"predictions: {report.predictions.max_rhat:.3f}, {report.predictions.min_ess:.0f}; "
-        f"divergences {report.divergences if report.divergences is not None else 'none to count'}"
+        f"divergences {report.sampler.divergences}"
     )
 
 # %% [markdown]

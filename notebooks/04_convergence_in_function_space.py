@@ -44,7 +44,7 @@ settings = {"num_chains": 4, "chain_method": "vectorized", "progress_bar": False
 mcmc = bnn.MCMC(NUTS(model, max_tree_depth=6), num_warmup=250, num_samples=300, **settings)
 mcmc.run(jax.random.key(1), x, y, init_params=starts, extra_fields=("potential_energy",))
 report = bnn.diagnose(mcmc, near)
-report.print()
+print(report)
 
 # %% [markdown]
 # Expect two different histograms: the R-hat of every weight, and that of the class probabilities

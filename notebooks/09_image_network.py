@@ -120,7 +120,7 @@ def sample(key, learning_rate, num_draws, thinning):
 
 starts = bnn.optimize(model, jax.random.key(0), x, y, num_chains=4, progress_bar=False)
 mcmc = sample(jax.random.key(1), 0.01, 700, 40)
-bnn.diagnose(mcmc, x_test, y_test).print()
+print(bnn.diagnose(mcmc, x_test, y_test))
 
 # %% [markdown]
 # Read it from above. With these 500 images of MNIST the predictions are known within tolerance,

@@ -14,7 +14,8 @@ SENTENCES: dict[str, str] = {
     "within tolerance": "Use the averages as they are.",
     "within tolerance on average": "Use scores and averages over rows. Look up a single row before you use it.",
     "run longer": "Take {draws}.",
-    "chains disagree": "Do not average these chains. Sample by tempering (`ParallelTempering`, or the kernel `tempering`).",
+    "chains disagree": "Averages over them are those of an ensemble and not of the posterior. Score predictions on held-out rows. For the posterior, sample by tempering (`ParallelTempering`, or the kernel `tempering`).",
+    "tempered chains disagree": "Averages over them are those of an ensemble and not of the posterior. Run longer, or with more rungs or longer trajectories.",
     "drifting": "Discard the beginning and run longer.",
     "too short": "Take at least {least} draws a chain; 1000 are usual.",
     "invalid": "Leave these chains out, lower the step size, or start from `bnn.optimize`.",
@@ -129,6 +130,8 @@ SENTENCES: dict[str, str] = {
     "unequal classes": "Classes are unequal: {share:%} of the test rows are {name!r}, so that guessing errs on {error:%}. Look at the recall of each class.",
     # --- whether the model fits ---
     "held out": "On {rows} rows that were held out the mean log score is {score:.3f} ± {error:.2g} nats.",
+    "held out inside": "Intervals of 90 % hold {share:%} ± {share_error:%} of their targets.",
+    "held out right": "The likeliest class is right for {share:%} ± {share_error:%} of them.",
     "loo": "Predicting each row from the others: {mean:.3f} ± {error:.2g} nats a row (elpd {elpd:.1f} ± {se:.1f}).",
     "loo good": "The number may be believed. Pareto k̂ is large in {count} rows, which carry {share:%} of what leaving rows out changes.",
     "loo all good": "All Pareto k̂ are good: the number may be believed.",

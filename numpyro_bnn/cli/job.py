@@ -24,7 +24,7 @@ from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import predict
-from numpyro_bnn.posterior.predictive_draws import Predictions, mean_over_draws
+from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.priors.hierarchical import Hierarchical, Horseshoe
 from numpyro_bnn.priors.independent import FanIn, Laplace, Normal, StudentT
 from numpyro_bnn.workflow.calibration import Evaluation, calibrate
@@ -62,8 +62,7 @@ def guess(table: Table, train: np.ndarray, num_rows: int) -> Predictions:
     normal = norm(0, np.std(y))
     functions = {"log_prob": normal.logpdf, "cdf": normal.cdf}
     values = {"mean": np.full(draw, np.mean(y)), "scale": np.full(draw, np.std(y))}
-    evaluate = lambda what, y: {what: functions[what](y)[None, None]}  # noqa: E731
-    return Predictions(values, evaluate, np.mean(y))
+    return Predictions(values, lambda what, y: {what: functions[what](y)[None, None]}, np.mean(y))
 
 
 def warnings_of(
@@ -88,21 +87,6 @@ def warnings_of(
         name = table.classes[int(np.argmax(counts))]
         sentences.append(say("unequal classes", share=share, name=name, error=without))
     return sentences
-
-
-def recalls(
-    predictions: Predictions, y: np.ndarray, table: Table
-) -> list[tuple[str, int, float, float]]:
-    """For each class: name, test rows, share of them classified correctly, mean probability of it."""
-    mean = mean_over_draws(predictions.probs)
-    chosen = mean.argmax(-1)
-    found = []
-    for k, name in enumerate(table.classes):
-        rows = y == k
-        if rows.any():
-            hit, probability = float(np.mean(chosen[rows] == k)), float(mean[rows, k].mean())
-            found.append((name, int(rows.sum()), hit, probability))
-    return found
 
 
 POSTERIOR = "posterior average"

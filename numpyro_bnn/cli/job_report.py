@@ -1,10 +1,11 @@
 """Writes the results of the main job: a page of HTML, predictions and the posterior."""
 
 import os
+import textwrap
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.metrics import (
@@ -18,22 +19,14 @@ from numpyro_bnn import plots, scores
 from numpyro_bnn._html import Grid, Note, Picture, Section, page, picture
 from numpyro_bnn._sentences import say
 from numpyro_bnn.cli import saved_fit
-from numpyro_bnn.cli.job import POSTERIOR, Outcome, Score, guess_name, recalls
+from numpyro_bnn.cli.job import POSTERIOR, Outcome, Score, guess_name
 from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictions import predict
-from numpyro_bnn.posterior.predictive_draws import Average, average, mean_over_draws
+from numpyro_bnn.posterior.predictive_draws import mean_over_draws
 from numpyro_bnn.storage.folders import OWN_PREFIX, require_writable
 
 # Draws used of each chain: the average of a few hundred is known well enough.
 _DRAWS = 50
-
-
-class Relevance(NamedTuple):
-    """Fall of the log score when one input is shuffled among the rows, nats a row, and its error."""
-
-    name: str
-    drop: float
-    error: float
 
 
 def relevance(
@@ -44,8 +37,11 @@ def relevance(
     *,
     num_shuffles: int = 3,
     seed: int = 0,
-) -> list[Relevance]:
-    """Relevance of groups of columns to the average (Breiman, *Random forests*, 2001, section 10)."""
+) -> Iterator[tuple[str, float, float]]:
+    """Relevance of groups of columns to the average (Breiman, *Random forests*, 2001, section 10).
+
+    Of each its name, the fall of the log score when it is shuffled among the rows, nats a row, and its error.
+    """
     # Shuffling a column breaks its tie to the target and to the other columns. Of columns that say the same
     # each alone seems irrelevant.
     chosen = np.unique(np.linspace(0, draws.num_draws - 1, _DRAWS).round().astype(int))
@@ -54,7 +50,6 @@ def relevance(
     rng = np.random.default_rng(seed)
     orders = [rng.permutation(len(y)) for _ in range(num_shuffles)]
     whole = _log_scores(few, x, y)
-    found = []
     for name, columns in groups:
         falls = []
         for order in orders:
@@ -62,8 +57,7 @@ def relevance(
             shuffled[:, columns] = shuffled[order][:, columns]
             falls.append(whole - _log_scores(few, shuffled, y))
         by_row = np.mean(falls, 0)
-        found.append(Relevance(name, float(by_row.mean()), scores.standard_error(by_row)))
-    return found
+        yield name, float(by_row.mean()), scores.standard_error(by_row)
 
 
 def _log_scores(draws: Draws, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -209,13 +203,13 @@ def _of_classes(outcome: Outcome) -> Iterator[Section]:
     """What classifiers are judged by; for two classes also curves and what a threshold does."""
     table, y = outcome.table, outcome.table.y[outcome.test]
     probs = mean_over_draws(outcome.posterior.probs)
-    found = recalls(outcome.posterior, y, table)
-    rows = [(name, f"{n:,}", f"{hit:.1%}", hit, f"{p:.3f}") for name, n, hit, p in found]
-    head = ("class", "test rows", "recall", "", "mean probability")
+    counts = confusion_matrix(y, probs.argmax(-1), labels=range(len(table.classes)))
+    each = zip(table.classes, counts.sum(1), counts.diagonal())
+    rows = [(name, f"{n:,}", f"{hit / n:.1%}", hit / n) for name, n, hit in each if n]
     said = "Recall: the share of the rows of a class that is predicted to be of it."
-    parts: list[Any] = [Grid(head, rows, said)]
+    parts: list[Any] = [Grid(("class", "test rows", "recall", ""), rows, said)]
     if len(table.classes) <= _MOST_CLASSES:
-        parts.append(_confusion(y, probs.argmax(-1), table.classes))
+        parts.append(_confusion(counts, table.classes))
     yield Section("Class by class", parts)
     if len(table.classes) == 2:
         yield Section(
@@ -231,22 +225,19 @@ def _of_classes(outcome: Outcome) -> Iterator[Section]:
     yield Section("Are the probabilities right?", [reliability])
 
 
-def _confusion(y: np.ndarray, chosen: np.ndarray, classes: tuple[str, ...]) -> Picture:
-    side, few = 2.5 + 0.45 * len(classes), len(classes) <= 5
+def _confusion(counts: np.ndarray, classes: tuple[str, ...]) -> Picture:
+    few = len(classes) <= 5
+    side = 2.5 + (0.9 if few else 0.45) * len(classes)
+    names = [textwrap.fill(textwrap.shorten(n, 30, placeholder="…"), 12) for n in classes]
 
     def draw(figure: Any) -> None:
-        display = ConfusionMatrixDisplay(
-            confusion_matrix(y, chosen, labels=range(len(classes))), display_labels=classes
+        display = ConfusionMatrixDisplay(counts, display_labels=names)
+        display.plot(
+            ax=figure.subplots(), cmap="cividis", colorbar=False, xticks_rotation=0 if few else 90
         )
-        turned = "horizontal" if few else "vertical"
-        display.plot(ax=figure.subplots(), cmap="cividis", colorbar=False, xticks_rotation=turned)
 
-    return picture(
-        draw,
-        "Confusion matrix",
-        "Test rows by their class and the predicted one.",
-        (side + 1, side),
-    )
+    said = "Test rows by their class and the predicted one."
+    return picture(draw, "Confusion matrix", said, (side + 1, side))
 
 
 def _two(y: np.ndarray, prob: np.ndarray, classes: tuple[str, ...]) -> list[Any]:
@@ -285,9 +276,11 @@ def _two(y: np.ndarray, prob: np.ndarray, classes: tuple[str, ...]) -> list[Any]
 
 def _relevance(outcome: Outcome) -> Grid:
     x, y = outcome.table.x[outcome.test], outcome.table.y[outcome.test]
-    found = relevance(draws_of(outcome.mcmc), x, y, outcome.table.groups, seed=outcome.options.seed)
-    found.sort(key=lambda one: -one.drop)
-    top = max(found[0].drop, 1e-12)
+    groups, seed = outcome.table.groups, outcome.options.seed
+    found = sorted(
+        relevance(draws_of(outcome.mcmc), x, y, groups, seed=seed), key=lambda one: -one[1]
+    )
+    top = max(found[0][1], 1e-12)
     rows = []
     for name, drop, error in found[:_MOST_INPUTS]:
         low, high = drop - 1.645 * error, drop + 1.645 * error
@@ -302,24 +295,14 @@ def _relevance(outcome: Outcome) -> Grid:
 
 
 def _worst_rows(outcome: Outcome) -> Grid:
-    y, names = outcome.table.y[outcome.test], _test_names(outcome)
+    table, y = outcome.table, outcome.table.y[outcome.test]
     by_row = np.asarray(scores.lppd(outcome.posterior, y, pointwise=True))
     order = np.argsort(by_row, kind="stable")[:_MOST_ROWS]
-    columns = list(_predicted(outcome))
-    rows = [(names[i], *columns[i], f"{by_row[i]:.3f}") for i in order]
-    return Grid(("row", "observed", "predicted", "log score"), rows)
-
-
-def _predicted(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    mean, y = average(outcome.posterior), outcome.table.y[outcome.test]
-    if isinstance(mean, Average):
-        for value, center, scale in zip(y, mean.mean, mean.sd):
-            yield f"{value:.5g}", f"{center:.5g} ± {scale:.2g}"
-    else:
-        names = outcome.table.classes
-        for value, probs in zip(y, mean):
-            best = int(probs.argmax())
-            yield names[value], f"{names[best]} ({probs[best]:.0%})"
+    frame = saved_fit.frame_of(table, _test_names(outcome), outcome.posterior, y)
+    # Of classes without all of their probabilities.
+    frame = frame.iloc[order, : 3 if table.classes else None]
+    frame = frame.assign(**{"log score": [f"{score:.3f}" for score in by_row[order]]})
+    return Grid([*map(str, frame)], frame.astype(str).to_numpy().tolist())
 
 
 def _settings(outcome: Outcome) -> Iterator[Any]:

@@ -82,7 +82,11 @@ class _Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """The values of the arguments; ends the process where any is wrong."""
         parsed, unknown = self.parse_known_args(args, namespace)
-        for text in unknown:
+        for before, text in zip(["", *unknown], unknown):
+            if not text.startswith("-"):
+                # What follows an unknown option is its value.
+                self.problems += [] if before[:1] == "-" else [f"{text!r} is one argument too many"]
+                continue
             close = get_close_matches(text.partition("=")[0], self._option_string_actions, 1)
             meant = f", did you mean {close[0]}?" if close else ""
             self.problems.append(f"there is no option {text!r}{meant}")
@@ -267,8 +271,21 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
+def _require_file(path: Path) -> None:
+    """Refuse a file that is not there, before anything is loaded."""
+    if not path.is_file():
+        near = [one.name for one in path.parent.glob("*.csv")] + ["digits", "diabetes"]
+        close = get_close_matches(path.name, near, 1, 0.75)
+        meant = f" Did you mean {close[0]}?" if close else ""
+        raise ValueError(
+            f"There is no file {path}.{meant} Give `digits`, `diabetes` or the path of a CSV."
+        )
+
+
 def _table(parsed: argparse.Namespace, console: Console) -> Any:
     """The table that the arguments name; says what its columns were taken for."""
+    if parsed.data not in ("digits", "diabetes"):
+        _require_file(Path(parsed.data))
     from numpyro_bnn.cli import tables
 
     built_in = {"digits": tables.digits, "diabetes": tables.diabetes}.get(parsed.data)
@@ -300,10 +317,10 @@ def _table(parsed: argparse.Namespace, console: Console) -> Any:
 def _show_columns(summary: tuple[tuple[str, ...], ...], console: Console) -> None:
     grid = RichTable("column", "taken as", "missing", "values", box=None, pad_edge=False)
     for row in summary[:_MOST_COLUMNS]:
-        grid.add_row(*(RichText(cell) for cell in row))
+        # Names and values are cut where the terminal is narrow, and not what stands between them.
+        grid.add_row(*(RichText(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     grid.columns[2].justify = "right"
-    for column in grid.columns:
-        column.no_wrap = True
+    grid.columns[1].no_wrap = grid.columns[2].no_wrap = True
     console.print(grid)
     more = Counter(kind for _, kind, _, _ in summary[_MOST_COLUMNS:])
     if more:
@@ -379,14 +396,15 @@ def _show_first(scores: list[Any], console: Console) -> None:
 
 def _new_fields(parsed: argparse.Namespace, output: Path) -> Any:
     """The fields of new rows, after checks that take no time."""
-    from numpyro_bnn.cli import tables
-
     if output.resolve() == parsed.csv.resolve():
         raise ValueError(f"--output: {output} is the file of the new rows. Give another name.")
     if not parsed.run.is_dir():
         raise ValueError(
             f"{parsed.run} holds no fit. Give the folder that the fit wrote (--output)."
         )
+    _require_file(parsed.csv)
+    from numpyro_bnn.cli import tables
+
     fields = tables.read_fields(parsed.csv, parsed.sep)
     from numpyro_bnn.storage.folders import require_writable
 
@@ -395,11 +413,9 @@ def _new_fields(parsed: argparse.Namespace, output: Path) -> Any:
 
 
 def _predict(parsed: argparse.Namespace, console: Console) -> int:
-    from numpyro_bnn.cli import tables
-
     output = parsed.output or parsed.csv.with_name(f"{parsed.csv.stem}_predictions.csv")
     fields = _new_fields(parsed, output)
-    from numpyro_bnn.cli import saved_fit
+    from numpyro_bnn.cli import saved_fit, tables
 
     fit, skip = saved_fit.read(parsed.run), parsed.unknown == "skip"
     frame, left = saved_fit.predict_fields(fit, parsed.csv, fields, skip)

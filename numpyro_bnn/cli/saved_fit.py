@@ -169,7 +169,7 @@ def update_by_fields(
         run = update(fit.draws, x, y)
     except RuntimeError as error:
         raise ValueError(str(error)) from error
-    report = diagnose(run, x[:MOST_JUDGED], y[:MOST_JUDGED])
+    report = diagnose(run, x[:MOST_JUDGED])
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as place:
         whole = Path(place) / "fit"
         whole.mkdir()

@@ -38,9 +38,10 @@ _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf(inity)?)", re.IGN
 _OF_DATES = "|".join({*month_name[1:], *month_abbr[1:], *day_name, *day_abbr})
 _BEGINS_AS_NUMBER = re.compile(rf"((?i:{_OF_DATES})|PT|[\W_])*\d")
 # Other ways to write numbers and dates, and what to write instead.
+_WRITE_DATES = "Write dates as 2024-01-31."
 _OTHERWISE = {
     r"[\[({][\d\s.,;e+-]*[,;\s][\d\s.,;e+-]*[\])}]": "Give each number of a list a column of its own.",
-    r"\d{1,4}([/.-])\d{1,2}\1\d{1,4}\b.*": "Write dates as 2024-01-31.",
+    r"\d{1,4}([/.-])\d{1,2}\1\d{1,4}\b.*": _WRITE_DATES,
     r"[+-]?\d{1,3}([ ,'’._\u00a0\u202f]\d{3})+([.,]\d+)?|[+-]?\d+[,_]\d+": (
         "Write numbers without separators of thousands and with a point, 1000 for 1,000 and 1.5 for 1,5."
     ),
@@ -92,13 +93,6 @@ def listed(items: Iterable[object], most: int, by: str = ", ") -> str:
 
 def read_fields(path: Path, separator: str | None = None) -> pd.DataFrame:
     """The fields of a CSV file in UTF-8, without outer blanks; rows are numbered as in a spreadsheet."""
-    if not path.is_file():
-        near = [one.name for one in path.parent.glob("*.csv")] + ["digits", "diabetes"]
-        close = get_close_matches(path.name, near, 1, 0.75)
-        meant = f" Did you mean {close[0]}?" if close else ""
-        raise ValueError(
-            f"There is no file {path}.{meant} Give `digits`, `diabetes` or the path of a CSV."
-        )
     try:
         text = path.read_text(encoding="utf-8-sig")
         separator = separator or max(",;\t|", key=text.lstrip().partition("\n")[0].count)
@@ -229,6 +223,7 @@ def _refuse_quantities(name: str, values: pd.Series) -> None:
     advice = " ".join(ways.columns[ways.loc[bad.index].any()])
     if not advice and bad.str.match(_BEGINS_AS_NUMBER).any():
         advice = "Write the numbers alone, and a unit into the name of the column."
+        advice = _WRITE_DATES if kind == "dates" else advice
     advice = (
         advice or "Correct them, drop these rows, or leave the field empty where it is missing."
     )

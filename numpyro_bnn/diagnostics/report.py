@@ -118,16 +118,6 @@ class Report:
         return " ".join((*self.sentences, self.advice))
 
     @property
-    def divergences(self) -> int | None:
-        """Divergent transitions; None where they were not recorded."""
-        return self.sampler.divergences
-
-    @property
-    def saturated_trees(self) -> int | None:
-        """Trajectories of NUTS that took the most steps allowed; None where not recorded."""
-        return self.sampler.saturated_trees
-
-    @property
     def spaces(self) -> tuple[RhatTable, ...]:
         """R-hat and ESS of the kinds of scalars that were given, in the order of the table."""
         aligned = [self.relabelling.space] if self.relabelling is not None else []
@@ -190,10 +180,6 @@ class Report:
             first, more = first_of(self.warnings[0]), len(self.warnings) - 1
             lines += wrapped(f"Beware{f' (1 of {more + 1})' if more else ''}: {first}", most=1)
         return "\n".join([*lines, f"{self._chains()}. The rest: report.details()"])
-
-    def print(self) -> None:
-        """Verdict, the numbers behind it and what to do, on the terminal."""
-        print(self)
 
     def details(self) -> str:
         """All that was found, as text: errors, parameters and R-hat as tables, and the reasons in words."""

@@ -135,6 +135,8 @@ def _by_tolerance(evidence: Evidence, measured: ErrorsAndAgreement) -> Judgement
         advice = say("none helps")
     elif measured.agreement.halves and verdict.startswith("chains"):
         advice = say("drifting")
+    elif evidence.sampler.tempering is not None and verdict.startswith("chains"):
+        advice = say("tempered chains disagree")
     line = _headline(measured, own, what, verdict)
     return Judgement(verdict, advice, line, needed, by, tuple(lines))
 
@@ -291,10 +293,12 @@ def _groups(measured: ErrorsAndAgreement, what: str) -> list[str]:
     numbers: dict[str, object] = {"p": agrees.p, "far": _farthest(measured, what)}
     if agrees.halves:
         return [say("halves differ", **numbers)]
-    where, share = "", _share_of_rows(measured)
-    if share and what == "predictions":
-        name = next(name for name, flags in agrees.differs.items() if flags.any())
-        label = label_of(name, tuple(np.argwhere(agrees.differs[name])[0]))
+    where, apart = "", {name: flags for name, flags in agrees.differs.items() if flags.any()}
+    if apart and what == "predictions":
+        by_row = [f.reshape(len(f), -1).any(axis=1) for f in agrees.differs.values()]
+        share = float(np.any(np.broadcast_arrays(*by_row), axis=0).mean())
+        name, flags = next(iter(apart.items()))
+        label = label_of(name, tuple(np.argwhere(flags)[0]))
         where = f" at {percent(share)} of inputs, such as {label}"
     groups = [np.flatnonzero(agrees.members == g).tolist() for g in range(agrees.groups)]
     if all(len(group) == 1 for group in groups) and len(groups) > 2:
@@ -307,12 +311,6 @@ def _groups(measured: ErrorsAndAgreement, what: str) -> list[str]:
         scores = [f"{score:.4g}" for score in measured.scores]
         lines.append(say("best group", best=best + 1, chains=groups[best], scores=scores))
     return [*lines, say("different solutions")]
-
-
-def _share_of_rows(measured: ErrorsAndAgreement) -> float:
-    """Share of rows at which any scalar differs by itself."""
-    differs = [f.reshape(len(f), -1).any(axis=1) for f in measured.agreement.differs.values()]
-    return float(np.any(np.broadcast_arrays(*differs), axis=0).mean()) if differs else 0.0
 
 
 def _farthest(measured: ErrorsAndAgreement, what: str) -> str:
@@ -401,7 +399,9 @@ def _not_judged(evidence: Evidence) -> tuple[tuple[str, ...], list[str]]:
     elif evidence.spaces["weights"] or evidence.spaces["precisions"]:
         found.append(("weights of networks", "weights"))
     if evidence.measured.error.log_score is None and evidence.what == "predictions":
-        found.append(("the log score" + " (no y)" * (not evidence.measured.num_impossible), ""))
+        found.append(
+            ("the log score" + " (no test targets)" * (not evidence.measured.num_impossible), "")
+        )
     if evidence.num_chains == 1:
         found.append(("other modes (one chain)", "one chain"))
     # Only kernels that discretise a dynamics record temperatures.

@@ -140,11 +140,24 @@ _MATTERS = 0.05
 
 
 class HeldOut(NamedTuple):
-    """The mean log score in nats of so many rows that were not fitted, and its standard error over rows."""
+    """Scores of rows that were not fitted, with their standard errors over rows.
+
+    - **score**, **error** - the mean log score in nats
+    - **rows** - how many
+    - **kind** - of the share: ``"right"`` (classes), ``"inside"`` (90 % intervals), or ``""`` without one
+    - **share**, **share_error** - share of rows that are right, or of targets inside
+    """
 
     score: float
     error: float
     rows: int
+    kind: str = ""
+    share: float = float("nan")
+    share_error: float = float("nan")
+
+    def __str__(self) -> str:
+        key = "held out right" if self.kind == "right" else "held out inside"
+        return " ".join(say(k, **self._asdict()) for k in ("held out", key)[: 1 + bool(self.kind)])
 
 
 @dataclass(frozen=True, repr=False)
@@ -193,7 +206,7 @@ class FitCheck:
     @property
     def sentences(self) -> tuple[str, ...]:
         """What was found, in words: scores first, then calibration and quantities."""
-        own = () if self.held_out is None else (say("held out", **self.held_out._asdict()),)
+        own = () if self.held_out is None else (str(self.held_out),)
         found = (*self._on_loo(), self.advice, self._on_calibration(), self._on_quantities())
         return (*own, *(sentence for sentence in found if sentence), *self.notes)
 

@@ -92,7 +92,8 @@ def check_fit(
     :param classes: names of the classes, in the order of their labels; default: numbers.
     :param site: the observed site, where the model has several.
     :param batch_size: rows predicted at a time, see :func:`~numpyro_bnn.predict`.
-    :param held_out: inputs and targets of rows that were not fitted, whose score is then told first.
+    :param held_out: inputs and targets of rows that were not fitted. Their log score is then told first, with
+        the share of right classes, or of targets inside 90 % intervals.
     :param by_row: further arguments of the model by name, such as an offset of each row of x.
     :return: numbers, words and pictures; print it.
     :raises ValueError: for rows that were not trained on; for draws that are too few, of another temperature
@@ -135,6 +136,7 @@ def check_fit(
     settings = getattr(innermost(draws.model), "options", {})
     has_tails = own.ndim == 1 and settings.get("likelihood") in ("gaussian", "heteroscedastic")
     by_rows, advice = on_weights(loo, row_names, has_tails)
+    advice = "" if held_out is not None else advice
     doubts = (*([by_rows] if by_rows else []), *_doubts(draws, predictions, own))
     calibration = _calibration(predictions, loo, own, made)
     if "probs" in predictions.values:
@@ -273,9 +275,20 @@ def _held_out(
     predictor = predictor_of(draws, rows[0], **options)
     given = draws.model, predictor.inputs, rows[1], options["site"]
     targets = observed_targets("check_fit", run, *given)
-    found = np.asarray(scores.lppd(predictor(draws), targets, pointwise=True))
-    found = found[~np.isnan(found)]
-    return HeldOut(float(np.mean(found)), scores.standard_error(found), len(found))
+    predictions = predictor(draws)
+
+    def mean_of(score: Callable) -> tuple[float, float, int]:
+        by_row = np.asarray(score(predictions, targets, pointwise=True), np.float64)
+        known = by_row[~np.isnan(by_row)]
+        return float(known.mean()), scores.standard_error(known), len(known)
+
+    kind = "right" if "probs" in predictions.values else "inside"
+    try:
+        share = mean_of(scores.accuracy if kind == "right" else scores.coverage)
+    except (ValueError, NotImplementedError):
+        # Times that may be censored, and targets without a distribution function.
+        return HeldOut(*mean_of(scores.lppd))
+    return HeldOut(*mean_of(scores.lppd), kind, *share[:2])
 
 
 def _some_rows(predictions: Predictions, y: np.ndarray) -> dict[str, np.ndarray]:

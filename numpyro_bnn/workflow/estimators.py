@@ -56,19 +56,6 @@ from numpyro_bnn.workflow.update import NotReached, update
 # Parameters that both estimators hand on to `fit`.
 _FOR_FIT = ("kernel", "num_chains", "num_warmup", "num_samples", "thinning", "batch_size", "until",
             "max_minutes")  # fmt: skip
-_MORE_DRAWS = (
-    "give more draws (num_samples=), or sample until they are known (until=bnn.Tolerance())"
-)
-# What to do, by verdict; nothing where predictions are within tolerance.
-_ADVICE = {
-    "run_longer": _MORE_DRAWS,
-    "too_short": _MORE_DRAWS,
-    "chains_disagree": (
-        "it says which chains differ; averages over them depend on their starts. Sample by "
-        'kernel="tempering", or hold rows out for intervals that are right all the same (calibration=)'
-    ),
-    "invalid": "it says which chains hold values that are not finite, or do not move",
-}
 
 
 class BNNEstimator(BaseEstimator):
@@ -113,7 +100,7 @@ class BNNEstimator(BaseEstimator):
             targets = y[held] if isinstance(self, RegressorMixin) else self.classes_[y[held]]
             self.calibration_ = calibrate(self, table_like(self, X[held]), targets, COVERAGE)
         if fitted.mcmc is not None:
-            warn_of_verdict(type(self).__name__, self.report_)
+            self._warn_of_verdict()
         return self
 
     def _update(self, X: np.ndarray, y: np.ndarray, weights: Any) -> Any:
@@ -143,8 +130,8 @@ class BNNEstimator(BaseEstimator):
             return self._fit_labels(x, self.classes_[y], weights)
         # The run knows nothing of the new rows.
         self.__dict__.pop("mcmc_", None)
-        self.report_ = diagnose(self.draws_, table_like(self, X[:MOST_JUDGED]), y[:MOST_JUDGED])
-        warn_of_verdict(type(self).__name__, self.report_)
+        self.report_ = diagnose(self.draws_, table_like(self, X[:MOST_JUDGED]))
+        self._warn_of_verdict()
         return self
 
     def predictions(self, X: ArrayLike) -> Predictions:
@@ -171,23 +158,55 @@ class BNNEstimator(BaseEstimator):
             return made.at_rows(slice(len(X)))
         return jax.tree.map(lambda leaf: leaf[: len(X)], made)
 
-    def check(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> FitCheck:
+    def _warn_of_verdict(self) -> None:
+        """Warn of predictions that are not known within tolerance: what they are, and what to do."""
+        verdict = self.report_.verdict
+        if verdict.startswith("within_tolerance"):
+            return
+        found, more = "more draws may change these predictions", "raise max_minutes="
+        if self.max_minutes is None:
+            more = "give more draws (num_samples=), or until=bnn.Tolerance()"
+        if verdict == "chains_disagree":
+            found = "these predictions are averages of an ensemble and not of the posterior"
+            if self.kernel != "tempering":
+                more = 'for the posterior of a small network take kernel="tempering"'
+        use = "Score them on rows that were not fitted: check(held_out=(X, y))"
+        if self.calibration is not None:
+            use = "Intervals and sets hold what they say all the same, by calibration"
+        if verdict == "invalid":
+            found, use = "do not use these predictions", "Fit again with another random_state"
+            more = 'with kernel="nuts"'
+        message = (
+            f"{type(self).__name__}: {found} (verdict: {verdict.words}; {self.report_.headline})"
+        )
+        message += f". {use}; or {more}. `report_` has the rest."
+        warnings.warn(message, ConvergenceWarning, stacklevel=find_stack_level())
+
+    def check(
+        self, X: ArrayLike | None = None, y: ArrayLike | None = None, *, held_out: Any = None
+    ) -> FitCheck:
         """Whether the model fits its training rows, see :func:`numpyro_bnn.check_fit`.
 
         :param X: inputs of the rows that were fitted (N, columns); needed after pickle alone, which keeps no
             data.
         :param y: their targets or labels.
+        :param held_out: inputs and targets of rows that were not fitted, whose scores are then told first.
         :return: leave-one-out and posterior predictive checks; print it.
         :raises ValueError: for rows that were not fitted, and for rows that had weights.
         """
         check_is_fitted(self)
+        run, classes = getattr(self, "mcmc_", self.draws_), [*getattr(self, "classes_", ())]
+        held_out = None if held_out is None else self._rows(*held_out)
+        return check_fit(run, *self._rows(X, y), classes=classes, held_out=held_out)
+
+    def _rows(self, X: ArrayLike | None, y: ArrayLike | None) -> tuple[Any, Any]:
+        """Inputs and targets of rows to check, as the model takes them."""
         if X is not None:
             X, y, _ = (X, y, None) if y is None else with_targets(self, X, y)
             X = table_like(self, validated(self, X, reset=False))
         if y is not None and isinstance(self, ClassifierMixin):
             y = targets_of(self, y, "check")
-        classes = getattr(self, "classes_", ())
-        return check_fit(getattr(self, "mcmc_", self.draws_), X, y, classes=[*classes])
+        return X, y
 
     def sample(self, X: ArrayLike) -> np.ndarray:
         """One target of every row under each draw of the posterior.
@@ -567,15 +586,3 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         """
         check_is_fitted(self)
         return self.classes_[super().sample(X)]
-
-
-def warn_of_verdict(owner: str, report: Report) -> None:
-    """Warn with scikit-learn's ``ConvergenceWarning`` of a verdict that is not within tolerance."""
-    advice = _ADVICE.get(report.verdict)
-    if advice is not None:
-        warnings.warn(
-            f"{owner}: the predictions are not known within tolerance (verdict: {report.verdict.words}; "
-            f"{report.headline}). Print `report_`; {advice}.",
-            ConvergenceWarning,
-            stacklevel=find_stack_level(),
-        )

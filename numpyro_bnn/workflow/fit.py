@@ -204,7 +204,7 @@ class Fit:
 
     def print(self) -> None:
         """Print the report: verdict, tables and explanation."""
-        self.report.print()
+        print(self.report)
 
     def __repr__(self) -> str:
         kernel = "ensemble" if self.mcmc is None else type(self.mcmc.sampler).__name__
@@ -336,8 +336,8 @@ def fit(
     if on_ensemble is not None:
         on_ensemble(ensemble)
     began = time.perf_counter()
-    at = (_rows(x_train, slice(MOST_JUDGED)), _rows(y_train, slice(MOST_JUDGED)))
-    at = at if x_test is None else (x_test, y_test)
+    # The log score of rows that were fitted is nothing that anybody uses.
+    at = (_rows(x_train, slice(MOST_JUDGED)), None) if x_test is None else (x_test, y_test)
     run: MCMC | Draws = mcmc
     # They compile about as long as all of the optimisation took.
     if chains is None and limit.left > optimised - clock:

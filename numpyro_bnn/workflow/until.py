@@ -79,11 +79,6 @@ class StopReason(NamedTuple):
     why_not_finite: str = ""
 
     @property
-    def is_early(self) -> bool:
-        """Whether the run ended before its errors were within tolerance, for whatever reason."""
-        return self.reason != WITHIN
-
-    @property
     def is_warned_of(self) -> bool:
         """Whether a warning is due: no time limit, and nothing that every run warns of anyway."""
         return self.reason in (MODES, NOT_FINITE, "interrupted")
@@ -317,7 +312,9 @@ def _separate_modes(
 ) -> bool:
     """Whether chains disagree although each of them by itself is within tolerance."""
     chains = len(next(iter(values.values())))
-    if not report.verdict.startswith("chains") or chains < 2 or report.stuck:
+    # Tempered chains may cross later.
+    crossing = report.sampler.tempering is not None
+    if not report.verdict.startswith("chains") or chains < 2 or report.stuck or crossing:
         return False
     return all(
         monte_carlo_error(

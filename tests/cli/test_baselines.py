@@ -6,7 +6,7 @@ from scipy.stats import norm
 
 from numpyro_bnn import scores
 from numpyro_bnn.cli import tables
-from numpyro_bnn.cli.job import guess, recalls, score, warnings_of
+from numpyro_bnn.cli.job import guess, score, warnings_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 
 
@@ -69,11 +69,3 @@ def test_unequal_classes_and_a_network_that_learned_nothing_are_warned_of():
     sure = np.where(half[:, None] == np.arange(2), 0.95, 0.05)
     predictions = _of_classes(np.broadcast_to(sure, (2, 3, 100, 2)))
     assert warnings_of(guess(table, np.arange(100), 100), predictions, half, table) == []
-
-
-def test_recall_is_the_share_of_a_class_that_is_found():
-    y = np.array([0, 0, 0, 1])
-    probs = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7]])
-    found = recalls(_of_classes(probs[None, None]), y, _table(y, ("no", "yes", "never")))
-    assert [row[:2] for row in found] == [("no", 3), ("yes", 1)]
-    np.testing.assert_allclose([row[2:] for row in found], [[2 / 3, 1.7 / 3], [1.0, 0.7]])

@@ -48,7 +48,7 @@ def test_of_two_classes_a_threshold_is_shown_by_what_it_does(undrawn):
     assert rows["75%"] == ("50.0%", "100.0%", "100.0%")
     assert rows["95%"] == ("0.0%", "100.0%", "–")
     recall, confusion = found["Class by class"]
-    assert recall.rows[0][:4] == ("benign", "4", "75.0%", 0.75)
+    assert recall.rows == [("benign", "4", "75.0%", 0.75), ("malignant", "2", "100.0%", 1.0)]
     assert confusion.alt == "Confusion matrix"
 
 

@@ -159,7 +159,7 @@ SITUATIONS = {
             "2 groups of chains (0, 2 | 1, 3) differ at 14 % of inputs, such as mean[0]",
             "accepted",
             "The chains found different solutions",
-            "Do not average",
+            "are those of an ensemble",
             "ParallelTempering",
         ],
     ),
@@ -272,7 +272,7 @@ def test_a_report_holds_arvizs_numbers_of_the_right_scalars(rng):
     expected = [arviz_of("rhat", x) for x in kernel.reshape(C, N, 12).transpose(2, 0, 1)]
     assert np.ravel_multi_index(index, (3, 4)) == np.argmin(expected)
     assert report.precisions.num_scalars == 1
-    assert report.divergences is report.saturated_trees is None
+    assert report.sampler.divergences is report.sampler.saturated_trees is None
 
 
 def test_small_probabilities_do_not_count_as_drift(rng):
@@ -316,7 +316,7 @@ def test_sampler_statistics_of_both_libraries_are_read(rng):
     }
     for given in (arviz_names, numpyro_names):
         report = diagnose_draws(w, sample_stats=given)
-        assert (report.divergences, report.saturated_trees) == (3, 5)
+        assert (report.sampler.divergences, report.sampler.saturated_trees) == (3, 5)
         np.testing.assert_array_equal(report.sampler.ebfmi, diagnostics.ebfmi(energy))
         np.testing.assert_array_equal(report.sampler.acceptance, accept.mean(axis=1))
         assert "3 divergences · 5 saturated trees" in report.details()

@@ -60,7 +60,7 @@ def test_chains_that_disagree_and_draws_that_are_too_few(undrawn):
     rng = np.random.default_rng(1)
     mean = rng.normal(size=(4, 300, 30)) + 5 * np.arange(4)[:, None, None]
     apart = diagnose_draws({}, {"mean": mean, "scale": np.ones_like(mean)})
-    assert '<p class="bad"><strong>Chains disagree:</strong> Do not average' in html_of(
+    assert '<p class="bad"><strong>Chains disagree:</strong> Averages over them' in html_of(
         apart.in_one_line()
     )
     assert "Every chain tells its own story" in html_of(apart.sections()[1])
@@ -70,11 +70,14 @@ def test_chains_that_disagree_and_draws_that_are_too_few(undrawn):
 
 
 def test_cells_are_escaped_and_bars_stay_inside_their_cell():
-    made = html_of(Grid(("a<", "b"), [("<i>", 7.0), ("1.5", -1.0), ("z", 0.5)], "x & y", ["z"]))
+    made = html_of(
+        Grid(("a<", "b"), [("<i>", 7.0), ("1.5", -1.0), ("d/D_0.w", 0.5)], "x & y", ["d/D_0.w"])
+    )
     assert '<p class="faint">x &amp; y</p>' in made
     assert "<th>a&lt;</th>" in made
     assert "<td>&lt;i&gt;</td>" in made
-    assert "<td><b>z</b></td>" in made
+    # Long names break after these characters alone.
+    assert "<td><b>d/<wbr>D_<wbr>0.<wbr>w</b></td>" in made
     assert re.findall(r"width:([\d.]+)em", made) == ["7.00", "0.00", "3.50"]
     # Numbers stand on the right of their cell, bars begin on its left.
     assert made.count('<td class="bar">') == 3

@@ -116,6 +116,7 @@ def test_the_live_line_of_a_run_is_of_the_table():
         judge = SimpleNamespace(looks=looks, reason=reason, max_seconds=most)
         lines.add(UntilKnown._message(judge))
     assert any(line.endswith("about 80 s left, of which about 30 s are allowed") for line in lines)
+    assert any(line.endswith("; stopped: max_minutes") for line in lines)
     for part in {part for line in lines for part in line.split("; ")}:
         assert is_of(PARTS, part), part
     assert not is_of(SENTENCES, "Feed the cat.")
@@ -139,6 +140,10 @@ def test_a_report_of_all_things_at_once_has_few_lines():
         report = diagnose_draws(None, predictions, parameters=draws, sample_stats=stats)
         assert len(str(report).splitlines()) <= MOST_LINES
         assert "Beware (1 of 3)" in str(report)
+        # Of the parameters known worst, in the order of the model.
+        rows = re.findall(r"^a_long_name_of_a_parameter_(\d)\[(\d)\]", report.details(), re.M)
+        assert len(rows) > 9
+        assert rows == sorted(rows)
 
 
 @pytest.mark.parametrize("planted", [False, True])

@@ -49,4 +49,4 @@ def test_a_run_whose_trajectories_are_cut_is_told():
     )
     assert report.sampler.cut_trajectories == (np.asarray(steps) == 3).sum() > 200
     assert "trajectories were cut at the most steps allowed" in report.explanation
-    assert report.saturated_trees is None
+    assert report.sampler.saturated_trees is None

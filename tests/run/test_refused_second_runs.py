@@ -131,7 +131,7 @@ def test_an_estimator_keeps_its_fit_when_the_next_is_refused(stop, kind, first, 
         elif stop == "interrupted":
             patch.setattr(estimators, "fit_model", interrupted)
         else:
-            patch.setattr(estimators, "warn_of_verdict", interrupted)
+            patch.setattr(estimators.BNNEstimator, "_warn_of_verdict", interrupted)
         with pytest.raises((ValueError, KeyboardInterrupt)):
             fitted.fit(others, second)
     fitted.set_params(num_chains=1)

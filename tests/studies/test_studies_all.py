@@ -269,7 +269,7 @@ def numbers_of(name, row):
 # is said, and is no fault of the study.
 @pytest.mark.filterwarnings(
     "ignore:.*suspect:UserWarning",
-    "ignore:.*not known within tolerance",
+    "ignore:.*more draws may change these predictions",
     "ignore:Momenta of this run",
 )
 @pytest.mark.parametrize("name", TOYS)

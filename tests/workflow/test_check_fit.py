@@ -82,6 +82,8 @@ def test_the_score_of_rows_that_were_held_out_comes_first():
     assert check.held_out.score == pytest.approx(np.mean(by_row), rel=1e-5)
     assert (check.held_out.rows, checked().held_out) == (7, None)
     assert str(check).startswith("On 7 rows that were held out the mean log score is")
+    share = bnn.scores.coverage(bnn.predict(None, draws, new), y[:7])
+    assert f"Intervals of 90 % hold {100 * share:.0f} % ±" in " ".join(str(check).split())
     assert "Predicting each row from the others" in str(check)
 
 

@@ -22,10 +22,10 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 import numpyro_bnn as bnn
+from numpyro_bnn._sentences import percent
 from numpyro_bnn.diagnostics.verdict import Verdict
 from numpyro_bnn.workflow import estimators
 from numpyro_bnn.workflow.estimator_inputs import BLOCK, hidden_sizes, weights_of
-from numpyro_bnn.workflow.estimators import warn_of_verdict
 
 pytestmark = [
     # Fits of a few draws, which are never known within tolerance.
@@ -38,10 +38,7 @@ EXEMPT = {
     f"check_sample_weight_equivalence_on_{kind}_data": "Monte Carlo averages"
     for kind in ("dense", "sparse")
 }
-VERDICTS = (
-    "within_tolerance", "within_tolerance_on_average", "run_longer", "chains_disagree", "too_short",
-    "invalid",
-)  # fmt: skip
+VERDICTS = ("within_tolerance", "run_longer", "chains_disagree", "too_short", "invalid")
 TEXTS = {
     "text": TEXT,
     "objects": TEXT.astype(object),
@@ -85,25 +82,24 @@ def test_all_checks_of_scikit_learn(kind):
     check_estimator(KINDS[kind](**SETTINGS), expected_failed_checks=EXEMPT)
 
 
-def test_a_fit_that_is_too_short_warns():
-    with pytest.warns(
-        ConvergenceWarning, match=r"^BNNRegressor: .* \(verdict: too short; 20 draws"
-    ):
-        clone(fitted()).fit(X, Y)
-
-
 @pytest.mark.parametrize("verdict", VERDICTS)
-def test_every_verdict_but_within_tolerance_warns(verdict):
-    report = replace(fitted().report_, verdict=Verdict(verdict))
+@pytest.mark.parametrize("kernel", ["baoab", "tempering"])
+def test_every_verdict_but_within_tolerance_warns(verdict, kernel):
+    network = bnn.BNNRegressor(kernel=kernel, max_minutes=2.0)
+    network.report_ = replace(fitted().report_, verdict=Verdict(verdict))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_of_verdict("BNNRegressor", report)
+        network._warn_of_verdict()
     expected = not verdict.startswith("within_tolerance")
     assert len(caught) == expected
     if expected:
         assert caught[0].category is ConvergenceWarning
-        assert f"verdict: {report.verdict.words}; " in str(caught[0].message)
-        assert "Print `report_`; " in str(caught[0].message)
+        said = str(caught[0].message)
+        assert f"verdict: {network.report_.verdict.words}; " in said
+        assert ("check(held_out=(X, y))" in said) == (verdict != "invalid")
+        tempers = verdict == "chains_disagree" and kernel == "baoab"
+        assert ('kernel="tempering"' in said) == tempers
+        assert ("max_minutes" in said) == (verdict != "invalid" and not tempers)
 
 
 @pytest.mark.parametrize("column", TEXTS)
@@ -157,8 +153,15 @@ def test_the_check_is_about_the_rows_that_were_fitted(kind, y):
         network.check()
     with pytest.raises(ValueError, match="these are not the training data of this model"):
         network.check(X, np.roll(y, 1))
-    check = network.check(X, y)
+    check = network.check(X, y, held_out=(X[:9] + 0.1, y[:9]))
     assert len(check.names) == 40
+    by_kind = {
+        "regressor": ("Intervals of 90 % hold", bnn.scores.coverage),
+        "classifier": ("The likeliest class is right for", bnn.scores.accuracy),
+    }
+    said, share_of = by_kind[kind]
+    share = share_of(network.predictions(X[:9] + 0.1), y[:9])
+    assert f"{said} {percent(share)} ±" in str(check)
     assert (check.quantities[0].name == "share of high") == (kind == "classifier")
     assert check.calibration.kind == ("pit" if kind == "regressor" else "confidence")
     expected = network.predictions(X).log_prob(

@@ -18,8 +18,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn._sentences import SENTENCES
 from numpyro_bnn.cli.main import _parser
 from numpyro_bnn.run.chain_states import ChainStates
-from numpyro_bnn.workflow.estimators import _ADVICE
-from numpyro_bnn.workflow.fit import KERNELS, Fit, kernel_named
+from numpyro_bnn.workflow.fit import KERNELS, kernel_named
 
 X, Y = linear_gaussian.data()
 MEAN, PRECISION = linear_gaussian.posterior(X, Y)
@@ -31,7 +30,7 @@ SHOWN = []
 
 @functools.cache
 def fitted(kernel=None, **options):
-    settings = {"num_chains": 2, "num_warmup": 40, "num_samples": 60, "progress_bar": False}
+    settings = {"num_chains": 2, "num_warmup": 40, "num_samples": 100, "progress_bar": False}
     settings["on_ensemble"] = SHOWN.append
     return bnn.fit(linear_gaussian.model, X, Y, kernel=kernel, **(settings | options))
 
@@ -47,7 +46,6 @@ def have_the_distribution_of_the_posterior(result, bias):
 
 def test_the_whole_way():
     result = fitted()
-    assert isinstance(result, Fit)
     assert any(shown is result.ensemble for shown in SHOWN)
     assert isinstance(result.mcmc.sampler, bnn.MCLMC)
     assert result.mcmc.thinning == 50
@@ -62,14 +60,15 @@ def test_the_whole_way():
     have_the_distribution_of_the_posterior(result, bias=0.1)
     np.testing.assert_array_equal(result.weights, [0.5, 0.5])
     assert result.report.predictions.num_scalars == len(Y) + 1  # One noise at all rows.
+    assert "the log score (no test targets)" in result.report.not_judged
     predictions = result.predict(X[:3])
-    assert predictions.mean.shape == (2, 60, 3)
+    assert predictions.mean.shape == (2, 100, 3)
     assert repr(result).startswith(f"Fit(MCLMC, {result.report.verdict}; optimise ")
 
 
 def test_a_fit_checks_its_run_and_not_a_mixture_of_chains():
     check = fitted().check(names=range(len(Y)))
-    assert (check.num_chains, check.num_draws, len(check.names)) == (2, 60, len(Y))
+    assert (check.num_chains, check.num_draws, len(check.names)) == (2, 100, len(Y))
     assert check.notes[0].startswith("MCLMC accepts every step")
     np.testing.assert_array_equal(check.loo.by_row, bnn.check_fit(fitted(), X, Y).loo.by_row)
     stacked = dataclasses.replace(
@@ -281,6 +280,5 @@ def test_without_time_to_sample_draws_are_the_optimised_members(monkeypatch, slo
 def test_the_terminal_and_advice_name_kernels_that_there_are():
     named = _parser()._option_string_actions["--kernel"].metavar
     assert set(re.findall(r"\w+", named)) == set(KERNELS)
-    advice = " ".join([SENTENCES["chains disagree"], *_ADVICE.values()])
-    assert re.findall(r'kernel[ =]["`](\w+)', advice) == ["tempering"] * 2
+    assert re.findall("kernel `(\\w+)", SENTENCES["chains disagree"]) == ["tempering"]
     assert isinstance(kernel_named("tempering", linear_gaussian.model)[0], bnn.ParallelTempering)

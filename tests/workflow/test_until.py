@@ -172,7 +172,6 @@ def test_time_ends_a_run_between_looks():
     mcmc = sampler(thinning=10, num_samples=2400, progress_rate=10)
     stopped = until(mcmc, max_minutes=1e-4)
     assert stopped.reason == "max_minutes"
-    assert stopped.is_early
     # Half of the first look's 240, and a look at them all the same.
     assert stopped.draws == 120
     assert [look.draws for look in stopped.looks] == [120]
@@ -199,7 +198,6 @@ def test_time_counts_what_is_compiled_before_the_first_step(monkeypatch):
 
 def test_the_text_says_what_the_last_judgement_said(four_looks):
     whole = four_looks.stopped
-    assert not whole.is_early
     assert str(whole).endswith("as well as was asked, judged twice in a row, and the chains agree.")
     for reason in ("max_minutes", "interrupted"):
         within = str(whole._replace(reason=reason, looks=whole.looks[:3]))

@@ -8,6 +8,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn.samplers.tempering import ladder
 from numpyro_bnn.samplers.tempering.evidence import log_evidence_of
 from numpyro_bnn.samplers.tempering.ladder import MoveMoments
+from numpyro_bnn.workflow import until
 
 
 def test_swaps_leave_the_product_of_all_rungs_as_it_is():
@@ -148,4 +149,10 @@ def test_no_verdict_without_round_trips_or_where_evidence_parts():
     assert agreeing.verdict == "within_tolerance"
     other = judged([3.0, 3.1], [5, 5], stats_of([5.0, 5.1], [5, 5]))
     assert other.verdict == "run_longer"
+    draws[1] += 1
+    for stats, told in (({}, True), (stats_of([3.0, 3.1], [5, 5], 2000), False)):
+        report = bnn.diagnostics.diagnose_draws({"w": draws}, draws, sample_stats=stats)
+        assert report.verdict == "chains_disagree"
+        assert ("ParallelTempering" in report.explanation) == told
+        assert until._separate_modes(report, {"f": draws}, None) == told
     assert "The log evidence of the two runs runs from 3.00 to 5.10" in other.explanation

@@ -4,7 +4,7 @@ Draws of p(θ | y) become draws of p(θ | y, y_new) by the weights p(y_new | θ)
 even enough, else along powers of the likelihood that is new, with moves between. Without some rows the power
 goes from 1 to 0. The mean weight is the evidence of the new rows given the old, their prequential score.
 
-Each chain is resampled for itself (of less than 100 draws, joined with others): chains stay independent, and
+Each chain is resampled for itself (of less than 50 draws, joined with others): chains stay independent, and
 are compared as before. That is systematic, in the order of draws. So copies are neighbours, and Monte Carlo
 errors, those of dependent draws, count the old draws' dependence, uneven weights, and moves that go nowhere.
 
@@ -60,8 +60,8 @@ from numpyro_bnn.workflow.row_energies import RowEnergies, in_blocks, room_for
 _HALF, _NEEDED, _TENTH, _OF_STEP = 0.5, 80.0, 0.1, 0.8
 # The error of a log evidence is known up to this, in nats: that of two chains out of four that decide.
 _UNKNOWN = 0.5
-# Draws of each chain and in all that are moved, at least and at most: four times as many as are effective.
-_OF_CHAIN, _MOVED = 100, 2000
+# Draws of each chain and in all that are moved, at least and at most: twice as many as are effective.
+_OF_CHAIN, _MOVED = 50, 2000
 # Most powers, and trajectories at one power; the longest trajectory, in units of the metric and in steps.
 _POWERS, _ROUNDS, _LENGTH, _STEPS = 60, 20, 1.0, 8
 # Acceptance of trajectories that step sizes are adapted to, and the least that counts as a move.
@@ -342,7 +342,7 @@ def _reached(
     effective = len(weights) ** 2 / np.sum(of_each**2)
     chosen = _systematic(weights, rng)
     had = min(_size(log_weights), weights.size)
-    of_chain = np.clip(4 * had, _OF_CHAIN * shape[0], _MOVED) / shape[0]
+    of_chain = np.clip(2 * had, _OF_CHAIN * shape[0], _MOVED) / shape[0]
     kept = {"needed": max(_HALF * had, _NEEDED), "moved": int(of_chain), "step_size": 0.0}
     # Errors must not grow from update to update, and as many draws are moved, by the same program.
     kept = {name: change.draws.info.get("updated", {}).get(name, kept[name]) for name in kept}

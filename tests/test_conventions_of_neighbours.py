@@ -195,9 +195,9 @@ def predicting(shift):
     return LinearRegression().fit(CALIBRATION, CALIBRATION[:, 0] + shift)
 
 
-def calibrated():
+def calibrated(method):
     draws = bnn.Draws({"w": np.ones((1, 1), np.float32)}, of_first_column)
-    return bnn.calibrate(draws, CALIBRATION, TARGETS)
+    return bnn.calibrate(draws, CALIBRATION, TARGETS, method=method)
 
 
 def test_a_step_of_numpyro_is_a_leapfrog_of_ours():
@@ -234,8 +234,23 @@ def test_the_confidence_level_of_mapie_is_our_coverage(coverage):
     regression = pytest.importorskip("mapie.regression")
     made = regression.SplitConformalRegressor(predicting(0.0), confidence_level=coverage)
     theirs = made.conformalize(CALIBRATION, TARGETS).predict_interval(NEW)[1][..., 0]
-    ours = calibrated().at(coverage).predict_interval(NEW)
+    ours = calibrated("cdf").at(coverage).predict_interval(NEW)
     np.testing.assert_allclose(np.transpose(ours), theirs, atol=2e-3)
+
+
+def test_quantiles_of_mapie_are_moved_alike_by_a_symmetric_correction():
+    """| MAPIE 1.6 | `ConformalizedQuantileRegressor`, `symmetric_correction=True`; by default it moves each
+    end by itself | `calibrate(…, method="cqr")` |
+    """
+    regression = pytest.importorskip("mapie.regression")
+    half = 0.7 * 1.6448536
+    ends = [predicting(shift) for shift in (-half, half, 0.0)]
+    made = regression.ConformalizedQuantileRegressor(ends, confidence_level=0.9, prefit=True)
+    made.conformalize(CALIBRATION, TARGETS)
+    theirs = made.predict_interval(NEW, symmetric_correction=True)[1][..., 0]
+    ours = np.transpose(calibrated("cqr").predict_interval(NEW))
+    np.testing.assert_allclose(ours, theirs, atol=2e-3)
+    assert np.abs(made.predict_interval(NEW)[1][..., 0] - theirs).max() > 0.05
 
 
 def test_the_confidence_of_crepes_is_our_coverage():
@@ -250,7 +265,7 @@ def test_the_confidence_of_crepes_is_our_coverage():
         theirs = made.predict_int(NEW[:, 0], confidence=coverage)
         np.testing.assert_allclose(theirs, np.c_[NEW - half, NEW + half])
         if not more:
-            ours = calibrated().at(coverage).predict_interval(NEW)
+            ours = calibrated("cdf").at(coverage).predict_interval(NEW)
             np.testing.assert_allclose(np.transpose(ours), theirs, atol=2e-3)
 
 

@@ -42,7 +42,7 @@ from benchmarks.predictions.tabular import (
     scored,
     selecting,
 )
-from numpyro_bnn.workflow.calibration import threshold
+from numpyro_bnn.workflow.calibration import interval_scores, threshold
 
 COVERAGE = ENDS[1] - ENDS[0]
 
@@ -159,9 +159,7 @@ def of_intervals(ends, y, when):
 
 def calibrated(ends, ends_held, y_held):
     """Ends moved by one number, so that the held-out rows are covered as asked; crossed ones meet."""
-    low, high = ends_held.T
-    # Romano, Patterson & Candès 2019, eq. 6.
-    by = threshold(np.maximum(low - y_held, y_held - high), COVERAGE)
+    by = threshold(interval_scores(y_held, *ends_held.T), COVERAGE)
     low, high = ends.T
     by = np.maximum(by, (low - high) / 2)
     return np.stack([low - by, high + by], 1)

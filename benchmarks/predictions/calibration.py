@@ -24,7 +24,7 @@ from benchmarks._shared.words import span
 COVERAGE = 0.9
 # Shares of a table that a split tests and fits; the rest is for calibration.
 TESTED, FITTED = 0.2, 0.6
-TABLES = ("diabetes", "airfoil", "digits")
+METHODS = {"diabetes": ("cdf", "cqr"), "airfoil": ("cdf", "cqr"), "digits": ("aps", "raps")}
 SIZES: dict[str, Row] = {
     "full": {"splits": 10, "draws": 20, "thinning": 10, "rows": None},
     "quick": {"splits": 2, "draws": 20, "thinning": 10, "rows": None},
@@ -52,7 +52,7 @@ def parts(num_rows: int, split: int, most: int | None) -> tuple[np.ndarray, ...]
 
 
 def cell(table: str, split: int, size: Row, folder: Path | None) -> Iterator[Row]:
-    """Coverage and size after one fit."""
+    """Coverage and size of both methods after one fit."""
     x, y = data(table, folder)
     fit, calibration, test = parts(len(x), split, size["rows"])
     prior = bnn.priors.Hierarchical()
@@ -73,51 +73,55 @@ def cell(table: str, split: int, size: Row, folder: Path | None) -> Iterator[Row
         thinning=size["thinning"],
         progress_bar=False,
     )
-    calibrated = bnn.calibrate(fitted, x[calibration], y[calibration], COVERAGE)
-    before, after = calibrated.evaluate(x[test], y[test])
-    yield {
-        "calibration rows": calibrated.num_rows,
-        "coverage before": before.coverage,
-        "coverage after": after.coverage,
-        "size before": before.size,
-        "size after": after.size,
-        "temperature": calibrated.temperature or "",
-        "verdict": str(fitted.report.verdict),
-    }
+    for method in METHODS[table]:
+        calibrated = bnn.calibrate(fitted, x[calibration], y[calibration], COVERAGE, method)
+        before, after = calibrated.evaluate(x[test], y[test])
+        yield {
+            "method": method,
+            "calibration rows": calibrated.num_rows,
+            "coverage before": before.coverage,
+            "coverage after": after.coverage,
+            "size before": before.size,
+            "size after": after.size,
+            "temperature": calibrated.temperature or "",
+            "verdict": str(fitted.report.verdict),
+        }
 
 
 def averaged(rows: Sequence[Row]) -> list[Row]:
-    """A row for each table: means over splits, with standard errors of the coverage.
+    """A row for each table and method: means over splits, with standard errors of the coverage.
 
     They allow for the rows that random splits of a table share (`split_error`).
     """
     table = []
-    for name in TABLES:
-        own = [row for row in rows if row["table"] == name]
-        made: Row = {"table": name, "splits": len(own)}
-        for when in ("before", "after"):
-            values = np.array([row[f"coverage {when}"] for row in own])
-            error = split_error(values, TESTED, FITTED)
-            made[f"coverage {when}"] = f"{values.mean():.3f} ± {error:.3f}"
-        for when in ("before", "after"):
-            made[f"size {when}"] = float(np.mean([row[f"size {when}"] for row in own]))
-        known = sum(str(row["verdict"]).startswith("within_tolerance") for row in own)
-        made["runs within tolerance"] = f"{known} of {len(own)}"
-        table.append(made)
+    for name, methods in METHODS.items():
+        for method in methods:
+            own = [row for row in rows if (row["table"], row["method"]) == (name, method)]
+            made: Row = {"table": name, "method": method, "splits": len(own)}
+            for when in ("before", "after"):
+                values = np.array([row[f"coverage {when}"] for row in own])
+                error = split_error(values, TESTED, FITTED)
+                made[f"coverage {when}"] = f"{values.mean():.3f} ± {error:.3f}"
+            for when in ("before", "after"):
+                made[f"size {when}"] = float(np.mean([row[f"size {when}"] for row in own]))
+            known = sum(str(row["verdict"]).startswith("within_tolerance") for row in own)
+            made["runs within tolerance"] = f"{known} of {len(own)}"
+            table.append(made)
     return table
 
 
 def findings(rows: Sequence[Row]) -> Iterator[str]:
-    """Coverage before and after calibration, over tables."""
+    """Coverage before and after calibration, over tables and methods."""
+    cells = dict.fromkeys((row["table"], row["method"]) for row in rows)
     before, after = (
         [
-            float(np.mean([r[f"coverage {when}"] for r in rows if r["table"] == name]))
-            for name in dict.fromkeys(row["table"] for row in rows)
+            float(np.mean([r[f"coverage {w}"] for r in rows if (r["table"], r["method"]) == cell]))
+            for cell in cells
         ]
-        for when in ("before", "after")
+        for w in ("before", "after")
     )
     yield (
-        f"Calibrated intervals and sets hold {span(after, 3)} of new targets, by table, where "
+        f"Calibrated intervals and sets hold {span(after, 3)} of new targets, by table and method, where "
         f"{COVERAGE:g} is meant; before calibration {span(before, 3)}."
     )
 
@@ -125,17 +129,19 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 def picture(rows: Sequence[Row]):
     """Coverage of every split, before and after."""
     figure, ax = plt.subplots(figsize=(8, 4), layout="constrained")
-    for place, name in enumerate(TABLES):
-        own = [row for row in rows if row["table"] == name]
+    labels = []
+    for place, (name, method) in enumerate((n, m) for n, ms in METHODS.items() for m in ms):
+        own = [row for row in rows if (row["table"], row["method"]) == (name, method)]
         for shift, when, color in ((-0.15, "before", "0.55"), (0.15, "after", "C0")):
             values = [row[f"coverage {when}"] for row in own]
             at = place + shift + np.linspace(-0.06, 0.06, len(values))
             label = f"{when} calibration" if place == 0 else None
             ax.plot(at, values, "o", color=color, markersize=4, label=label)
             ax.hlines(np.mean(values), at[0] - 0.03, at[-1] + 0.03, color=color)
+        labels.append(f"{name}\n{method}")
     ax.axhspan(0.88, 0.92, color="0.5", alpha=0.15, linewidth=0, label="90 ± 2 %")
     ax.set(ylabel="coverage of test rows")
-    ax.set_xticks(range(len(TABLES)), TABLES)
+    ax.set_xticks(range(len(labels)), labels)
     figure.legend(frameon=False, loc="outside lower center", ncols=3)
     return figure
 
@@ -143,9 +149,9 @@ def picture(rows: Sequence[Row]):
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser(__doc__).parse_args(argv)
     size = SIZES[options.size]
-    study = Study(__file__, ("table", "split"), options)
+    study = Study(__file__, ("table", "split", "method"), options)
     study.run(
-        every_cell(table=TABLES, split=range(size["splits"])),
+        every_cell(table=METHODS, split=range(size["splits"])),
         lambda table, split: cell(table, split, size, options.data),
     )
     study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))

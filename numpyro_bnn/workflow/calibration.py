@@ -10,16 +10,18 @@ statistic and the scores below.
 A conformal score says how badly a target fits a prediction. With n calibration rows that are exchangeable
 with a new row, the score of the new row is at most the k-th smallest of theirs, k = ceil((n + 1) coverage),
 with probability k / (n + 1), whatever the model (Vovk, Gammerman & Shafer 2005; Lei et al. 2018). All
-targets with a score up to that threshold form the predicted set. The scores are
+targets with a score up to that threshold form the predicted set. The methods differ in the score:
 
-- of regression `|F(y) - 1/2|`, distributional conformal (Chernozhukov, Wüthrich & Zhu 2021);
-- of classes the probability of all classes above the label, adaptive sets (Romano, Sesia & Candès 2020).
+- distributional conformal, `|F(y) - 1/2|` (Chernozhukov, Wüthrich & Zhu 2021);
+- conformalised quantile regression, `max(low - y, y - high)` (Romano, Patterson & Candès 2019);
+- adaptive sets, the probability of all classes above the label (Romano, Sesia & Candès 2020, *APS*), with a
+  penalty on long sets (Angelopoulos et al. 2021, *RAPS*).
 """
 
 import copy
 import math
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -41,6 +43,9 @@ from numpyro_bnn.workflow.check_fit import refuse_training_rows
 
 # Probability of each tail in which the score is a distance, because float32 cannot represent F(y) there.
 TAIL = 1e-4
+# The penalty of RAPS for each class of a set beyond the free ones. Both are fixed beforehand, so that no
+# calibration rows are spent on their choice.
+PENALTY, FREE_CLASSES = 0.1, 2
 # Temperatures that are tried, as natural logarithms: 1/150 to 150.
 _LOG_TEMPERATURES = (-5.0, 5.0)
 
@@ -78,11 +83,18 @@ def cdf_scores(
     return np.where(beyond > 0, 0.5 - TAIL + beyond, np.minimum(np.abs(cdf - 0.5), 0.5 - TAIL))
 
 
-def set_scores(probs: np.ndarray, u: np.ndarray) -> np.ndarray:
+def interval_scores(y: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """How far a target is outside its interval; negative inside (Romano et al. 2019, eq. 6)."""
+    return np.maximum(low - y, y - high)
+
+
+def set_scores(probs: np.ndarray, u: np.ndarray, penalty: float = 0.0) -> np.ndarray:
     """The score of every class: probability of the classes before it, and a share `u` of its own."""
     order = np.argsort(-probs, axis=1, kind="stable")
     ranked = np.take_along_axis(probs, order, axis=1)
+    places = np.arange(1, probs.shape[1] + 1)
     scores = ranked.cumsum(1) - ranked + u[:, None] * ranked
+    scores += penalty * np.maximum(places - FREE_CLASSES, 0)
     made = np.empty_like(scores)
     np.put_along_axis(made, order, scores, axis=1)
     return made
@@ -109,9 +121,11 @@ def _logs(probs: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(probs, np.finfo(np.float32).tiny))
 
 
+Method = Literal["cdf", "cqr", "aps", "raps"]
 # Probabilities and shares of a width closer than this are the same: they come from single precision and from
 # bisection. A target that occurs in many rows is an end of many intervals, and belongs to them.
 _ROUNDING = 1e-5
+METHODS: dict[str, tuple[Method, ...]] = {"mean": ("cdf", "cqr"), "probs": ("aps", "raps")}
 
 
 class FittedEstimator(Protocol):
@@ -156,18 +170,21 @@ class Calibrated:
 
     - **coverage** - the share of new targets that intervals or sets hold
     - **num_rows** - calibration rows
+    - **method** - ``"cdf"`` or ``"cqr"`` of regression, ``"aps"`` or ``"raps"`` of classes
     - **threshold** - targets with a score up to this are inside. The model's own value is coverage / 2 of
-      regression and the coverage of classes; a larger one means that it is overconfident
+      ``"cdf"``, 0 of ``"cqr"`` and the coverage of ``"aps"``; a larger one means that it is overconfident
     - **temperature** - of the class probabilities, above 1 for an overconfident model; None for regression
     """
 
     def __init__(
         self,
         source: Draws | FittedEstimator,
+        method: Method,
         coverage: float,
         scores: np.ndarray,
         temperature: float | None,
     ) -> None:
+        self.method: Method = method
         self.coverage = coverage
         self.temperature = temperature
         self.num_rows = len(scores)
@@ -179,10 +196,15 @@ class Calibrated:
         """The same calibration rows for another coverage.
 
         :param coverage: a probability strictly between 0 and 1.
-        :raises ValueError: for too few rows for this coverage.
+        :raises ValueError: for ``"cqr"``, whose scores are of one coverage; too few rows for this coverage.
         """
         check_share("calibrate", "coverage", coverage)
-        return Calibrated(self._source, coverage, self._scores, self.temperature)
+        if self.method == "cqr" and coverage != self.coverage:
+            raise ValueError(
+                f"calibrate: scores of method 'cqr' are of coverage {self.coverage} alone, and coverage="
+                f"{coverage} was asked. Call `calibrate` with that coverage, or take method 'cdf'."
+            )
+        return Calibrated(self._source, self.method, coverage, self._scores, self.temperature)
 
     def predict_interval(self, x: PyTree) -> tuple[np.ndarray, np.ndarray]:
         """Intervals that hold new targets with probability `coverage`, on average over rows.
@@ -191,8 +213,9 @@ class Calibrated:
         :return: lower and upper ends in units of the target, (N,) each.
         :raises TypeError: for classes.
         """
-        self._check_kind("predict_interval", False)
-        low, high = _intervals(predictions_of(self._source, x), self.threshold).T
+        self._check_kind("predict_interval", "mean", "Use `predict_set` for classes.")
+        predictions = predictions_of(self._source, x)
+        low, high = _intervals(predictions, self.method, self.coverage, self.threshold).T
         return low, high
 
     def predict_set(self, x: PyTree) -> np.ndarray:
@@ -205,11 +228,12 @@ class Calibrated:
         :return: (N, classes), True for the classes of the set.
         :raises TypeError: for regression.
         """
-        self._check_kind("predict_set", True)
+        self._check_kind("predict_set", "probs", "Use `predict_interval` for regression.")
         return self._sets(predictions_of(self._source, x), _inputs(self._source, x))
 
     def _sets(self, predictions: Predictions, inputs: PyTree) -> np.ndarray:
-        return class_scores(predictions, inputs) <= self.threshold + _ROUNDING
+        penalty = PENALTY if self.method == "raps" else 0.0
+        return class_scores(predictions, inputs, penalty) <= self.threshold + _ROUNDING
 
     def predict_proba(self, x: PyTree) -> np.ndarray:
         """Probabilities of the classes, averaged over draws and scaled by `temperature`.
@@ -220,7 +244,7 @@ class Calibrated:
         :return: (N, classes).
         :raises TypeError: for regression.
         """
-        self._check_kind("predict_proba", True)
+        self._check_kind("predict_proba", "probs", "Use `predict_interval` for regression.")
         assert self.temperature is not None
         return tempered(probabilities(predictions_of(self._source, x)), self.temperature)
 
@@ -241,7 +265,7 @@ class Calibrated:
         if self.temperature is None:
             tail = (1 - self.coverage) / 2
             own = predictions.quantiles((tail, 1 - tail)).T
-            made = _intervals(predictions, self.threshold)
+            made = _intervals(predictions, self.method, self.coverage, self.threshold)
             before, after = (
                 _measured((low <= y) & (y <= high), high - low) for low, high in (own.T, made.T)
             )
@@ -250,23 +274,25 @@ class Calibrated:
         own = class_scores(predictions, inputs) <= self.coverage
         return Evaluation(*(_measured(held[range(len(y)), y], held.sum(1)) for held in (own, made)))
 
-    def _check_kind(self, name: str, classes: bool) -> None:
-        if classes != (self.temperature is not None):
-            was, other = ("regression", "interval") if classes else ("classes", "set")
-            raise TypeError(f"{name}: the target is one of {was}. Use `predict_{other}`.")
+    def _check_kind(self, name: str, kind: str, advice: str) -> None:
+        if self.method not in METHODS[kind]:
+            raise TypeError(f"{name}: this was calibrated by method {self.method!r}. {advice}")
 
     def __repr__(self) -> str:
-        own, scaled = self.coverage / 2, ""
-        if self.temperature is not None:
-            own, scaled = self.coverage, f", temperature {self.temperature:.3g}"
+        own = {"cdf": self.coverage / 2, "cqr": 0.0}.get(self.method, self.coverage)
+        scaled = "" if self.temperature is None else f", temperature {self.temperature:.3g}"
         return (
-            f"Calibrated(coverage {self.coverage:g} from {self.num_rows} rows, threshold "
+            f"Calibrated({self.method}: coverage {self.coverage:g} from {self.num_rows} rows, threshold "
             f"{self.threshold:.4g} where {own:g} is the model's own{scaled})"
         )
 
 
 def calibrate(
-    fitted: Run | FittedEstimator, x_cal: PyTree, y_cal: ArrayLike, coverage: float = 0.9
+    fitted: Run | FittedEstimator,
+    x_cal: PyTree,
+    y_cal: ArrayLike,
+    coverage: float = 0.9,
+    method: Method | None = None,
 ) -> Calibrated:
     """Make intervals, or sets of classes, hold the share of new targets that they say.
 
@@ -291,10 +317,13 @@ def calibrate(
     :param y_cal: their targets, as the model takes them; rows of NaN are left out. Intervals are about what
         it observes, as predictions are, such as their logarithm.
     :param coverage: a probability strictly between 0 and 1.
+    :param method: of regression ``"cdf"`` (default; interval between two quantiles of the predictive
+        distribution, wider where that is wide) or ``"cqr"`` (ends of its central interval moved by one
+        number); of classes ``"aps"`` (default) or ``"raps"``, which has shorter sets for many classes.
     :return: an object with ``predict_interval``, or ``predict_set`` and ``predict_proba``, and ``evaluate``.
         It keeps the posterior as it is now, whatever the estimator is fitted to later.
-    :raises ValueError: for training rows, too few rows for the coverage, or targets that do not fit the
-        predictions.
+    :raises ValueError: for training rows, too few rows for the coverage, another method or coverage, or
+        targets that do not fit the predictions.
     :raises TypeError: for something that is not fitted.
 
     >>> calibrated = bnn.calibrate(fitted, x_cal, y_cal, coverage=0.9)      # doctest: +SKIP
@@ -309,6 +338,12 @@ def calibrate(
     predictions = predictions_of(source, x_cal).at_rows(known)
     labels = _observed("calibrate", source, inputs, labels)
     kind = "probs" if "probs" in predictions.values else "mean"
+    chosen = METHODS[kind][0] if method is None else method
+    if chosen not in METHODS[kind]:
+        what = "classes" if kind == "probs" else "regression"
+        raise ValueError(
+            f"calibrate: method={method!r} does not fit a target of {what}. Take one of {METHODS[kind]}."
+        )
     if predictions.values[kind].ndim != (4 if kind == "probs" else 3):
         raise ValueError(
             f"calibrate: predictions have shape {predictions.values[kind].shape}, expected one target a "
@@ -316,11 +351,12 @@ def calibrate(
         )
     _check_targets("calibrate", predictions, labels)
     if kind == "mean":
-        return Calibrated(source, coverage, _scores(predictions, np.asarray(labels)), None)
-    every = class_scores(predictions, inputs)
+        scores = _scores(predictions, np.asarray(labels), chosen, coverage)
+        return Calibrated(source, chosen, coverage, scores, None)
+    every = class_scores(predictions, inputs, PENALTY if chosen == "raps" else 0.0)
     labels = np.asarray(labels, int)
     temperature = temperature_of(probabilities(predictions), labels)
-    return Calibrated(source, coverage, every[range(len(labels)), labels], temperature)
+    return Calibrated(source, chosen, coverage, every[range(len(labels)), labels], temperature)
 
 
 def _check_targets(owner: str, predictions: Predictions, y: Any) -> None:
@@ -373,9 +409,9 @@ def _inputs(source: Draws | FittedEstimator, x: PyTree) -> Any:
     return np.asarray(x, np.float64)
 
 
-def class_scores(predictions: Predictions, inputs: PyTree) -> np.ndarray:
+def class_scores(predictions: Predictions, inputs: PyTree, penalty: float = 0.0) -> np.ndarray:
     """The score of each class, (N, classes), at inputs that decide the uniform numbers of their rows."""
-    return set_scores(probabilities(predictions), uniforms(inputs))
+    return set_scores(probabilities(predictions), uniforms(inputs), penalty)
 
 
 def uniforms(x: PyTree) -> np.ndarray:
@@ -400,8 +436,11 @@ def nominal_sets(source: Draws | FittedEstimator, x: PyTree, coverage: float) ->
     return class_scores(predictions_of(source, x), _inputs(source, x)) <= coverage
 
 
-def _scores(predictions: Predictions, y: np.ndarray) -> np.ndarray:
+def _scores(predictions: Predictions, y: np.ndarray, method: str, coverage: float) -> np.ndarray:
     """Scores of regression, (N,)."""
+    if method == "cqr":
+        low, high = predictions.quantiles(((1 - coverage) / 2, (1 + coverage) / 2))
+        return interval_scores(y, low, high)
     low, high = predictions.quantiles((TAIL, 1 - TAIL))
     width = _width(predictions, low, high)
     return cdf_scores(mean_over_draws(predictions.cdf(y)), y, low, high, width)
@@ -413,19 +452,26 @@ def _width(predictions: Predictions, low: np.ndarray, high: np.ndarray) -> np.nd
     if not (width > 0).all():
         raise ValueError(
             f"calibrate: the predictions of {np.count_nonzero(~(width > 0))} rows are single numbers without "
-            "any spread, which have no distribution to calibrate. Give the target of the model a noise."
+            'any spread, which have no distribution to calibrate. Use `method="cqr"`, whose intervals reach '
+            "equally far at all rows."
         )
     return width
 
 
-def _intervals(predictions: Predictions, limit: float) -> np.ndarray:
+def _intervals(predictions: Predictions, method: str, coverage: float, limit: float) -> np.ndarray:
     """All targets with a score up to `limit`, (N, 2)."""
-    beyond = limit - (0.5 - TAIL)
-    half = min(limit, 0.5 - TAIL)
-    # The quantile of a count is exact, that of a real number near to what bisection finds.
-    at, to = (0.1, -0.1) if predictions.discrete else (1, 1)
-    low, high = predictions.quantiles((0.5 - half - at * _ROUNDING, 0.5 + half + to * _ROUNDING))
-    by = beyond * _width(predictions, low, high) if beyond > 0 else 0.0
+    if method == "cqr":
+        low, high = predictions.quantiles(((1 - coverage) / 2, (1 + coverage) / 2))
+        # Ends that would cross meet in the middle.
+        by = np.maximum(limit, (low - high) / 2)
+    else:
+        beyond = limit - (0.5 - TAIL)
+        half = min(limit, 0.5 - TAIL)
+        # The quantile of a count is exact, that of a real number near to what bisection finds.
+        at, to = (0.1, -0.1) if predictions.discrete else (1, 1)
+        levels = (0.5 - half - at * _ROUNDING, 0.5 + half + to * _ROUNDING)
+        low, high = predictions.quantiles(levels)
+        by = beyond * _width(predictions, low, high) if beyond > 0 else 0.0
     low, high = low - by, high + by
     if not predictions.discrete:
         rounding = _ROUNDING * (high - low)

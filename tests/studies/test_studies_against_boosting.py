@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import norm
 from sklearn.model_selection import train_test_split
 
+import numpyro_bnn as bnn
 from benchmarks._shared.converged import rows_of
 from benchmarks.predictions import against_boosting, against_boosting_report, other_regressors
 
@@ -50,15 +51,24 @@ def gaussian_forecast(rows):
     return other_regressors.single(rows[:, 0], NARROW)
 
 
-def test_calibrated_intervals_hold_what_they_say():
+class Fitted:
+    """What `bnn.calibrate` takes for a fitted estimator, around the same distribution."""
+
+    draws_ = get_params = None
+
+    def predictions(self, rows):
+        return gaussian_forecast(rows).predictions
+
+
+def test_intervals_are_calibrated_as_bnn_calibrate_does_it():
     rng = np.random.default_rng(1)
     x = rng.normal(size=(400, 1))
     y = x[:, 0] + rng.normal(size=400)
     found = against_boosting.judged(gaussian_forecast(x), y[:300], y[300:])
-    # The rank of the threshold is ceil(101 · 0.9) of how far held-out targets are outside.
-    half = 0.5 * 1.6448536
-    by = np.sort(np.abs(y[300:] - x[300:, 0]) - half)[90]
-    assert found["width after"] == pytest.approx(2 * (half + by), rel=1e-4)
+    made = bnn.calibrate(Fitted(), x[300:], y[300:], 0.9, "cqr").evaluate(x[:300], y[:300])
+    for when, measured in (("before", made.before), ("after", made.after)):
+        assert found[f"coverage {when}"] == pytest.approx(measured.coverage)
+        assert found[f"width {when}"] == pytest.approx(measured.size, rel=1e-4)
     # Half the scale covers P(|z| < 0.82) = 0.59; errors are of 300 test and 100 calibration rows.
     assert abs(found["coverage before"] - 0.59) < 4 * 0.028
     assert abs(found["coverage after"] - 0.9) < 4 * np.hypot(0.017, 0.03)

@@ -43,7 +43,7 @@ def test_counts_that_are_hardly_ever_above_zero_have_finite_intervals():
 
 def test_predictions_without_any_spread_are_refused():
     draws = bnn.Draws({"mean": np.zeros((1, 4))}, alone)
-    with pytest.raises(ValueError, match=r"of 40 rows are single numbers.*a noise"):
+    with pytest.raises(ValueError, match=r'of 40 rows are single numbers.*method="cqr"'):
         bnn.calibrate(draws, np.zeros((40, 1)), RNG.normal(size=40))
 
 
@@ -101,15 +101,17 @@ def inside_of(calibrated, x, y):
 
 
 @pytest.mark.parametrize(("num_rows", "share"), [(19, 18 / 20), (25, 24 / 26)])
-@pytest.mark.parametrize("kind", ["classes", pytest.param("numbers", marks=pytest.mark.slow)])
-def test_coverage_is_exact_though_the_model_is_wrong(kind, num_rows, share):
+@pytest.mark.parametrize(
+    "method",
+    ["aps", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cdf", "cqr", "raps"))],
+)
+def test_coverage_is_exact_though_the_model_is_wrong(method, num_rows, share):
     """The average over calibrations is ceil((n + 1) c) / (n + 1); one rank more or less is 4 or 5 %."""
     rng = np.random.default_rng(1)
-    made = {"numbers": (narrow, regression_rows), "classes": (overconfident, class_rows)}
-    model, rows = made[kind]
+    kind, rows = (narrow, regression_rows) if method[0] == "c" else (overconfident, class_rows)
     found = []
     for _ in range(200):
-        calibrated = bnn.calibrate(Known(model), *rows(num_rows, rng))
+        calibrated = bnn.calibrate(Known(kind), *rows(num_rows, rng), method=method)
         found.append(inside_of(calibrated, *rows(50, rng)).mean())
     error = np.std(found, ddof=1) / np.sqrt(len(found))
     assert error < 0.007
@@ -181,6 +183,8 @@ def test_the_same_rows_serve_another_coverage():
     assert half.coverage == 0.5
     expected = bnn.calibrate(Known(narrow), *rows, coverage=0.5).predict_interval(new)
     np.testing.assert_array_equal(half.predict_interval(new), expected)
+    with pytest.raises(ValueError, match=r"'cqr' are of coverage 0.9 alone, and coverage=0.5"):
+        bnn.calibrate(Known(narrow), *rows, method="cqr").at(0.5)
 
 
 def test_an_estimator_that_is_fitted_again_leaves_its_calibration_as_it_was():
@@ -331,13 +335,19 @@ def several_outputs(x):
             "30 calibration .* coverage=0.99.* at least 99 rows",
         ),
         (lambda: known(coverage=90), ValueError, "strictly between 0 and 1, got 90. Give 0.9"),
+        (lambda: known(method="aps"), ValueError, "method='aps' does not fit .* regression"),
         (lambda: known(several_outputs), ValueError, r"shape \(1, 1, 30, 2\), expected one target"),
-        (lambda: known().predict_set(X), TypeError, "one of regression. Use `predict_interval`"),
-        (lambda: known().predict_proba(X), TypeError, "one of regression. Use `predict_interval`"),
+        (
+            lambda: known(overconfident, class_rows, method="cdf"),
+            ValueError,
+            r"method='cdf' .* classes. Take one of \('aps', 'raps'\)",
+        ),
+        (lambda: known().predict_set(X), TypeError, "'cdf'. Use `predict_interval`"),
+        (lambda: known().predict_proba(X), TypeError, "'cdf'. Use `predict_interval`"),
         (
             lambda: known(overconfident, class_rows).predict_interval(X),
             TypeError,
-            "one of classes. Use `predict_set`",
+            "'aps'. Use `predict_set`",
         ),
         (lambda: bnn.calibrate(3, X, Y), TypeError, "calibrate"),
         (lambda: bnn.calibrate(bnn.BNNRegressor(), X, Y), ValueError, "not fitted yet; call `fit`"),
@@ -391,15 +401,16 @@ TIES = {
 }
 
 
+@pytest.mark.parametrize("method", ["cdf", "cqr"])
 @pytest.mark.parametrize("name", TIES)
-def test_values_that_occur_many_times_belong_to_the_interval_that_they_end(name):
+def test_values_that_occur_many_times_belong_to_the_interval_that_they_end(name, method):
     distribution, y, coverage = TIES[name]
     x, y = np.ones((len(y), 1), np.float32), y.astype(int if name == "counts" else np.float64)
     model = on_a_line(distribution)
     for seed in range(4):
         w = 0.5 + 0.1 * np.random.default_rng(seed).normal(size=(2, 20))
         draws = bnn.Draws({"w": w.astype(np.float32)}, model)
-        calibrated = bnn.calibrate(draws, x, y, coverage)
+        calibrated = bnn.calibrate(draws, x, y, coverage, method)
         low, high = calibrated.predict_interval(x[:7])
         inside = (low[0] <= y) & (y <= high[0])
         assert inside.mean() >= coverage
@@ -407,12 +418,13 @@ def test_values_that_occur_many_times_belong_to_the_interval_that_they_end(name)
         assert inside.sum() <= np.sum(calibrated._scores <= calibrated.threshold + 1e-4)
 
 
-def test_labels_that_occur_many_times_belong_to_their_set():
+@pytest.mark.parametrize("method", ["aps", "raps"])
+def test_labels_that_occur_many_times_belong_to_their_set(method):
     x, y = np.ones((40, 1), np.float32), np.arange(40) % 2
     draws = bnn.Draws(
         {"w": np.full((2, 20), 0.3, np.float32)}, on_a_line(lambda f: dist.Bernoulli(logits=f))
     )
-    sets = bnn.calibrate(draws, x, y, 0.9).predict_set(x[:7])
+    sets = bnn.calibrate(draws, x, y, 0.9, method).predict_set(x[:7])
     assert np.mean(sets[0][y]) >= 0.9
 
 

@@ -30,6 +30,9 @@ def test_a_class_scores_what_is_above_it_and_a_share_of_its_own():
     u = np.array([0.5, 0.1])
     expected = [[0.25, 0.65, 0.875, 0.975], [0.81, 0.62, 0.91, 0.06]]
     np.testing.assert_allclose(conformal.set_scores(PROBS, u), expected)
+    # Two classes are free; the third costs a penalty and the fourth two.
+    more = conformal.set_scores(PROBS, u, penalty=0.1) - expected
+    np.testing.assert_allclose(more, [[0, 0, 0.1, 0.2], [0.1, 0, 0.2, 0]], atol=1e-12)
 
 
 def test_scores_of_a_distribution_grow_outwards_and_never_stop():
@@ -44,6 +47,11 @@ def test_scores_of_a_distribution_grow_outwards_and_never_stop():
     assert (np.diff(scores) > 0).all()
     mirrored = conformal.cdf_scores(norm.cdf(-y), -y, *ends)
     np.testing.assert_allclose(mirrored, scores, atol=1e-12)
+
+
+def test_an_interval_scores_how_far_the_target_is_outside():
+    y, low, high = np.array([0.0, 2.0, 5.0]), np.full(3, 1.0), np.full(3, 4.0)
+    np.testing.assert_array_equal(conformal.interval_scores(y, low, high), [1.0, -1.0, 1.0])
 
 
 def test_a_temperature_of_one_changes_nothing_and_certain_rows_stay_finite():

@@ -182,10 +182,10 @@ def update_by_fields(
         yield f"Beware: {repeated} of them equal rows that were fitted. Rows that come twice count twice."
     known_to = f" ± {scores.standard_error(score):.4f}" if len(score) > 1 else ""
     yield f"Log score of the new rows before they were used: {score.mean():.4f}{known_to} nats a row."
-    yield (
-        f"Their log density together, given the rows before: {run.log_evidence:.2f} ± "
-        f"{run.log_evidence_error:.2f} nats."
-    )
+    together = f"{run.log_evidence:.2f} ± {run.log_evidence_error:.2f} nats"
+    if np.isinf(run.log_evidence_error):
+        together = "not known, as one chain or few draws decide it"
+    yield f"Their log density together, given the rows before: {together}."
     how = f"{run.moves} trajectories of each draw" if run.moves else "resampling alone"
     yield f"By {how}: Pareto k̂ {run.k_hat:.2f}, {run.effective_size:.0f} effective draws."
     verdict = report.in_one_line()

@@ -47,8 +47,8 @@ report = bnn.diagnose(mcmc, near)
 print(report)
 
 # %% [markdown]
-# Expect two different histograms: the R-hat of every weight, and that of the class probabilities
-# at a grid of inputs. The dashed line is the limit.
+# Expect two different pictures. On the left the R-hat of every weight, on the right that of the
+# class probabilities at a grid of inputs. The dashed line is the limit.
 
 # %%
 report.plot()

@@ -111,14 +111,14 @@ shifted = {
 # %%
 def page(path, style):
     with plt.style.context(style):
-        figure, ax = plt.subplots(4, 3, figsize=(17, 19), layout="constrained")
+        figure, ax = plt.subplots(5, 3, figsize=(17, 24), layout="constrained")
         plots.plot_predictive_band(
             grid[:, 0], bnn.predict(curve, nuts, grid), data=(x[:, 0], y), num_draws=8, ax=ax[0, 0]
         )
         plots.plot_trace(
             -nuts.get_extra_fields(group_by_chain=True)["potential_energy"], ax=ax[0, 1]
         )
-        report.plot(ax[0, 2])
+        plots.plot_rhat(report.weights.rhat, report.predictions.rhat, ax=ax[0, 2])
         plots.plot_decision_boundary(
             lambda inputs: bnn.predict(moons, average, inputs).probs,
             x2,
@@ -138,6 +138,8 @@ def page(path, style):
         plots.plot_score_against_time(
             shifted, against="noise of the inputs (units of x)", log=False, ax=ax[3, 2]
         )
+        report.plot(ax[4, :2])
+        ax[4, 2].set_axis_off()
         figure.savefig(path, dpi=70)
         plt.close(figure)
 

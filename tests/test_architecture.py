@@ -18,7 +18,7 @@ LAYERS = (
     "priors scores likelihoods storage models potential",
     "samplers samplers.sgmcmc samplers.gibbs samplers.tempering",
     "run posterior approximations",
-    "plots diagnostics.convergence diagnostics.monte_carlo diagnostics",
+    "diagnostics.convergence diagnostics.monte_carlo diagnostics plots",
     "fit_check workflow references cli",
 )
 ORDER = [room for layer in LAYERS for room in layer.split()]

@@ -129,16 +129,11 @@ def parts_of(outcome: Outcome) -> list[Any]:
         "Chains that have arrived look alike, and do not climb.",
         (7, 3.2),
     )
+    beware = [Note(said, "warning", "Beware:") for said in outcome.warnings]
     return [
         Note(about),
         Section("How good are the predictions?", list(_answer(outcome))),
-        Section(
-            "May they be used as they are?",
-            [
-                report.in_one_line(),
-                *(Note(said, "warning", "Beware:") for said in outcome.warnings),
-            ],
-        ),
+        Section("May they be used as they are?", [report.in_one_line(), *beware]),
         *pictures,
         Section("Relevance of inputs", [_relevance(outcome)]),
         Section("Rows that are predicted worst", [_worst_rows(outcome)], folded=True),
@@ -212,10 +207,8 @@ def _of_classes(outcome: Outcome) -> Iterator[Section]:
         parts.append(_confusion(counts, table.classes))
     yield Section("Class by class", parts)
     if len(table.classes) == 2:
-        yield Section(
-            f"Telling {table.classes[1]} from {table.classes[0]}",
-            _two(y, probs[:, 1], table.classes),
-        )
+        title = f"Telling {table.classes[1]} from {table.classes[0]}"
+        yield Section(title, _two(y, probs[:, 1], table.classes))
     reliability = picture(
         lambda figure: plots.plot_reliability(outcome.posterior, y, ax=figure.subplots()),
         "Reliability of the posterior average",
@@ -226,15 +219,13 @@ def _of_classes(outcome: Outcome) -> Iterator[Section]:
 
 
 def _confusion(counts: np.ndarray, classes: tuple[str, ...]) -> Picture:
-    few = len(classes) <= 5
-    side = 2.5 + (0.9 if few else 0.45) * len(classes)
+    turned, width = (0, 0.9) if len(classes) <= 5 else (90, 0.45)
+    side = 2.5 + width * len(classes)
     names = [textwrap.fill(textwrap.shorten(n, 30, placeholder="…"), 12) for n in classes]
 
     def draw(figure: Any) -> None:
         display = ConfusionMatrixDisplay(counts, display_labels=names)
-        display.plot(
-            ax=figure.subplots(), cmap="cividis", colorbar=False, xticks_rotation=0 if few else 90
-        )
+        display.plot(ax=figure.subplots(), cmap="cividis", colorbar=False, xticks_rotation=turned)
 
     said = "Test rows by their class and the predicted one."
     return picture(draw, "Confusion matrix", said, (side + 1, side))
@@ -268,18 +259,16 @@ def _two(y: np.ndarray, prob: np.ndarray, classes: tuple[str, ...]) -> list[Any]
         f"among the rows that are {yes}; specificity: left alone among the others; precision: {yes} among "
         "those predicted to be."
     )
-    curves = picture(
-        draw, "ROC and precision-recall curves", f"Of {yes}, over all thresholds.", (8, 4)
-    )
+    title = "ROC and precision-recall curves"
+    curves = picture(draw, title, f"Of {yes}, over all thresholds.", (8, 4))
     return [Grid(("threshold", "sensitivity", "specificity", "precision"), rows, said), curves]
 
 
 def _relevance(outcome: Outcome) -> Grid:
     x, y = outcome.table.x[outcome.test], outcome.table.y[outcome.test]
-    groups, seed = outcome.table.groups, outcome.options.seed
-    found = sorted(
-        relevance(draws_of(outcome.mcmc), x, y, groups, seed=seed), key=lambda one: -one[1]
-    )
+    groups, draws = outcome.table.groups, draws_of(outcome.mcmc)
+    found = list(relevance(draws, x, y, groups, seed=outcome.options.seed))
+    found.sort(key=lambda one: -one[1])
     top = max(found[0][1], 1e-12)
     rows = []
     for name, drop, error in found[:_MOST_INPUTS]:

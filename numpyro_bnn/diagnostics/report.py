@@ -205,13 +205,11 @@ class Report:
         grids = []
         if error is not None:
             said = "How far averages over these draws are from those of an infinite run."
-            rows = [
-                (what, _number(check.value), f"{check.limit:.3g}", _times(check.needed))
-                for check in error.checks(self.tolerance)
-                for what in [
-                    check.what.removesuffix(" (unknown)").replace(" of the worst", ", worst")
-                ]
-            ]
+            rows = []
+            for check in error.checks(self.tolerance):
+                what = check.what.removesuffix(" (unknown)").replace(" of the worst", ", worst")
+                limit, needed = f"{check.limit:.3g}", _times(check.needed)
+                rows.append((what, _number(check.value), limit, needed))
             grids.append(Grid(_ERROR_HEAD, rows, said))
         if own is not None:
             said = "Parameters that are no weights of a network, and their Monte Carlo errors."
@@ -221,9 +219,8 @@ class Report:
     def in_one_line(self) -> Note:
         """The verdict and what can be done with the run, for a page."""
         said = f"{self.advice} {self.headline[:1].upper()}{self.headline[1:]}."
-        return Note(
-            said, _TONES.get(str(self.verdict), "bad"), f"{self.verdict.words}:".capitalize()
-        )
+        tone = _TONES.get(str(self.verdict), "bad")
+        return Note(said, tone, f"{self.verdict.words}:".capitalize())
 
     def sections(self, rows: Sequence[str] | None = None, folded: bool = False) -> list[Section]:
         """The evidence as sections of a page; `rows` names the rows that were judged."""
@@ -232,10 +229,10 @@ class Report:
         if any(np.isfinite(space.rhat).any() for space in (self.weights, self.predictions)):
             pictures = [
                 picture(
-                    lambda figure: self.plot(figure.subplots()),
+                    lambda figure: self.plot(figure.subplots(1, 2, sharex=True)),
                     "Histograms of R-hat of weights and of predictions",
                     "R-hat of weights (which hidden units may exchange) beside that of predictions.",
-                    (7.0, 3.6),
+                    (8.0, 3.0),
                 )
             ]
         found: dict[str, Sequence[Any]] = {
@@ -287,16 +284,33 @@ class Report:
             parts.append(check.section())
         return page("Can this posterior be believed?", parts, path)
 
-    def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """R-hat of weights and of predictions, with its limit (:func:`~numpyro_bnn.plots.plot_rhat`).
+    def plot(
+        self, axes: "Sequence[Axes] | np.ndarray | None" = None
+    ) -> "Sequence[Axes] | np.ndarray":
+        """Histograms of R-hat, weights beside predictions, with the limit of so many predictions.
 
-        :param ax: Matplotlib axes; default: a new figure.
+        :param axes: two Matplotlib axes; default: a new figure.
         :return: the axes.
         """
-        from numpyro_bnn import plots
+        import matplotlib.pyplot as plt
 
-        limit = {"limit": self.rhat_limit} if np.isfinite(self.rhat_limit) else {}
-        return plots.plot_rhat(self.weights.rhat, self.predictions.rhat, **limit, ax=ax)
+        if axes is None:
+            axes = plt.subplots(1, 2, figsize=(8, 3), sharex=True, layout="constrained")[1]
+        finite = {s.name: s.rhat[np.isfinite(s.rhat)] for s in (self.weights, self.predictions)}
+        ends = np.concatenate([[0.999, 1.02], *finite.values()])
+        bins = np.geomspace(ends.min(), ends.max() * 1.001, 41)
+        # Colours that all kinds of colour vision tell apart (Okabe & Ito 2008).
+        for ax, name, color in zip(axes, finite, ("#D55E00", "#0072B2")):
+            ax.set(title=name, xlabel="R-hat")
+            if np.isfinite(self.rhat_limit):
+                ax.axvline(self.rhat_limit, color="0.5", linestyle="--")
+                ax.set_xlabel(f"R-hat (dashed: limit {self.rhat_limit:.3f})")
+            if finite[name].size:
+                ax.hist(finite[name], bins=bins, color=color)
+            else:
+                ax.text(0.5, 0.5, "none given", ha="center", transform=ax.transAxes)
+        axes[0].set_ylabel("scalars")
+        return axes
 
 
 def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -> Report:

@@ -399,9 +399,8 @@ def _not_judged(evidence: Evidence) -> tuple[tuple[str, ...], list[str]]:
     elif evidence.spaces["weights"] or evidence.spaces["precisions"]:
         found.append(("weights of networks", "weights"))
     if evidence.measured.error.log_score is None and evidence.what == "predictions":
-        found.append(
-            ("the log score" + " (no test targets)" * (not evidence.measured.num_impossible), "")
-        )
+        why = "" if evidence.measured.num_impossible else " (no test targets)"
+        found.append((f"the log score{why}", ""))
     if evidence.num_chains == 1:
         found.append(("other modes (one chain)", "one chain"))
     # Only kernels that discretise a dynamics record temperatures.

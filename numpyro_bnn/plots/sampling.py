@@ -52,17 +52,15 @@ def plot_rhat(
         groups["predictions"] = flat_values(predictions)
     finite = {name: v[np.isfinite(v)] for name, v in groups.items()}
     smallest = 1e-4
-    largest = max((v.max() for v in finite.values() if v.size), default=limit) - 1
+    largest = max(v.max() for v in finite.values() if v.size) - 1
     top = max(largest * 1.3, 2 * (limit - 1), 10 * smallest)
     bins = np.geomspace(smallest, top, 41).tolist()
     ax = axes_or_new(ax, (7.0, 3.6))
     for index, (name, values) in enumerate(groups.items()):
-        if not values.size:
-            continue
         good, color = finite[name], color_at(ax, 1 - index)
         excess = np.clip(good - 1, smallest, None)
         above = np.mean(good > limit) if good.size else 0.0
-        text = f"{name} ({values.size:,}; {above:.0%} above {limit:.4g}"
+        text = f"{name} ({values.size:,}; {above:.0%} above {limit:g}"
         missing = values.size - good.size
         text += f"; {missing:,} undefined)" if missing else ")"
         share = np.full(good.size, 1 / max(1, good.size))
@@ -71,7 +69,7 @@ def plot_rhat(
             excess, bins, weights=share, histtype="step", color=color, linewidth=1.5, label=text
         )
     ax.axvline(
-        limit - 1, color=foreground(ax), linewidth=1.2, linestyle="--", label=f"limit {limit:.4g}"
+        limit - 1, color=foreground(ax), linewidth=1.2, linestyle="--", label=f"limit {limit:g}"
     )
     ax.set_xscale("log")
     ax.set_xlim(smallest, top)

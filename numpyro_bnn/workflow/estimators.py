@@ -176,10 +176,8 @@ class BNNEstimator(BaseEstimator):
         if verdict == "invalid":
             found, use = "do not use these predictions", "Fit again with another random_state"
             more = 'with kernel="nuts"'
-        message = (
-            f"{type(self).__name__}: {found} (verdict: {verdict.words}; {self.report_.headline})"
-        )
-        message += f". {use}; or {more}. `report_` has the rest."
+        found = f"{found} (verdict: {verdict.words}; {self.report_.headline}). {use}; or {more}."
+        message = f"{type(self).__name__}: {found} `report_` has the rest."
         warnings.warn(message, ConvergenceWarning, stacklevel=find_stack_level())
 
     def check(

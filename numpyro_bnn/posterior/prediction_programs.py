@@ -139,9 +139,8 @@ def rows_depend(call: ModelCall, target: str, samples: Mapping[str, Array], part
     def given(rows: np.ndarray) -> tuple[dict[str, Any], Any]:
         return one_draw(grouped, 0, 0), taken(arrays, rows, size)
 
-    program = Program(parameters, runs_once=True)
     try:
-        return not same_in_parts(program, given, size, part, _BLOCKS * part, drawn)
+        return not same_in_parts(parameters, given, size, part, _BLOCKS * part, drawn)
     except (TypeError, ValueError):
         # Draws of values of single rows do not fit fewer rows; those who predict blocks refuse them.
         return False

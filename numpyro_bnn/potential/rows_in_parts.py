@@ -24,11 +24,8 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 
 # Rows that are computed together; a part is an odd number of them, less than half.
 _TOGETHER = 64
-# Results by the text of the program, and how many are kept.
-_known: dict[str, bool] = {}
-# Whether rows of ready models are separate, by network.
+# Whether rows are separate, by the text of the program or the network of a ready model.
 _separate = LastUsed()
-_MOST = 100
 # What a model may raise where its rows are compared.
 _OF_A_MODEL = (TypeError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError)
 # Rounding, in standard deviations of a result and in proportion to its numbers.
@@ -57,10 +54,11 @@ def same_in_parts(
     # rows replace one half of a part, and results of the other half must stay.
     if size < 2:
         return True
+    program = Program(function, runs_once=True)
     pairs = _replaced(size, part) if drawn else _parts(size, part, most)
 
     def at_rows(rows: np.ndarray) -> list[np.ndarray]:
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(function(*given(rows)))]
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(program(*given(rows)))]
 
     rows = pairs[0][0]
     together = at_rows(rows)
@@ -169,18 +167,22 @@ def _are_separate(potential: Any, plate: str, size: int) -> bool:
 
     some = jax.ShapeDtypeStruct((min(_TOGETHER, size),), jnp.int32)
     kinds = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arguments.arrays]
-    program = Program(distributions, runs_once=True)
     # The text has the numbers of constants, and the jaxpr the functions that are called on the host.
-    key = f"{program.text(some, kinds)} {jax.make_jaxpr(distributions)(some, kinds)} {plate} {size}"
-    if key not in _known:
-        if len(_known) >= _MOST:
-            _known.clear()
+    text, jaxpr = (
+        Program(distributions).text(some, kinds),
+        jax.make_jaxpr(distributions)(some, kinds),
+    )
+
+    def compare() -> bool:
         arrays = [made_up(array) for array in arguments.arrays]
         part, drawn = _TOGETHER // 2 - 1, potential.structure.takes_keys
-        _known[key] = same_in_parts(
-            program, lambda rows: (rows.astype(np.int32), arrays), size, part, _TOGETHER, drawn
-        )
-    return _known[key]
+
+        def given(rows: np.ndarray) -> tuple:
+            return rows.astype(np.int32), arrays
+
+        return same_in_parts(distributions, given, size, part, _TOGETHER, drawn)
+
+    return _separate.made((text, str(jaxpr), plate, size), compare)
 
 
 def made_up(array: Array) -> Array:
@@ -234,7 +236,7 @@ def _are_rows_separate(model: Any, x: Prepared) -> bool:
         return (Prepared(rows[some], x.y_scale),)
 
     def compare() -> bool:
-        return same_in_parts(Program(parameters, runs_once=True), given, _TOGETHER, part, _TOGETHER)
+        return same_in_parts(parameters, given, _TOGETHER, part, _TOGETHER)
 
     try:
         if model.traced_as is None:

@@ -73,7 +73,8 @@ class RowEnergies:
         self.likelihood = Program(lambda z, *rows: _over_draws(lambda one: -of(*rows)(one), z))
         self.move = Program(self._move)
         self.constrain = Program(
-            lambda z, given: _over_draws(lambda one: at(given).constrain(one, True), z), True
+            lambda z, given: _over_draws(lambda one: at(given).constrain(one, True), z),
+            runs_once=True,
         )
 
     def _hold(self, whole: list[Any], size: int) -> None:

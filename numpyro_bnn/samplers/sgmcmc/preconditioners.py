@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax import lax
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 
@@ -321,8 +322,10 @@ class _FromWarmup(Preconditioner):
         overall = total(lambda v: v, variance) / size(variance)
         # The identity until a window is complete, and if no parameter has moved.
         known = (state.old.size > 0) & (overall > 0)
-        return map_like(
-            lambda v: jnp.where(known, (count * v + 5 * overall) / (count + 5), 1.0), variance
+        return lax.optimization_barrier(
+            map_like(
+                lambda v: jnp.where(known, (count * v + 5 * overall) / (count + 5), 1.0), variance
+            )
         )
 
 

@@ -11,9 +11,10 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     chosen,
-    kinetic_temperatures,
+    kinetic_products,
     mean_over,
     means,
+    products,
     total,
 )
 from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
@@ -38,10 +39,8 @@ class SGMCMCState(NamedTuple):
       keep account of it, in nats; exact dynamics would conserve the energy. An estimate under
       minibatches; NaN for all other methods
     - **grad_norm** - Euclidean norm of the last gradient
-    - **kinetic_temperature** - pᵀM⁻¹p / D, which should average to the temperature; NaN without
-      momentum
-    - **configurational_temperature** - θᵀ∇U / D, which should average to the temperature too
-    - **kinetic_temperatures**, **configurational_temperatures** - these two temperatures by site
+    - **kinetic**, **configurational** - p ⊙ M⁻¹p and θ ⊙ ∇U of the last step, entry by entry of a flat
+      position, else their means by site; NaN without momentum or gradient
     - **gradient_temperature** - kinetic temperature along the last gradient, see
       :func:`~numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction.temperature_along`, which should
       average to the temperature; NaN without momentum and for Metropolis methods
@@ -65,10 +64,8 @@ class SGMCMCState(NamedTuple):
     num_steps: jax.Array
     energy_error: jax.Array
     grad_norm: jax.Array
-    kinetic_temperature: jax.Array
-    configurational_temperature: jax.Array
-    kinetic_temperatures: PyTree
-    configurational_temperatures: PyTree
+    kinetic: PyTree
+    configurational: PyTree
     gradient_temperature: jax.Array
     exploded_at: jax.Array
     rng_key: jax.Array
@@ -77,6 +74,26 @@ class SGMCMCState(NamedTuple):
     def z(self) -> PyTree:
         """Unconstrained position, by site where a model has several."""
         return by_site(self.dynamics.position)
+
+    @property
+    def kinetic_temperatures(self) -> PyTree:
+        """pᵀM⁻¹p / D by site, which should average to the temperature; NaN without momentum."""
+        return means(self.kinetic)
+
+    @property
+    def configurational_temperatures(self) -> PyTree:
+        """θᵀ∇U / D by site, which should average to the temperature too; NaN without a gradient."""
+        return means(self.configurational)
+
+    @property
+    def kinetic_temperature(self) -> jax.Array:
+        """The kinetic temperature over all sites."""
+        return mean_over(self.kinetic_temperatures, self.dynamics.position)
+
+    @property
+    def configurational_temperature(self) -> jax.Array:
+        """The configurational temperature over all sites."""
+        return mean_over(self.configurational_temperatures, self.dynamics.position)
 
     def without_counts(self) -> "SGMCMCState":
         """The state at the start of another run, which has no warm-up of its own."""
@@ -95,9 +112,8 @@ def initial_state(
     real = jnp.result_type(float)
     zero, one = (jnp.full((), i, jnp.int32) for i in (0, 1))
     nan = jnp.full((), jnp.nan, real)
-    nans = jax.tree.map(lambda _: nan, by_site(dynamics.position))
     unknown = ("potential_energy", "step_size", "temperature", "energy_error", "grad_norm")
-    temperatures = ("kinetic_temperature", "configurational_temperature", "gradient_temperature")
+    nans = products(lambda x: jnp.full_like(x, jnp.nan), dynamics.position)
     return SGMCMCState(
         i=zero,
         num_warmup=jnp.asarray(num_warmup, jnp.int32),
@@ -109,11 +125,12 @@ def initial_state(
         accept_prob=jnp.ones((), real),
         mean_accept_prob=jnp.ones((), real),
         num_steps=one,
-        kinetic_temperatures=nans,
-        configurational_temperatures=nans,
+        kinetic=nans,
+        configurational=nans,
+        gradient_temperature=nan,
         exploded_at=-one,
         rng_key=rng_key,
-        **dict.fromkeys((*unknown, *temperatures), nan),
+        **dict.fromkeys(unknown, nan),
     )
 
 
@@ -134,17 +151,13 @@ def record(
         temperature=jnp.asarray(settings.temperature, real),
     )
     if gradient is not None:
-        products = means(jnp.multiply, at, gradient)
         new = new._replace(
             grad_norm=jnp.sqrt(total(jnp.square, gradient)),
-            configurational_temperature=mean_over(products, at),
-            configurational_temperatures=products,
+            configurational=products(jnp.multiply, at, gradient),
         )
     if dynamics.momentum is not None:
-        squares = kinetic_temperatures(dynamics.momentum, settings.inverse_mass_matrix)
-        new = new._replace(
-            kinetic_temperature=mean_over(squares, dynamics.momentum), kinetic_temperatures=squares
-        )
+        squares = kinetic_products(dynamics.momentum, settings.inverse_mass_matrix)
+        new = new._replace(kinetic=squares)
     return new
 
 

@@ -86,7 +86,7 @@ def diagonal_by_probe(product: Callable[[PyTree], PyTree], at: PyTree, key: jax.
     return jax.tree.map(jnp.multiply, probe, product(probe))
 
 
-_OF_THE_GRADIENT = ("grad_norm", "configurational_temperature", "configurational_temperatures")
+_OF_THE_GRADIENT = ("grad_norm", "configurational")
 
 
 def refresh_momentum(parts: Ingredients, state: SGMCMCState) -> SGMCMCState:

@@ -20,7 +20,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     Settings,
     damp,
     damp_less_noise,
-    kinetic_temperatures,
+    kinetic_products,
     momentum_from,
 )
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import (
@@ -370,7 +370,7 @@ def test_momenta_random_walk_and_divergence_have_their_scale():
     momentum = momentum_from(ones, settings)
     np.testing.assert_allclose(momentum["a"], np.sqrt(2.0 / 4.0))
     np.testing.assert_allclose(momentum["b"], np.sqrt(2.0 / 0.25))
-    kinetic = kinetic_temperatures(momentum, {"a": 4.0, "b": 0.25})
+    kinetic = kinetic_products(momentum, {"a": 4.0, "b": 0.25})
     np.testing.assert_allclose([kinetic["a"], kinetic["b"]], 2.0)
     walk = RandomWalkProposal().complete(DynamicsState(zeros), None, (ones,), settings)
     np.testing.assert_allclose(walk.position["a"], 0.3 * 2.0)

@@ -33,7 +33,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from numpyro_bnn._types import Number, PyTree
-from numpyro_bnn.potential.flat_position import by_site, flat_like
+from numpyro_bnn.potential.flat_position import FlatPosition, by_site, flat_like
 
 # What a step takes: pytrees of standard normals, like the position.
 Noises: TypeAlias = tuple[PyTree, ...]
@@ -131,10 +131,10 @@ def rescaled(momentum: PyTree, before: PyTree, after: PyTree) -> PyTree:
     )
 
 
-def kinetic_temperatures(momentum: PyTree, inverse_mass_matrix: PyTree) -> PyTree:
-    r""":math:`p^\top M^{-1} p / D` of each site, whose mean at stationarity is the temperature."""
+def kinetic_products(momentum: PyTree, inverse_mass_matrix: PyTree) -> PyTree:
+    r""":math:`p \odot M^{-1} p` in the form of :func:`products`; its means are kinetic temperatures."""
     inverse_mass = spread(inverse_mass_matrix, momentum, "inverse_mass_matrix")
-    return means(lambda p, w: w * p * p, momentum, inverse_mass)
+    return products(lambda p, w: w * p * p, momentum, inverse_mass)
 
 
 def temperature_along(
@@ -153,17 +153,29 @@ def temperature_along(
     return jnp.where(norm > 0, along**2 / jnp.where(norm > 0, norm, 1.0), jnp.nan)
 
 
-def means(function: Callable[..., jax.Array], *trees: PyTree) -> PyTree:
-    """The mean of ``function`` over the entries of each leaf, or of each site of a flat position."""
-    real = jnp.result_type(float)
-    values = by_site(jax.tree.map(function, *trees))
-    return jax.tree.map(lambda x: jnp.mean(x, dtype=real), values)
+def products(function: Callable[..., jax.Array], *trees: PyTree) -> PyTree:
+    """``function`` of the entries of a flat position; of other trees its mean over each leaf."""
+    # A step writes one vector sooner than it takes the means of its sites, which only draws need.
+    values = jax.tree.map(function, *trees)
+    return values if isinstance(values, FlatPosition) else jax.tree.map(_mean, values)
+
+
+def means(values: PyTree) -> PyTree:
+    """The means by site of what :func:`products` made; leading axes stay."""
+    if not isinstance(values, FlatPosition):
+        return values
+    ends = {name: tuple(range(-len(shape), 0)) for name, shape in values.shapes}
+    return {name: _mean(site, ends[name]) for name, site in values.sites().items()}
 
 
 def mean_over(values: PyTree, tree: PyTree) -> jax.Array:
     """The mean over all entries of ``tree``, from those of its leaves or sites."""
     weighted = jax.tree.map(lambda value, x: value * jnp.size(x), values, by_site(tree))
     return jnp.asarray(sum(jax.tree.leaves(weighted)) / size(tree))
+
+
+def _mean(values: jax.Array, axis: tuple[int, ...] | None = None) -> jax.Array:
+    return jnp.mean(values, axis, dtype=jnp.result_type(float))
 
 
 def drift(position: PyTree, momentum: PyTree, time: Number, settings: Settings) -> PyTree:
@@ -258,15 +270,16 @@ def regulate(
 ) -> PyTree:
     r"""The movement D: :math:`\zeta + t (K/T - 1) / \tau^2`, :math:`1/\tau` the relaxation rate.
 
-    K is the mean of :func:`kinetic_temperatures` over the D parameters (Ding et al. 2014,
+    K is the mean of :func:`kinetic_products` over the D parameters (Ding et al. 2014,
     algorithm 1). The invariant distribution of :math:`\zeta` has standard deviation
     :math:`1/(\tau\sqrt{D})`.
     """
     # At temperature 0 (exploration) the ratio K/T is undefined, and the thermostat only cools.
     temperature = jnp.asarray(settings.temperature)
     factor = time * relaxation_rate**2 / jnp.where(temperature > 0, temperature, 1.0)
-    by_leaf = kinetic_temperatures(momentum, settings.inverse_mass_matrix)
-    excess = mean_over(by_leaf, momentum) - temperature
+    inverse_mass = spread(settings.inverse_mass_matrix, momentum, "inverse_mass_matrix")
+    kinetic = total(lambda p, w: w * p * p, momentum, inverse_mass) / size(momentum)
+    excess = kinetic - temperature
     return map_like(lambda z: z + factor * excess, thermostat)
 
 
@@ -340,6 +353,8 @@ def where_needed(flag: jax.Array, new: Callable[[], PyTree], old: PyTree) -> PyT
 def chosen(flag: jax.Array, new: PyTree, old: PyTree) -> PyTree:
     """Leaves of `new` where a flag is true and of `old` elsewhere; random keys always of `new`."""
     # A step has used its key even if its result is dropped.
+    # Without the barrier the compiler would compute the flag, and the energy before it, in each leaf anew.
+    flag = lax.optimization_barrier(flag)
 
     def choose(one: jax.Array, other: jax.Array) -> jax.Array:
         is_key = jnp.issubdtype(one.dtype, jax.dtypes.prng_key)

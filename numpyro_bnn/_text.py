@@ -81,7 +81,10 @@ class ReprMixin:
 
 def wrapped(text: str, most: int) -> list[str]:
     """A text as lines of a report, at most so many."""
-    return textwrap.wrap(text, _WIDTH, max_lines=most, placeholder=" …")
+    # No line breaks between a number and its per cent sign.
+    joined = text.replace(" %", "\N{NO-BREAK SPACE}%")
+    lines = textwrap.wrap(joined, _WIDTH, max_lines=most, placeholder=" …")
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def first_of(text: str) -> str:

@@ -19,6 +19,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.util import find_stack_level
 
 from numpyro_bnn._calls import result_or_error
+from numpyro_bnn._checks import require_extra
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, is_ready
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
@@ -83,6 +84,7 @@ def export(
 
     >>> bnn.export(bnn.thin(run, 20), x, "small.jax")                       # doctest: +SKIP
     """
+    require_extra("export", "export")
     draws = draws_of(run, owner="export")
     path = _file(path)
     warn_of_use("export", draws.suspect)

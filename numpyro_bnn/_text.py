@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -81,8 +82,8 @@ class ReprMixin:
 
 def wrapped(text: str, most: int) -> list[str]:
     """A text as lines of a report, at most so many."""
-    # No line breaks between a number and its per cent sign.
-    joined = text.replace(" %", "\N{NO-BREAK SPACE}%")
+    # No line breaks before a per cent sign, nor within "p = 0.5" and "1 ± 2".
+    joined = re.sub(" (?=[%=±])|(?<=[=±]) ", "\N{NO-BREAK SPACE}", text)
     lines = textwrap.wrap(joined, _WIDTH, max_lines=most, placeholder=" …")
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 

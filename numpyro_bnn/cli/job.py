@@ -43,6 +43,8 @@ from numpyro_bnn.workflow.mcmc import MCMC
 _UNEQUAL = 0.7
 # Scores that differ by at most this count as equal.
 _ROUNDING = 1e-9
+# Members of an ensemble whose log scores differ by less, in nats a row on average, are one function.
+_SAME = 0.005
 
 
 def guess_name(table: Table) -> str:
@@ -104,10 +106,6 @@ PRIORS: dict[str, Callable] = {
     "laplace": Laplace,
     "horseshoe": Horseshoe,
 }
-
-
-# Members of an ensemble whose log scores differ by less, in nats a row on average, are one function.
-_SAME = 0.005
 
 
 class Options(NamedTuple):

@@ -119,7 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.choice(
         "--task", "classification regression", help="inferred from the target where not given"
     )
-    parser.whole("--hidden", nargs="+", default=[16], help="units of each layer; default: 16")
+    parser.whole(
+        "--hidden", nargs="+", default=[16], help="units of each layer; default: one of 16"
+    )
     parser.choice(
         "--prior",
         "hierarchical fan-in normal student-t laplace horseshoe",

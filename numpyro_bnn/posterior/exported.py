@@ -208,8 +208,8 @@ def _compiled(
     if not able:
         raise ValueError(
             f"export: the predictions of this model cannot be compiled: {failed} A file takes any number of "
-            "rows in single precision: write the network without branches on their number and without calls "
-            "of Python functions, or ship draws and model by `bnn.save`."
+            "rows in single precision: write `x.shape[0]` for `len(x)`, without branches on that number and "
+            "without calls of Python functions, or ship draws and model by `bnn.save`."
         ) from failed
     left = [name for name in platforms if name not in able]
     warnings.warn(

@@ -47,9 +47,9 @@ def test_the_page_of_a_report_says_the_verdict_and_its_two_numbers_first(report,
     assert "Temperatures" not in page
 
 
-def test_no_line_breaks_before_a_per_cent_sign():
+def test_lines_do_not_break_within_a_number_and_its_error():
     assert html_of("90 %").strip() == "<p>90&nbsp;%</p>"
-    assert wrapped(f"{'x' * 82} is 90 % of it", most=2) == [f"{'x' * 82} is", "90 % of it"]
+    assert wrapped(f"{'x' * 77} is 90 % ± 1 %", most=2) == [f"{'x' * 77} is", "90 % ± 1 %"]
 
 
 def test_the_rows_that_are_known_worst_are_named(report, undrawn):

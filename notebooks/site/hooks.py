@@ -72,8 +72,8 @@ def on_page_markdown(markdown, page, config, files):
 
     parts = CODE.split(markdown)
     text = "".join(part if CODE.match(part) else LINK.sub(moved, part) for part in parts)
-    # No line breaks between a number and its per cent sign.
-    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
+    # No line breaks between a number and a per cent sign or its error.
+    return re.sub(r"(?<=\d) (?=[%±])|(?<=±) (?=\d)", "\N{NO-BREAK SPACE}", text)
 
 
 def _notebook(path, folder):

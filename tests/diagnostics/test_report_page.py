@@ -48,7 +48,7 @@ def test_the_page_of_a_report_says_the_verdict_and_its_two_numbers_first(report,
 
 
 def test_lines_do_not_break_within_a_number_and_its_error():
-    assert html_of("90 %").strip() == "<p>90&nbsp;%</p>"
+    assert html_of("9 % ± 1 %").strip() == "<p>9&nbsp;%&nbsp;±&nbsp;1&nbsp;%</p>"
     assert wrapped(f"{'x' * 77} is 90 % ± 1 %", most=2) == [f"{'x' * 77} is", "90 % ± 1 %"]
 
 

@@ -221,8 +221,8 @@ def refuse_other_model(owner: str, draws: Draws, known: Known | None) -> None:
     expected = {n: {k: np.asarray(v) for k, v in of.items()} for n, of in known["targets"].items()}
     found = result_or_error(partial(_predicted, draws.model, first, probe_inputs(noted)))
     if isinstance(found, Exception):
-        text = _message(owner, f"with these draws it fails: {str(found).rstrip('.')}")
-        raise ValueError(text) from found
+        why = str(found).partition(". ")[0].rstrip(".")
+        raise ValueError(_message(owner, f"with these draws it fails: {why}")) from found
     if set(found) != set(expected):
         named = f"its targets are {sorted(found)}, and were {sorted(expected)}"
         raise ValueError(_message(owner, named))

@@ -63,8 +63,7 @@ def export(
     :func:`~numpyro_bnn.thin`. The file works with JAX of the version that wrote it and of later ones, as long
     as ``jax.export`` promises (at least six months).
 
-    :param run: draws with a model, such as ``thin(run, 20)``, an ``MCMC`` after `run`, or a fit; of an
-        estimator its ``draws_``.
+    :param run: draws with a model, such as ``thin(run, 20)``, an ``MCMC`` after `run`, a fit or an estimator.
     :param x: inputs like those that will be predicted, an array, a table or a pytree of arrays with rows
         first: their types and all axes but the first are fixed.
     :param path: the file to write; its folder is made.

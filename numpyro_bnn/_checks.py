@@ -2,11 +2,29 @@
 
 import operator
 import os
+from importlib.util import find_spec
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+# Packages that parts of this one need, by the extra that installs them.
+_EXTRAS = {
+    "export": ("flatbuffers",),
+    "low_rank": ("matfree",),
+    "storage": ("filelock", "orbax", "zarr"),
+}
+
+
+def require_extra(what: str, extra: str) -> None:
+    """Refuse what needs packages that are not installed, and say what installs them."""
+    missing = [name for name in _EXTRAS[extra] if find_spec(name) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            f"{what} needs packages that are not installed: {', '.join(missing)}. Install them by "
+            f'`pip install "numpyro-bnn[{extra}]"`.'
+        )
 
 
 def check_positive(owner: str, **numbers: object) -> None:

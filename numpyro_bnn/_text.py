@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -81,7 +82,10 @@ class ReprMixin:
 
 def wrapped(text: str, most: int) -> list[str]:
     """A text as lines of a report, at most so many."""
-    return textwrap.wrap(text, _WIDTH, max_lines=most, placeholder=" …")
+    # No line breaks before a per cent sign, nor within "p = 0.5" and "1 ± 2".
+    joined = re.sub(" (?=[%=±])|(?<=[=±]) ", "\N{NO-BREAK SPACE}", text)
+    lines = textwrap.wrap(joined, _WIDTH, max_lines=most, placeholder=" …")
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def first_of(text: str) -> str:

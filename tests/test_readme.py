@@ -28,7 +28,7 @@ QUICK = [
     [block for block in PYTHON if block.name.startswith(f"{document} ")][number]
     for document, number in {"README.md": 1, "versions.md": 0}.items()
 ]
-LONGEST_README = 150
+LONGEST = {"README.md": 150, "CHANGELOG.md": 100}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:sklearn")
@@ -89,11 +89,11 @@ def test_every_block_calls_what_there_is():
         assert_taken(path, call)
 
 
-def test_the_readme_is_short_and_names_every_guide():
-    text = documents.README.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= LONGEST_README
+def test_the_readme_and_the_changelog_are_short_and_the_readme_names_every_guide():
+    texts = {name: (documents.ROOT / name).read_text(encoding="utf-8") for name in LONGEST}
+    assert all(len(text.splitlines()) <= LONGEST[name] for name, text in texts.items())
     for page in documents.PAGES.glob("*.md"):
-        assert f"notebooks/pages/{page.name}" in text, page.name
+        assert f"notebooks/pages/{page.name}" in texts["README.md"], page.name
 
 
 def test_links_lead_to_files():

@@ -71,7 +71,9 @@ def on_page_markdown(markdown, page, config, files):
         return f"{picture}[{text}]({relative}{anchor or ''})"
 
     parts = CODE.split(markdown)
-    return "".join(part if CODE.match(part) else LINK.sub(moved, part) for part in parts)
+    text = "".join(part if CODE.match(part) else LINK.sub(moved, part) for part in parts)
+    # No line breaks between a number and a per cent sign or its error.
+    return re.sub(r"(?<=\d) (?=[%±])|(?<=±) (?=\d)", "\N{NO-BREAK SPACE}", text)
 
 
 def _notebook(path, folder):

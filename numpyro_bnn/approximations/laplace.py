@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.handlers import seed, substitute, trace
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
-from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn._checks import check_key, check_whole, require_extra
 from numpyro_bnn.approximations import curvature
 from numpyro_bnn.approximations.curvature import Newton, UnknownInformation, gauss_newton_parts
 from numpyro_bnn.approximations.finish import fit_modes, refuse_without_mode, say_if_not_reached
@@ -92,6 +92,8 @@ def laplace(
     num_samples = check_whole("laplace", "num_samples", num_samples)
     if covariance not in ("auto", "full", "diagonal", "low_rank"):
         raise ValueError(f"laplace: unknown covariance={covariance!r}. Take 'auto' if in doubt.")
+    if covariance == "low_rank":
+        require_extra("laplace: covariance='low_rank'", "low_rank")
     rank = _RANK if rank is None else check_whole("laplace", "rank", rank)
     check_key("laplace", key)
     options, kwargs = TrainingOptions.taken("laplace", kwargs)
@@ -328,13 +330,8 @@ def low_rank(
 
 def _lanczos(num_steps: int) -> Any:
     """A function from a product with a symmetric matrix and a vector to a basis of a Krylov space."""
-    try:
-        from matfree import decomp
-    except ImportError as error:
-        raise ImportError(
-            "laplace: covariance='low_rank' needs matfree. Install it with the extra "
-            "`low_rank`, in a checkout `pip install '.[low_rank]'`."
-        ) from error
+    from matfree import decomp
+
     iterate = decomp.tridiag_sym(num_steps, reortho="full", custom_vjp=False)
 
     def krylov(multiply: Any, start: jax.Array) -> jax.Array:

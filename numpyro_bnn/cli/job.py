@@ -43,6 +43,8 @@ from numpyro_bnn.workflow.mcmc import MCMC
 _UNEQUAL = 0.7
 # Scores that differ by at most this count as equal.
 _ROUNDING = 1e-9
+# Members of an ensemble whose log scores differ by less, in nats a row on average, are one function.
+_SAME = 0.005
 
 
 def guess_name(table: Table) -> str:
@@ -65,14 +67,20 @@ def guess(table: Table, train: np.ndarray, num_rows: int) -> Predictions:
     return Predictions(values, lambda what, y: {what: functions[what](y)[None, None]}, np.mean(y))
 
 
-def warnings_of(
-    guessed: Predictions, predictions: Predictions, y: np.ndarray, table: Table
-) -> list[str]:
+class Score(NamedTuple):
+    """One row of the table of scores."""
+
+    method: str
+    by_row: np.ndarray  # log predictive density of each test row, nats
+    error: float  # share of wrong classes, or root mean squared error
+    calibration: float  # expected calibration error, or coverage of the central 90 % interval
+    seconds: float
+
+
+def warnings_of(guessed: Score, own: Score, y: np.ndarray, table: Table) -> list[str]:
     """Sentences that warn a reader of misleading scores; usually none."""
     sentences = []
-    difference = scores.paired_difference(
-        scores.lppd(predictions, y, pointwise=True), scores.lppd(guessed, y, pointwise=True)
-    )
+    difference = scores.paired_difference(own.by_row, guessed.by_row)
     if difference.difference <= 2 * difference.standard_error + _ROUNDING:
         gap, error = difference.difference, difference.standard_error
         sentences.append(say("inputs do not help", gap=gap, error=error, guess=guess_name(table)))
@@ -80,12 +88,12 @@ def warnings_of(
         return sentences
     counts = np.bincount(y)
     share = float(np.max(counts) / len(y))
-    error, without = (float(1 - scores.accuracy(p, y)) for p in (predictions, guessed))
-    if error >= without - _ROUNDING:
-        sentences.append(say("no better than guessing", guessed=without, error=error))
+    if own.error >= guessed.error - _ROUNDING:
+        said = say("no better than guessing", guessed=guessed.error, error=own.error)
+        sentences.append(said)
     if share > _UNEQUAL:
         name = table.classes[int(np.argmax(counts))]
-        sentences.append(say("unequal classes", share=share, name=name, error=without))
+        sentences.append(say("unequal classes", share=share, name=name, error=guessed.error))
     return sentences
 
 
@@ -98,10 +106,6 @@ PRIORS: dict[str, Callable] = {
     "laplace": Laplace,
     "horseshoe": Horseshoe,
 }
-
-
-# Members of an ensemble whose log scores differ by less, in nats a row on average, are one function.
-_SAME = 0.005
 
 
 class Options(NamedTuple):
@@ -122,17 +126,6 @@ class Options(NamedTuple):
     seed: int = 0
 
 
-class Score(NamedTuple):
-    """One row of the table of scores."""
-
-    method: str
-    log_score: float  # mean log predictive density of the test rows, nats
-    log_score_error: float
-    error: float  # share of wrong classes, or root mean squared error
-    calibration: float  # expected calibration error, or coverage of the central 90 % interval
-    seconds: float
-
-
 class Outcome(NamedTuple):
     """The results of the job."""
 
@@ -141,10 +134,9 @@ class Outcome(NamedTuple):
     train: np.ndarray  # row numbers
     test: np.ndarray
     mcmc: MCMC
-    scores: list[Score]  # of plain training, deep ensemble and posterior average
+    scores: list[Score]  # of guessing, plain training, deep ensemble and posterior average
     predictions: dict[str, Predictions]  # of the test rows, by method
     report: Any
-    guess: Predictions  # predictions of the test rows without inputs
     check: FitCheck | str  # on the training rows; a sentence where it cannot be made
     evaluation: Evaluation | None = None  # None where no rows were held out for calibration
 
@@ -165,7 +157,7 @@ class Outcome(NamedTuple):
     @property
     def warnings(self) -> list[str]:
         """Warnings for readers of the scores."""
-        return warnings_of(self.guess, self.posterior, self.table.y[self.test], self.table)
+        return warnings_of(self.scores[0], self.scores[-1], self.table.y[self.test], self.table)
 
 
 def ensemble_name(options: Options) -> str:
@@ -186,8 +178,7 @@ def run(
     model = model_of(table, options)
     x, y = table.x[train], table.y[train]
     x_test, y_test = table.x[test], table.y[test]
-    guessed = guess(table, train, len(test))
-    rows = [score(guess_name(table), guessed, y_test, 0.0)]
+    rows = [score(guess_name(table), guess(table, train, len(test)), y_test, 0.0)]
     predictions: dict[str, Predictions] = {}
     began = time.perf_counter()
 
@@ -224,7 +215,10 @@ def run(
         **options.settings,
     )
     if fitted.mcmc is None:
-        raise ValueError(f"--minutes {options.max_minutes:g}: {say('stopped: no time')}")
+        # `fit` has warned of it, and said what there is.
+        raise ValueError(
+            f"--minutes {options.max_minutes:g} is too little for more than these scores."
+        )
     add(POSTERIOR, fitted.draws, fitted.seconds["optimise"] + fitted.seconds["sample"])
     evaluation = None
     if held.size:
@@ -239,7 +233,6 @@ def run(
         rows,
         predictions,
         fitted.report,
-        guessed,
         _checked(fitted, [table.row_names[i] for i in train], table.classes),
         evaluation,
     )
@@ -305,7 +298,5 @@ def compare_methods(
 
 def score(method: str, predictions: Predictions, y: np.ndarray, seconds: float) -> Score:
     """Score predictions of test rows."""
-    by_row = scores.lppd(predictions, y, pointwise=True)
-    log_score, log_score_error = float(np.mean(by_row)), scores.standard_error(by_row)
-    errors = error_and_calibration(predictions, y)
-    return Score(method, log_score, log_score_error, *errors, seconds)
+    by_row = np.asarray(scores.lppd(predictions, y, pointwise=True))
+    return Score(method, by_row, *error_and_calibration(predictions, y), seconds)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from sklearn.metrics import (
     ConfusionMatrixDisplay,
     PrecisionRecallDisplay,
@@ -97,17 +98,17 @@ def write(outcome: Outcome, folder: Path) -> Path:
     """Write the report: the page, which is returned, predictions of the test rows, and the posterior."""
     require_folder(folder)
     (folder / _MARK).touch()
-    table, names = outcome.table, _test_names(outcome)
-    frame = saved_fit.frame_of(table, names, outcome.posterior, table.y[outcome.test])
+    table, y = outcome.table, outcome.table.y[outcome.test]
+    frame = saved_fit.frame_of(table, _test_names(outcome), outcome.posterior, y)
     frame.to_csv(folder / "predictions.csv", index=False)
     data = table.x[outcome.train], table.y[outcome.train]
     new = {"test": table.x[outcome.test]}
     saved_fit.write(table, outcome.options, folder, outcome.mcmc, *data, predict=new)
-    page(f"{table.name}: {table.target}", parts_of(outcome), folder / "report.html")
+    page(f"{table.name}: {table.target}", parts_of(outcome, frame), folder / "report.html")
     return folder / "report.html"
 
 
-def parts_of(outcome: Outcome) -> list[Any]:
+def parts_of(outcome: Outcome, frame: pd.DataFrame) -> list[Any]:
     """The page of a job: how good predictions are, whether they may be used, pictures, the rest folded."""
     report, table = outcome.report, outcome.table
     classes = table.task == "classification"
@@ -136,7 +137,7 @@ def parts_of(outcome: Outcome) -> list[Any]:
         Section("May they be used as they are?", [report.in_one_line(), *beware]),
         *pictures,
         Section("Relevance of inputs", [_relevance(outcome)]),
-        Section("Rows that are predicted worst", [_worst_rows(outcome)], folded=True),
+        Section("Rows that are predicted worst", [_worst_rows(outcome, frame)], folded=True),
         checked,
         *report.sections(_test_names(outcome), folded=True),
         Section("Log joint density of each chain", [trace], folded=True),
@@ -150,16 +151,15 @@ def _test_names(outcome: Outcome) -> list[str]:
 
 def _answer(outcome: Outcome) -> Iterator[Any]:
     """Scores of the test rows beside those of guessing and of plain training."""
-    table, y = outcome.table, outcome.table.y[outcome.test]
+    table = outcome.table
     classes = table.task == "classification"
-    errors = {row.method: row.error for row in outcome.scores}
-    words = {name: f"{1 - e:.1%}" if classes else f"{e:.4g}" for name, e in errors.items()}
-    own, guessed = words[POSTERIOR], words[guess_name(table)]
-    trained, plain = words["plain training"], outcome.predictions["plain training"]
-    by_row = (scores.lppd(p, y, pointwise=True) for p in (outcome.posterior, plain))
-    gain = scores.paired_difference(*by_row)
-    key = "right on test rows" if classes else "off on test rows"
-    yield Note(say(key, own=own, rows=len(y), guessed=guessed, trained=trained), "lead")
+    names = (POSTERIOR, guess_name(table), "plain training")
+    own, guessed, trained = ({row.method: row for row in outcome.scores}[name] for name in names)
+    gain = scores.paired_difference(own.by_row, trained.by_row)
+    errors = (row.error for row in (own, guessed, trained))
+    words = (f"{1 - error:.1%}" if classes else f"{error:.4g}" for error in errors)
+    values = dict(zip(("own", "guessed", "trained"), words), rows=len(outcome.test))
+    yield Note(say("right on test rows" if classes else "off on test rows", **values), "lead")
     yield say("beside plain training", gain=gain.difference, error=gain.standard_error)
     unit = "probability" if classes else f"density per unit of {table.target}"
     said = f"Log score: the mean log predictive {unit} in nats; higher is better."
@@ -283,13 +283,11 @@ def _relevance(outcome: Outcome) -> Grid:
     return Grid(("input", "", "fall of the log score (90 % interval)"), rows, said)
 
 
-def _worst_rows(outcome: Outcome) -> Grid:
-    table, y = outcome.table, outcome.table.y[outcome.test]
-    by_row = np.asarray(scores.lppd(outcome.posterior, y, pointwise=True))
+def _worst_rows(outcome: Outcome, frame: pd.DataFrame) -> Grid:
+    by_row = outcome.scores[-1].by_row
     order = np.argsort(by_row, kind="stable")[:_MOST_ROWS]
-    frame = saved_fit.frame_of(table, _test_names(outcome), outcome.posterior, y)
     # Of classes without all of their probabilities.
-    frame = frame.iloc[order, : 3 if table.classes else None]
+    frame = frame.iloc[order, : 3 if outcome.table.classes else None]
     frame = frame.assign(**{"log score": [f"{score:.3f}" for score in by_row[order]]})
     return Grid([*map(str, frame)], frame.astype(str).to_numpy().tolist())
 
@@ -321,8 +319,8 @@ def cells(row: Score) -> tuple[str, ...]:
     """One row of the table of scores, formatted."""
     return (
         row.method,
-        f"{row.log_score:.4f}",
-        f"{row.log_score_error:.4f}",
+        f"{row.by_row.mean():.4f}",
+        f"{scores.standard_error(row.by_row):.4f}",
         f"{row.error:.4f}",
         f"{row.calibration:.4f}",
         f"{row.seconds:.0f}",

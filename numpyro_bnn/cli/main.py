@@ -119,7 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.choice(
         "--task", "classification regression", help="inferred from the target where not given"
     )
-    parser.whole("--hidden", nargs="+", default=[16], help="units of each layer; default: 16")
+    parser.whole(
+        "--hidden", nargs="+", default=[16], help="units of each layer; default: one of 16"
+    )
     parser.choice(
         "--prior",
         "hierarchical fan-in normal student-t laplace horseshoe",
@@ -388,7 +390,7 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
 
 def _show_first(scores: list[Any], console: Console) -> None:
     """The scores of other methods in a line, before minutes of sampling."""
-    told = ", ".join(f"{row.method} {row.log_score:.4f}" for row in scores)
+    told = ", ".join(f"{row.method} {row.by_row.mean():.4f}" for row in scores)
     console.print(
         f"Log scores on the test rows, before sampling: {told}", highlight=False, soft_wrap=True
     )

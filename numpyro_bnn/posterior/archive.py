@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from numpyro_bnn._calls import result_or_error
+from numpyro_bnn._checks import require_extra
 from numpyro_bnn.data.arguments import innermost, units_of
 from numpyro_bnn.data.columns import probe_inputs
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
@@ -26,7 +27,7 @@ from numpyro_bnn.potential.compiled_arguments import fixed_in, with_values
 from numpyro_bnn.samplers.failed_chains import warn_of_failed
 from numpyro_bnn.samplers.suspects import suspect_chains
 from numpyro_bnn.storage.draw_store import POSTERIOR, DrawStore
-from numpyro_bnn.storage.folders import UNREADABLE, require_storage, require_writable
+from numpyro_bnn.storage.folders import UNREADABLE, require_writable
 
 _FORMAT = "numpyro_bnn draws 1"
 
@@ -97,7 +98,7 @@ def load(path: str | Path, model: Callable | None = None) -> Draws:
     """
     path = Path(path)
     if path.is_dir():
-        require_storage("load: a folder of draws")
+        require_extra("load: a folder of draws", "storage")
         return _from_store(DrawStore(path), model)
     # NumPy leaves a broken archive open unless it was given an open file.
     with path.open("rb") as opened:
@@ -220,8 +221,8 @@ def refuse_other_model(owner: str, draws: Draws, known: Known | None) -> None:
     expected = {n: {k: np.asarray(v) for k, v in of.items()} for n, of in known["targets"].items()}
     found = result_or_error(partial(_predicted, draws.model, first, probe_inputs(noted)))
     if isinstance(found, Exception):
-        text = _message(owner, f"with these draws it fails: {str(found).rstrip('.')}")
-        raise ValueError(text) from found
+        why = str(found).partition(". ")[0].rstrip(".")
+        raise ValueError(_message(owner, f"with these draws it fails: {why}")) from found
     if set(found) != set(expected):
         named = f"its targets are {sorted(found)}, and were {sorted(expected)}"
         raise ValueError(_message(owner, named))

@@ -19,6 +19,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.util import find_stack_level
 
 from numpyro_bnn._calls import result_or_error
+from numpyro_bnn._checks import require_extra
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, is_ready
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
@@ -62,8 +63,7 @@ def export(
     :func:`~numpyro_bnn.thin`. The file works with JAX of the version that wrote it and of later ones, as long
     as ``jax.export`` promises (at least six months).
 
-    :param run: draws with a model, such as ``thin(run, 20)``, an ``MCMC`` after `run`, or a fit; of an
-        estimator its ``draws_``.
+    :param run: draws with a model, such as ``thin(run, 20)``, an ``MCMC`` after `run`, a fit or an estimator.
     :param x: inputs like those that will be predicted, an array, a table or a pytree of arrays with rows
         first: their types and all axes but the first are fixed.
     :param path: the file to write; its folder is made.
@@ -83,6 +83,7 @@ def export(
 
     >>> bnn.export(bnn.thin(run, 20), x, "small.jax")                       # doctest: +SKIP
     """
+    require_extra("export", "export")
     draws = draws_of(run, owner="export")
     path = _file(path)
     warn_of_use("export", draws.suspect)
@@ -206,8 +207,8 @@ def _compiled(
     if not able:
         raise ValueError(
             f"export: the predictions of this model cannot be compiled: {failed} A file takes any number of "
-            "rows in single precision: write the network without branches on their number and without calls "
-            "of Python functions, or ship draws and model by `bnn.save`."
+            "rows in single precision: write `x.shape[0]` for `len(x)`, without branches on that number and "
+            "without calls of Python functions, or ship draws and model by `bnn.save`."
         ) from failed
     left = [name for name in platforms if name not in able]
     warnings.warn(

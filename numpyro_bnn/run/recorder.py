@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from numpyro_bnn._checks import check_whole
+from numpyro_bnn._checks import check_whole, require_extra
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.run.chain_states import ChainStates, Plan, Segment
 from numpyro_bnn.samplers.failed_chains import exploded_chains
@@ -27,7 +27,6 @@ from numpyro_bnn.storage.folders import (
     leave_mark,
     path_of,
     refuse_nested,
-    require_storage,
     require_writable,
 )
 from numpyro_bnn.storage.processes import Processes
@@ -65,7 +64,7 @@ class Disk(NamedTuple):
             )
         if checkpoint is None and draws is None:
             return None
-        require_storage("MCMC: a run on disk (checkpoint=, draws=)")
+        require_extra("MCMC: a run on disk (checkpoint=, draws=)", "storage")
         refuse_nested(*paths)
         locks = tuple(FolderLock(path) for path in paths if path is not None)
         return cls(paths[0], every, paths[1], dtype, processes, locks)

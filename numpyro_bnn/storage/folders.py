@@ -14,22 +14,11 @@ import tempfile
 import warnings
 import zlib
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 from numpyro.util import find_stack_level
-
-
-def require_storage(what: str) -> None:
-    """Refuse to write or read runs on disk without the packages that this takes."""
-    missing = [name for name in ("filelock", "orbax", "zarr") if find_spec(name) is None]
-    if missing:
-        raise ModuleNotFoundError(
-            f"{what} needs packages that are not installed: {', '.join(missing)}. Install them by "
-            '`pip install "numpyro-bnn[storage]"`.'
-        )
 
 
 def refuse_nested(checkpoint: Path | None, draws: Path | None) -> None:

@@ -230,11 +230,11 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     run; not kept by pickle), ``calibration_`` (of the rows held out, else None), ``model_``,
     ``n_features_in_``, ``feature_names_in_``.
 
-    :param hidden: units of each hidden layer; a number, such as 8, is one layer.
+    :param hidden: units of each hidden layer; a number, such as 8, is one layer. The default scored best on
+        two large tables; the command line has one layer, for short runs.
     :param network: any Flax or Equinox module in place of a perceptron, with an output for every target (two
         for ``likelihood="heteroscedastic"``); `hidden` is not used then.
-    :param prior: prior over the weights, for standardised inputs and target; default
-        ``priors.Hierarchical()``.
+    :param prior: prior over the weights, for standardised data; default ``priors.Hierarchical()``.
     :param likelihood: ``"heteroscedastic"``, which learns a noise for each row, ``"gaussian"`` (one noise for
         all) or ``"student_t"``. Default: the first, whose log score was better on two tables; the second for
         several targets, which take nothing else, and where `network` is given. Where the mean alone matters
@@ -248,9 +248,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     :param thinning: steps to a draw; default 50 of the samplers without a Metropolis correction, else 1.
     :param batch_size: rows in a minibatch; all rows where None, up to 20,000.
     :param calibration: share of the rows to hold out of the fit, such as 0.2: `predict_interval` then holds
-        the share of new targets that it says, on average over rows that are exchangeable with these, also
-        where the run has not converged (see :func:`numpyro_bnn.calibrate`). Each counts once, whatever its
-        weight. For one target.
+        the share of new targets that it says, on average over exchangeable rows, also where the run has not
+        converged (see :func:`numpyro_bnn.calibrate`). Each counts once, whatever its weight. For one target.
     :param random_state: seed, ``np.random.RandomState`` or None, as in scikit-learn.
     :param verbose: say what is done, and show progress.
 

@@ -82,11 +82,11 @@ class MCMC(CompiledRuns):
     :param progress_rate: steps between updates of the bars; by default a twentieth of the run.
     :param jit_model_args: accepted for compatibility; arguments are always compiled as such.
     :param checkpoint: a folder for everything that :meth:`resume` needs; without `draws` the draws
-        are in it too. Needs the extra ``storage`` (``pip install ".[storage]"``), as `draws` does.
+        are in it too. Needs ``pip install "numpyro-bnn[storage]"``, as `draws` does.
     :param checkpoint_every: steps between checkpoints, warm-up included, and in a chunk of draws.
         Storing a checkpoint takes some 50 ms: choose so many steps that they take a second or more.
-    :param draws: a folder, such as ``"run.zarr"``, that draws are written to while sampling goes
-        continues. xarray opens it at any time (``xarray.open_datatree(path, engine="zarr")``), and
+    :param draws: a folder, such as ``"run.zarr"``, that draws are written to while sampling goes on.
+        xarray opens it at any time (``xarray.open_datatree(path, engine="zarr")``), and
         arrays of ``get_samples(group_by_chain=True)`` are read from it when they are indexed.
     :param draws_dtype: type of the draws on disk: ``"float16"``, ``"float32"`` or ``"float64"``; None
         for the type of the sampler. Statistics of the sampler are never rounded.

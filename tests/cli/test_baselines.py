@@ -29,7 +29,7 @@ def test_classes_are_guessed_by_their_shares_one_row_more_of_each():
     guessed = guess(_table(y, ("a", "b", "c")), np.arange(9), 3)
     np.testing.assert_allclose(guessed.probs[0, 0], [[8 / 12, 3 / 12, 1 / 12]] * 3)
     row = score("", guessed, y[9:], 0.0)
-    assert row.log_score == pytest.approx(np.log([8 / 12, 3 / 12, 1 / 12]).mean())
+    assert row.by_row.mean() == pytest.approx(np.log([8 / 12, 3 / 12, 1 / 12]).mean())
     assert row.error == pytest.approx(2 / 3)
     # One bin: the largest probability against the share that is right.
     assert row.calibration == pytest.approx(8 / 12 - 1 / 3)
@@ -49,23 +49,24 @@ def test_a_quantity_is_guessed_by_a_normal_distribution(center):
     assert row.calibration == pytest.approx(inside.mean())
 
 
+def _warnings(y, probs, table):
+    guessed = guess(table, np.arange(100), 100)
+    return warnings_of(*(score("", p, y, 0.0) for p in (guessed, _of_classes(probs))), y, table)
+
+
 def test_unequal_classes_and_a_network_that_learned_nothing_are_warned_of():
     y = np.array([0] * 90 + [1] * 10)
     table = _table(y, ("no", "yes"))
-    guessed = guess(table, np.arange(100), 100)
-    shares = np.broadcast_to(guessed.probs, (2, 3, 100, 2))
-    said = " ".join(warnings_of(guessed, _of_classes(shares), y, table))
+    shares = guess(table, np.arange(100), 100).probs
+    said = " ".join(_warnings(y, np.broadcast_to(shares, (2, 3, 100, 2)), table))
     assert (
         "little or not at all: the log score is +0.000 ± 0.000 nats above that of guessing" in said
     )
     assert "Always answering the majority class is wrong on 10 %" in said
     assert "90 % of the test rows are 'no', so that guessing errs on 10 %" in said
     sure = np.where(y[:, None] == np.arange(2), 0.95, 0.05)
-    said = warnings_of(guessed, _of_classes(np.broadcast_to(sure, (2, 3, 100, 2))), y, table)
-    assert len(said) == 1
-    assert "Classes are unequal" in said[0]
+    (said,) = _warnings(y, np.broadcast_to(sure, (2, 3, 100, 2)), table)
+    assert "Classes are unequal" in said
     half = np.array([0, 1] * 50)
-    table = _table(half, ("no", "yes"))
     sure = np.where(half[:, None] == np.arange(2), 0.95, 0.05)
-    predictions = _of_classes(np.broadcast_to(sure, (2, 3, 100, 2)))
-    assert warnings_of(guess(table, np.arange(100), 100), predictions, half, table) == []
+    assert not _warnings(half, np.broadcast_to(sure, (2, 3, 100, 2)), _table(half, ("no", "yes")))

@@ -1,5 +1,7 @@
 """Rows of the main job: which are fitted, calibrated and tested, and what is refused before the fit."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,12 @@ def test_rows_for_calibration_are_taken_from_the_training_rows(share):
     assert (every.size, none.size) == (train.size, 0)
 
 
+def test_too_little_time_is_named_with_its_option(monkeypatch):
+    monkeypatch.setattr(job, "fit", lambda *_, **__: SimpleNamespace(mcmc=None))
+    with pytest.raises(ValueError, match=r"^--minutes 0.01 is too little for more than these"):
+        job.run(table_of(40), job.Options(max_minutes=0.01))
+
+
 def test_too_few_rows_for_calibration_are_refused_before_anything_is_fitted(monkeypatch):
     table = table_of(40)
     monkeypatch.setattr(job, "fit", lambda *_, **__: pytest.fail("it was fitted"))
@@ -78,7 +86,7 @@ def test_the_model_is_what_the_options_say(classes, outputs, kind, prior):
 
 
 def test_a_row_of_scores_has_a_cell_for_every_heading():
-    row = job.Score("MAP", -1.23456, 0.01234, 0.25, 0.5, 12.4)
+    row = job.Score("MAP", -1.23456 + 0.01234 * np.array([-1, 1]), 0.25, 0.5, 12.4)
     for task in ("classification", "regression"):
         assert len(headings(task)) == len(cells(row)) == 6
     assert cells(row) == ("MAP", "-1.2346", "0.0123", "0.2500", "0.5000", "12")

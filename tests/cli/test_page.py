@@ -3,12 +3,13 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
 from numpyro_bnn._html import Grid
 from numpyro_bnn.cli import job_report
-from numpyro_bnn.cli.job import POSTERIOR, Options, Outcome, Score
+from numpyro_bnn.cli.job import POSTERIOR, Options, Outcome, score
 from numpyro_bnn.cli.main import main
 from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -79,16 +80,15 @@ def test_an_ensemble_of_one_function_is_named_as_such(spread, alike):
 def outcome():
     """Four test rows, of which the posterior gets all right and plain training three."""
     y, names = np.array([0, 1, 1, 0]), ("majority class", "plain training", POSTERIOR)
-    p = np.array([[0.1, 0.9, 0.8, 0.4], [0.4, 0.6, 0.4, 0.4]])
-    own, plain = (_predictions(np.stack([1 - q, q], -1)[None, None]) for q in p)
+    p = np.array([[0.1, 0.9, 0.8, 0.4], [0.4, 0.6, 0.4, 0.4], [0.5] * 4])
+    own, plain, even = (_predictions(np.stack([1 - q, q], -1)[None, None]) for q in p)
     known = {"name": "shop", "target": "ill", "task": "classification", "classes": ("no", "yes")}
     mean = np.random.default_rng(0).normal(size=(4, 300, 4))
     return SimpleNamespace(
         table=SimpleNamespace(y=y, row_names=[*"abcd"], sources=(), **known),
         test=np.arange(4),
         train=(),
-        scores=[Score(n, 0.0, 0.0, wrong, 0.0, 0.0) for n, wrong in zip(names, (0.5, 0.25, 0.0))],
-        predictions={"plain training": plain},
+        scores=[score(n, p, y, 0.0) for n, p in zip(names, (even, plain, own))],
         posterior=own,
         one_function=True,
         options=Options(num_chains=3),
@@ -103,7 +103,8 @@ def outcome():
 def test_the_answer_is_first_and_what_is_behind_it_is_folded(outcome, monkeypatch):
     for name in ("_relevance", "_settings"):
         monkeypatch.setattr(job_report, name, lambda outcome: ["."])
-    _, answer, used, *others = job_report.parts_of(outcome)
+    frame = pd.DataFrame({"row": [*"abcd"]})
+    _, answer, used, *others = job_report.parts_of(outcome, frame)
     lead, gain, grid, alike = answer.parts
     right = (
         "100.0% of the 4 test rows are classified right. Guessing without inputs gets 50.0%, plain"

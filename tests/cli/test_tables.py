@@ -58,8 +58,6 @@ def _missing(frame):
 
 
 BAD = {
-    "no such column": (lambda f: f, "price", None, "no column 'price'; it has: width, colour"),
-    "no target": (lambda f: f, None, None, "--target; it has: width, colour"),
     "missing values": (
         _missing, "weight", None, "2 missing .*row 5, column 'width'; row 9, column 'colour'"
     ),
@@ -69,10 +67,6 @@ BAD = {
     "too few rows": (lambda f: f[:5], "weight", None, "5 rows with a target and 4 columns"),
     "lonely class": (
         lambda f: f.assign(kind=["rare"] + ["a", "b"] * 14 + ["a"]), "kind", None, "occur once only"
-    ),
-    "identifiers": (
-        lambda f: pd.concat([f] * 2).assign(name=[f"n{i}" for i in range(60)]),
-        "weight", None, "'name' has 60 different texts",
     ),
 }  # fmt: skip
 
@@ -85,14 +79,10 @@ def test_bad_tables(case, frame, csv):
 
 
 def test_files_that_are_no_tables(tmp_path):
-    empty = tmp_path / "empty.csv"
-    empty.write_bytes(b"")
-    with pytest.raises(ValueError, match="not a CSV table"):
-        tables.read_table(empty, "y")
-    binary = tmp_path / "binary.csv"
-    binary.write_bytes(bytes(range(128, 256)) * 10)
-    with pytest.raises(ValueError, match="not a CSV table"):
-        tables.read_table(binary, "y")
+    for content in (b"", bytes(range(128, 256)) * 10):
+        (tmp_path / "table.csv").write_bytes(content)
+        with pytest.raises(ValueError, match="not a CSV table"):
+            tables.read_table(tmp_path / "table.csv", "y")
 
 
 def test_built_in_tables():
@@ -114,8 +104,6 @@ def test_columns_are_dropped_and_the_first_names_the_rows(frame, csv):
     # Two rows of one name would be taken for each other.
     frame.loc[1, "name"] = "box 0"
     assert tables.read_table(csv(frame), "weight", drop=("name", "broken")).row_names[0] == "row 2"
-    with pytest.raises(ValueError, match=r"no column 'Name'; it has: width.*Did you mean 'name'"):
-        tables.read_table(path, "weight", drop=("Name",))
     with pytest.raises(ValueError, match="'weight' is the target, and cannot be left out"):
         tables.read_table(path, "weight", drop=("weight",))
 

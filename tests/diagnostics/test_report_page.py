@@ -9,6 +9,7 @@ import pytest
 from matplotlib.pyplot import imread
 
 from numpyro_bnn._html import Grid, Section, html_of, picture
+from numpyro_bnn._text import wrapped
 from numpyro_bnn.diagnostics import diagnose_draws
 
 
@@ -44,6 +45,11 @@ def test_the_page_of_a_report_says_the_verdict_and_its_two_numbers_first(report,
     assert "http" not in page
     # Nothing was recorded by a sampler.
     assert "Temperatures" not in page
+
+
+def test_lines_do_not_break_within_a_number_and_its_error():
+    assert html_of("9 % ± 1 %").strip() == "<p>9&nbsp;%&nbsp;±&nbsp;1&nbsp;%</p>"
+    assert wrapped(f"{'x' * 77} is 90 % ± 1 %", most=2) == [f"{'x' * 77} is", "90 % ± 1 %"]
 
 
 def test_the_rows_that_are_known_worst_are_named(report, undrawn):

@@ -270,6 +270,12 @@ def test_a_platform_that_the_model_cannot_run_on_is_left_out(tmp_path):
     np.testing.assert_allclose(read(path).call(x)["mean"], expected(draws, x)["mean"], rtol=1e-5)
 
 
+def test_what_the_file_needs_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    with pytest.raises(ModuleNotFoundError, match=r"flatbuffers\. Install .*numpyro-bnn\[export\]"):
+        bnn.export(of_classes(), X, tmp_path / "f")
+
+
 def test_what_a_model_refuses_is_no_fault_of_the_number_of_rows(tmp_path):
     times = (1.7145e9 + 15.0 * np.arange(12))[:, None]
     model = bnn.regression(bnn.MLP((2,), 1), priors.Normal(1.0), times, Y)

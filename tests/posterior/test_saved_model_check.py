@@ -36,7 +36,7 @@ OTHERS = {
         r"it predicts {'probs': \(8, 2\)} for 'y', where the draws' own predicted {'mean': \(8,\)",
     ),
     "name of target": (lambda x, y=None: None, r"its targets are \[\], and were \['y'\]"),
-    "failure": (lambda x, y=None: 1 / 0, "with these draws it fails: division by zero"),
+    "failure": (lambda x, y=None: int("a. b"), r"it fails: invalid .* 10: 'a\. Give the"),
 }
 
 

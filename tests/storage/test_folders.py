@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn.cli import job_report
 from numpyro_bnn.cli.main import main
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.storage import folders
 
 pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
@@ -24,6 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning")
 ]
 STARTS = jnp.asarray([1.0, 2.0])
+KILLED = Mock(side_effect=KeyError("killed"))
 
 
 def sampler(**where):
@@ -155,11 +157,7 @@ def test_resume_never_makes_room_for_its_draws(make, begun, tmp_path, monkeypatc
     first = {"checkpoint": tmp_path / "c", "draws": tmp_path / "one" / "d"}
     stop_before = "append" if begun else "create"
     with monkeypatch.context() as patch:
-
-        def dies(self, *args):
-            raise KeyError("killed")
-
-        patch.setattr(f"numpyro_bnn.storage.draw_store.DrawStore.{stop_before}", dies)
+        patch.setattr(f"numpyro_bnn.storage.draw_store.DrawStore.{stop_before}", KILLED)
         with pytest.raises(KeyError, match="killed"):
             run(sampler(**first))
     other = tmp_path / "two" / "d"
@@ -178,11 +176,7 @@ def test_resume_never_writes_over_the_draws_of_another_run(tmp_path, monkeypatch
     run(sampler(checkpoint=tmp_path / "other", draws=tmp_path / "one" / "d"))
     before = content_of(tmp_path / "one" / "d")
     with monkeypatch.context() as patch:
-
-        def dies(self, *args):
-            raise KeyError("killed")
-
-        patch.setattr("numpyro_bnn.storage.draw_store.DrawStore.append", dies)
+        patch.setattr("numpyro_bnn.storage.draw_store.DrawStore.append", KILLED)
         with pytest.raises(KeyError, match="killed"):
             run(sampler(checkpoint=tmp_path / "c", draws=tmp_path / "two" / "d"))
     with pytest.raises(FileExistsError, match="holds the draws of another run"):
@@ -199,11 +193,7 @@ def test_a_store_that_was_never_finished_is_made_anew(at, tmp_path, monkeypatch)
         "commit": "numpyro_bnn.storage.draw_store.DrawStore._commit",
     }[at]
     with monkeypatch.context() as patch:
-
-        def full(*args, **kwargs):
-            raise OSError(28, "No space left on device")
-
-        patch.setattr(name, full)
+        patch.setattr(name, Mock(side_effect=OSError(28, "No space left on device")))
         with pytest.raises(OSError, match=r"No space left.*the start is safe"):
             run(sampler(**where))
     again = sampler(**where)
@@ -230,7 +220,6 @@ def test_a_run_that_is_refused_after_all_leaves_its_folder_free(tmp_path):
     [
         (lambda sites: None, TypeError, r"dict of arrays by name, got NoneType.*`return \{"),
         (lambda sites: sites, TypeError, "must return a dict of arrays by name, got .*Tracer"),
-        (lambda sites: [sites], TypeError, "must return a dict of arrays by name, got list"),
         (lambda sites: {}, TypeError, "arrays by name, got dict with the keys"),
         (lambda sites: {"f": None}, TypeError, r"arrays by name, .* keys \['f'\]"),
         (lambda sites: {1: sites}, TypeError, r"arrays by name, .* keys \[1\]"),
@@ -334,8 +323,7 @@ def test_the_command_line_replaces_its_own_report(tmp_path):
 @pytest.mark.parametrize("missing", ["filelock", "orbax", "zarr"])
 @pytest.mark.parametrize("where", ["checkpoint", "draws"])
 def test_a_missing_package_is_named_with_what_installs_it(missing, where, tmp_path, monkeypatch):
-    found = folders.find_spec
-    monkeypatch.setattr(folders, "find_spec", lambda n: None if n == missing else found(n))
+    monkeypatch.setitem(sys.modules, missing, None)
     text = rf'not installed: {missing}\. Install them by `pip install "numpyro-bnn\[storage\]"`'
     with pytest.raises(ModuleNotFoundError, match=rf"MCMC: a run on disk .*{text}"):
         bnn.MCMC(Walk(), num_warmup=1, num_samples=1, **{where: tmp_path / "run"})

@@ -111,7 +111,11 @@ def command_line(x, y, folder):
         csv.write_csv(x, path)
     else:
         return None
-    return tables.read_table(path, target="b").x
+    head, *lines = path.read_text(encoding="utf-8").splitlines()
+    # With a target, and each row twice: tables of the command line have at least 20.
+    rows = [f"{line},{i}" for i, line in enumerate([*lines, *lines])]
+    path.write_text("\n".join([f"{head},target", *rows]), encoding="utf-8")
+    return tables.read_table(path, target="target").x[: len(lines)]
 
 
 def arrays(x, y, folder):
@@ -159,7 +163,7 @@ def expected(door, *rows):
     """What a door gives of float64 rows of NumPy."""
     x, y = (np.array(values) for values in rows)
     if door.startswith("command line"):
-        return x[:, :1]
+        return x
     with tempfile.TemporaryDirectory() as folder:
         return (DOORS | CONVERSIONS)[door](x, y, Path(folder))
 

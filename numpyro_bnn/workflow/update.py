@@ -359,8 +359,8 @@ def _reached(
     else:
         raise NotReached(
             f"{owner}: these draws cannot be resampled (Pareto k̂ {k_hat:.2f}, {effective:.0f} of "
-            f"{of_each.size} effective), and do not keep the rows of their fit, which moves need. Fit again "
-            "on all rows."
+            f"{of_each.size} by weights, {size:.0f} effective of {kept['needed']:.0f} needed), and do not "
+            "keep the rows of their fit, which moves need. Fit again on all rows."
         )
     # Between chains that disagree, each has one weight.
     between = share.mean(1).std(ddof=1) / np.sqrt(len(share)) if len(share) > 1 else 0.0
@@ -382,11 +382,12 @@ def _moved(
     shape, count = log_weights.shape, log_weights.size
     needed = min(kept["needed"], _HALF * count)
     first, evidences = np.arange(count), np.zeros((len(log_weights), 1))
-    noise = {n: rng.standard_normal(v.shape).astype(v.dtype) for n, v in z.items()}
+    width, kind = sum(v[0].size for v in z.values()), np.result_type(*z.values())
+    momenta = rng.standard_normal((count, width)).astype(kind)
     # Single steps find the step size, where no update before has found one.
     step_size, steps = kept["step_size"], _STEPS
     if not step_size:
-        step_size, steps = sum(value[0].size for value in z.values()) ** -0.25, 1
+        step_size, steps = width**-0.25, 1
     done, moves, accepted, size = 0.0, 0, 0.0, 0.0
     for _ in range(_POWERS):
         part = _part((1 - done) * log_weights)
@@ -396,20 +397,20 @@ def _moved(
         weights = softmax(weighted, 1)
         share = shape[1] * np.bincount(first, weights.ravel(), count).reshape(shape)
         chosen = _systematic(weights, rng).ravel()
-        z, noise = ({name: value[chosen] for name, value in all.items()} for all in (z, noise))
+        z, momenta = {name: value[chosen] for name, value in z.items()}, momenta[chosen]
         copies, first = np.diff(chosen, prepend=-1) == 0, first[chosen]
         # Copies of a draw go different ways.
-        for value in noise.values():
-            value[copies] = rng.standard_normal(value[copies].shape)
+        momenta[copies] = rng.standard_normal((copies.sum(), width))
         power = 1 - done if change.removed else done
         target = energies.weighted(np.where(change.changing, power, 1.0))
         for _ in range(_ROUNDS):
-            key = jax.random.key(rng.integers(2**31))
+            noise = rng.standard_normal((count, width)), rng.uniform(size=(count, 2))
+            noise = jax.tree.map(lambda value: value.astype(kind), noise)
             within = {n: v.reshape(*shape, *v.shape[1:]).var(1).mean(0) for n, v in z.items()}
             spread = {n: np.maximum(v, 1e-10).astype(z[n].dtype) for n, v in within.items()}
             step = np.float32(step_size), np.int32(max(1, min(steps, int(_LENGTH / step_size))))
-            made = energies.move((z, noise), key, step, spread, energies.arrays, target)
-            (z, noise), accepted = jax.tree.map(np.asarray, made)
+            made = energies.move((z, momenta), noise, step, spread, energies.arrays, target)
+            (z, momenta), accepted = jax.tree.map(np.asarray, made)
             log_weights = _log_weights(change, energies, z, shape)
             kept["step_size"] = step_size = step_size * float(np.exp(accepted - _ACCEPTANCE))
             moves, size = moves + 1, _size(log_weights)

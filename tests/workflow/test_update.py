@@ -193,7 +193,7 @@ def test_estimators_and_ready_models_keep_the_units_of_their_first_fit():
 
 
 def test_a_run_is_a_run_afterwards(tmp_path):
-    mcmc = bnn.MCMC(HMC(linear_gaussian.model), num_warmup=200, num_samples=400, num_chains=2,
+    mcmc = bnn.MCMC(HMC(linear_gaussian.model), num_warmup=200, num_samples=1000, num_chains=2,
                     progress_bar=False)  # fmt: skip
     mcmc.run(jax.random.key(0), X[:ROWS], y=Y[:ROWS])
     run = bnn.update(mcmc, X[ROWS:105], Y[ROWS:105])

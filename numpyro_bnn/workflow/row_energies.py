@@ -68,15 +68,13 @@ class RowEnergies:
         self._one = Potential(model, *Arguments.join(first, self._static))
         self.structure = self._one.structure
         at, of = self._first, self._likelihood
-        self.unconstrain = Program(lambda values, given: jax.vmap(at(given).unconstrain)(values))
-        self.likelihood = Program(
-            lambda z, *rows: _over_draws(lambda one: -of(*rows)(one), z), runs_once=True
+        short = partial(Program, runs_once=True)
+        self.unconstrain = short(lambda values, given: jax.vmap(at(given).unconstrain)(values))
+        self.likelihood = short(lambda z, *rows: _over_draws(lambda one: -of(*rows)(one), z))
+        self.constrain = short(
+            lambda z, given: _over_draws(lambda one: at(given).constrain(one, True), z)
         )
         self.move = Program(self._move)
-        self.constrain = Program(
-            lambda z, given: _over_draws(lambda one: at(given).constrain(one, True), z),
-            runs_once=True,
-        )
 
     def _hold(self, whole: list[Any], size: int) -> None:
         """Keep the arrays of so many rows, with room for more."""
@@ -164,16 +162,10 @@ class RowEnergies:
         return total
 
     def _move(
-        self,
-        states: tuple[Values, Array],
-        noise: tuple[Array, Array],
-        step: Any,
-        spread: Values,
-        arrays: Any,
-        target: Weighted,
-    ) -> tuple[tuple[Values, Array], jax.Array]:
+        self, states: PyTree, noise: PyTree, step: Any, spread: Values, *rows: Any
+    ) -> tuple[PyTree, jax.Array]:
         """Values and standard momenta after a trajectory of each draw, and its acceptance; by given noise."""
-        first, likelihood = self._first(arrays), self._likelihood(arrays, target)
+        first, likelihood = self._first(rows[0]), self._likelihood(*rows)
         (metric, unravel), (step_size, steps) = ravel_pytree(spread), step
         scale, left = jnp.sqrt(metric), jnp.exp(-steps * step_size)
 

@@ -254,8 +254,7 @@ def _known(owner: str, run: Any, key: jax.Array | None) -> tuple[Any, dict[Place
 
 def _count(owner: str, arguments: Mapping[Place, PyTree]) -> int:
     """The number of rows of arguments that all have a value for each."""
-    what = f"{owner}: inputs, targets and other arguments by row"
-    return num_rows(what, list(arguments.values()))
+    return num_rows(f"{owner}: inputs, targets, others by row", list(arguments.values()))
 
 
 def _after(change: _Change) -> Updated:

@@ -83,9 +83,9 @@ def _with_sums(rows: Smoothed, log_likelihood: np.ndarray) -> Smoothed:
 
 def _of_arviz(log_likelihood: np.ndarray, relative_size: float) -> Smoothed:
     # Imported here, because ArviZ takes a second or more to import. From its release 1 these are apart.
+    az = import_module("arviz" if version("arviz").startswith("0.") else "arviz_stats")
     import xarray as xr
 
-    az = import_module("arviz" if version("arviz").startswith("0.") else "arviz_stats")
     data = xr.Dataset({"y": ((*_DRAWS, "row"), log_likelihood)})
     # ArviZ 1 warns at the old name and returns xarray's tree.
     own = vars(az).get("InferenceData")

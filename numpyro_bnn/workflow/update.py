@@ -60,8 +60,9 @@ from numpyro_bnn.workflow.row_energies import RowEnergies, in_blocks, room_for
 _HALF, _NEEDED, _TENTH, _OF_STEP = 0.5, 80.0, 0.1, 0.8
 # The error of a log evidence is known up to this, in nats: that of two chains out of four that decide.
 _UNKNOWN = 0.5
-# Draws of each chain and in all that are moved, at least and at most: twice as many as are effective.
-_OF_CHAIN, _MOVED = 50, 2000
+# Chains are joined to so many draws. Twice as many are moved as are effective, at least so many of each
+# chain, which `diagnose` needs for a verdict, and at most so many in all.
+_JOINED, _OF_CHAIN, _MOVED = 50, 100, 2000
 # Most powers, and trajectories at one power; the longest trajectory, in units of the metric and in steps.
 _POWERS, _ROUNDS, _LENGTH, _STEPS = 60, 20, 1.0, 8
 # Acceptance of trajectories that step sizes are adapted to, and the least that counts as a move.
@@ -322,7 +323,7 @@ def _reached(
     """What was found on the way to the new posterior, and its draws."""
     owner, (chains, draws) = change.owner, next(iter(sites.values())).shape[:2]
     # Short chains are joined: weights of few draws would be those of the old posterior still.
-    fit = [n for n in range(1, chains + 1) if chains % n == 0 and chains * draws >= n * _OF_CHAIN]
+    fit = [n for n in range(1, chains + 1) if chains % n == 0 and chains * draws >= n * _JOINED]
     shape = fit[-1], chains * draws // fit[-1]
     key = jax.random.fold_in(jax.random.key(0) if change.key is None else change.key, energies.size)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))

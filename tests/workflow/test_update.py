@@ -154,7 +154,7 @@ def test_too_few_effective_draws_are_moved_and_the_next_batch_compiles_nothing()
     run = bnn.update(repeated(10, 50), X[ROWS : ROWS + 1], Y[ROWS : ROWS + 1])
     assert run.moves > 0
     assert run.effective_size >= module._NEEDED
-    assert run[KERNEL].shape[1] == module._OF_CHAIN
+    assert bnn.diagnose(run, X[:20]).verdict == "run_longer"
     with nets.compilations() as compiled:
         bnn.update(run, X[101:102], Y[101:102])
     assert not compiled

@@ -385,9 +385,8 @@ def _moved(
     width, kind = sum(v[0].size for v in z.values()), np.result_type(*z.values())
     momenta = rng.standard_normal((count, width)).astype(kind)
     # Single steps find the step size, where no update before has found one.
-    step_size, steps = kept["step_size"], _STEPS
-    if not step_size:
-        step_size, steps = width**-0.25, 1
+    step_size = kept["step_size"] or width**-0.25
+    steps = _STEPS if kept["step_size"] else 1
     done, moves, accepted, size = 0.0, 0, 0.0, 0.0
     for _ in range(_POWERS):
         part = _part((1 - done) * log_weights)

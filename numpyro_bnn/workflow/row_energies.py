@@ -70,7 +70,7 @@ class RowEnergies:
         at, of = self._first, self._likelihood
         short = partial(Program, runs_once=True)
         self.unconstrain = short(lambda values, given: jax.vmap(at(given).unconstrain)(values))
-        self.likelihood = short(lambda z, *rows: _over_draws(lambda one: -of(*rows)(one), z))
+        self.likelihood = Program(lambda z, *rows: _over_draws(lambda one: -of(*rows)(one), z))
         self.constrain = short(
             lambda z, given: _over_draws(lambda one: at(given).constrain(one, True), z)
         )
@@ -169,7 +169,7 @@ class RowEnergies:
         (metric, unravel), (step_size, steps) = ravel_pytree(spread), step
         scale, left = jnp.sqrt(metric), jnp.exp(-steps * step_size)
 
-        def one(own: tuple[Array, ...]) -> tuple[Array, ...]:
+        def one(own: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             position, before, fresh, (jitter, choice) = own
 
             def energy(position: jax.Array) -> jax.Array:

@@ -7,6 +7,8 @@ all that was drawn and nothing else: ``check_fit`` refuses others, and ``to_infe
 
 import warnings
 from collections.abc import Callable, Collection
+from importlib import import_module
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,8 +82,8 @@ def _with_sums(rows: Smoothed, log_likelihood: np.ndarray) -> Smoothed:
 
 
 def _of_arviz(log_likelihood: np.ndarray, relative_size: float) -> Smoothed:
-    # Imported here, because ArviZ takes a second to import.
-    import arviz as az
+    # Imported here, because ArviZ takes a second or more to import. From its release 1 these are apart.
+    az = import_module("arviz" if version("arviz").startswith("0.") else "arviz_stats")
     import xarray as xr
 
     data = xr.Dataset({"y": ((*_DRAWS, "row"), log_likelihood)})

@@ -25,7 +25,6 @@ from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.potential.compiled_arguments import Arguments, map_in_blocks
 from numpyro_bnn.potential.potential import Potential, Values
-from numpyro_bnn.samplers.sgmcmc.noise import normal
 from numpyro_bnn.samplers.tempering.rung_kernels import HIGHEST, LOWEST, judged, leapfrog
 
 # Rows, and draws at most, that are computed together: on a CPU what its cache holds; draws of a call.
@@ -69,13 +68,13 @@ class RowEnergies:
         self._one = Potential(model, *Arguments.join(first, self._static))
         self.structure = self._one.structure
         at, of = self._first, self._likelihood
-        self.unconstrain = Program(lambda values, given: jax.vmap(at(given).unconstrain)(values))
+        short = partial(Program, runs_once=True)
+        self.unconstrain = short(lambda values, given: jax.vmap(at(given).unconstrain)(values))
         self.likelihood = Program(lambda z, *rows: _over_draws(lambda one: -of(*rows)(one), z))
-        self.move = Program(self._move)
-        self.constrain = Program(
-            lambda z, given: _over_draws(lambda one: at(given).constrain(one, True), z),
-            runs_once=True,
+        self.constrain = short(
+            lambda z, given: _over_draws(lambda one: at(given).constrain(one, True), z)
         )
+        self.move = Program(self._move)
 
     def _hold(self, whole: list[Any], size: int) -> None:
         """Keep the arrays of so many rows, with room for more."""
@@ -163,33 +162,32 @@ class RowEnergies:
         return total
 
     def _move(
-        self, states: PyTree, key: Array, step: Any, spread: Values, arrays: Any, target: Weighted
+        self, states: PyTree, noise: PyTree, step: Any, spread: Values, *rows: Any
     ) -> tuple[PyTree, jax.Array]:
-        """Values and standard momenta after a trajectory of each draw, and its acceptance."""
-        first, likelihood = self._first(arrays), self._likelihood(arrays, target)
-        metric, (step_size, steps) = ravel_pytree(spread)[0], step
+        """Values and standard momenta after a trajectory of each draw, and its acceptance; by given noise."""
+        first, likelihood = self._first(rows[0]), self._likelihood(*rows)
+        (metric, unravel), (step_size, steps) = ravel_pytree(spread), step
         scale, left = jnp.sqrt(metric), jnp.exp(-steps * step_size)
 
-        def one(own: tuple[Values, Values, jax.Array]) -> Any:
-            (position, unravel), before = ravel_pytree(own[0]), ravel_pytree(own[1])[0]
-            key_noise, key_step, key_choice = jax.random.split(own[2], 3)
+        def one(own: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+            position, before, fresh, (jitter, choice) = own
 
             def energy(position: jax.Array) -> jax.Array:
                 return first.energies(unravel(position))[0] + likelihood(unravel(position))
 
             # A part of the momentum is new: short trajectories go on where the last one went.
-            noise = normal(key_noise, before.shape, before.dtype)
-            noise = left * before + jnp.sqrt(1 - left**2) * noise
-            own_size = step_size * jax.random.uniform(key_step, minval=LOWEST, maxval=HIGHEST)
+            noise = left * before + jnp.sqrt(1 - left**2) * fresh
+            own_size = step_size * (LOWEST + jitter * (HIGHEST - LOWEST))
             end, error = leapfrog(energy, position, noise / scale, own_size, metric, steps)
             # Where the end is not taken, the momentum turns round, which leaves the density invariant.
             both = jnp.stack([position, -noise]), jnp.stack([end.z, end.r * scale])
-            moved = judged(*both, error, steps, key_choice)
-            return *map(unravel, moved.position), moved.accept_prob
+            moved = judged(*both, error, steps, choice)
+            return *moved.position, moved.accept_prob
 
-        keys = jax.random.split(key, len(jax.tree.leaves(states)[0]))
-        *states, accepted = _over_draws(one, (*states, keys))
-        return states, accepted.mean()
+        # With flat vectors, and noise of the host, there is half as much to compile.
+        flat = jax.vmap(lambda z: ravel_pytree(z)[0])(states[0])
+        z, momenta, accepted = _over_draws(one, (flat, states[1], *noise))
+        return (jax.vmap(unravel)(z), momenta), accepted.mean()
 
     def sites_at(self, owner: str, values: Mapping[str, Array]) -> Values:
         """Values of all sites at a row, of two draws, at which the sum over rows is that of the model."""

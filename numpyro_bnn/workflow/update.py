@@ -60,8 +60,9 @@ from numpyro_bnn.workflow.row_energies import RowEnergies, in_blocks, room_for
 _HALF, _NEEDED, _TENTH, _OF_STEP = 0.5, 80.0, 0.1, 0.8
 # The error of a log evidence is known up to this, in nats: that of two chains out of four that decide.
 _UNKNOWN = 0.5
-# Draws of each chain and in all that are moved, at least and at most: twice as many as are effective.
-_OF_CHAIN, _MOVED = 50, 2000
+# Chains are joined to so many draws. Twice as many are moved as are effective, at least so many of each
+# chain, which `diagnose` needs for a verdict, and at most so many in all.
+_JOINED, _OF_CHAIN, _MOVED = 50, 100, 2000
 # Most powers, and trajectories at one power; the longest trajectory, in units of the metric and in steps.
 _POWERS, _ROUNDS, _LENGTH, _STEPS = 60, 20, 1.0, 8
 # Acceptance of trajectories that step sizes are adapted to, and the least that counts as a move.
@@ -254,8 +255,7 @@ def _known(owner: str, run: Any, key: jax.Array | None) -> tuple[Any, dict[Place
 
 def _count(owner: str, arguments: Mapping[Place, PyTree]) -> int:
     """The number of rows of arguments that all have a value for each."""
-    what = f"{owner}: inputs, targets and other arguments by row"
-    return num_rows(what, list(arguments.values()))
+    return num_rows(f"{owner}: inputs, targets, others by row", list(arguments.values()))
 
 
 def _after(change: _Change) -> Updated:
@@ -323,7 +323,7 @@ def _reached(
     """What was found on the way to the new posterior, and its draws."""
     owner, (chains, draws) = change.owner, next(iter(sites.values())).shape[:2]
     # Short chains are joined: weights of few draws would be those of the old posterior still.
-    fit = [n for n in range(1, chains + 1) if chains % n == 0 and chains * draws >= n * _OF_CHAIN]
+    fit = [n for n in range(1, chains + 1) if chains % n == 0 and chains * draws >= n * _JOINED]
     shape = fit[-1], chains * draws // fit[-1]
     key = jax.random.fold_in(jax.random.key(0) if change.key is None else change.key, energies.size)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
@@ -359,8 +359,8 @@ def _reached(
     else:
         raise NotReached(
             f"{owner}: these draws cannot be resampled (Pareto k̂ {k_hat:.2f}, {effective:.0f} of "
-            f"{of_each.size} effective), and do not keep the rows of their fit, which moves need. Fit again "
-            "on all rows."
+            f"{of_each.size} by weights, {size:.0f} effective of {kept['needed']:.0f} needed), and do not "
+            "keep the rows of their fit, which moves need. Fit again on all rows."
         )
     # Between chains that disagree, each has one weight.
     between = share.mean(1).std(ddof=1) / np.sqrt(len(share)) if len(share) > 1 else 0.0
@@ -382,11 +382,11 @@ def _moved(
     shape, count = log_weights.shape, log_weights.size
     needed = min(kept["needed"], _HALF * count)
     first, evidences = np.arange(count), np.zeros((len(log_weights), 1))
-    noise = {n: rng.standard_normal(v.shape).astype(v.dtype) for n, v in z.items()}
+    width, kind = sum(v[0].size for v in z.values()), np.result_type(*z.values())
+    momenta = rng.standard_normal((count, width)).astype(kind)
     # Single steps find the step size, where no update before has found one.
-    step_size, steps = kept["step_size"], _STEPS
-    if not step_size:
-        step_size, steps = sum(value[0].size for value in z.values()) ** -0.25, 1
+    step_size = kept["step_size"] or width**-0.25
+    steps = _STEPS if kept["step_size"] else 1
     done, moves, accepted, size = 0.0, 0, 0.0, 0.0
     for _ in range(_POWERS):
         part = _part((1 - done) * log_weights)
@@ -396,20 +396,20 @@ def _moved(
         weights = softmax(weighted, 1)
         share = shape[1] * np.bincount(first, weights.ravel(), count).reshape(shape)
         chosen = _systematic(weights, rng).ravel()
-        z, noise = ({name: value[chosen] for name, value in all.items()} for all in (z, noise))
+        z, momenta = {name: value[chosen] for name, value in z.items()}, momenta[chosen]
         copies, first = np.diff(chosen, prepend=-1) == 0, first[chosen]
         # Copies of a draw go different ways.
-        for value in noise.values():
-            value[copies] = rng.standard_normal(value[copies].shape)
+        momenta[copies] = rng.standard_normal((copies.sum(), width))
         power = 1 - done if change.removed else done
         target = energies.weighted(np.where(change.changing, power, 1.0))
         for _ in range(_ROUNDS):
-            key = jax.random.key(rng.integers(2**31))
+            noise = rng.standard_normal((count, width)), rng.uniform(size=(count, 2))
+            noise = jax.tree.map(lambda value: value.astype(kind), noise)
             within = {n: v.reshape(*shape, *v.shape[1:]).var(1).mean(0) for n, v in z.items()}
             spread = {n: np.maximum(v, 1e-10).astype(z[n].dtype) for n, v in within.items()}
             step = np.float32(step_size), np.int32(max(1, min(steps, int(_LENGTH / step_size))))
-            made = energies.move((z, noise), key, step, spread, energies.arrays, target)
-            (z, noise), accepted = jax.tree.map(np.asarray, made)
+            made = energies.move((z, momenta), noise, step, spread, energies.arrays, target)
+            (z, momenta), accepted = jax.tree.map(np.asarray, made)
             log_weights = _log_weights(change, energies, z, shape)
             kept["step_size"] = step_size = step_size * float(np.exp(accepted - _ACCEPTANCE))
             moves, size = moves + 1, _size(log_weights)

@@ -32,7 +32,7 @@ def marginals(covariance):
     return np.array(rows)
 
 
-@pytest.mark.parametrize("filling", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("filling", [np.nan, np.inf])
 def test_a_row_of_correlated_targets_counts_with_the_marginal_of_the_known_ones(filling):
     y = np.where(KNOWN, Y, filling)
     with double():

@@ -197,7 +197,7 @@ class RungKernel(NamedTuple):
             settings = Settings(step_size, inverse_mass_matrix=inverse_mass_matrix)
             steps = is_moving * self.random_length.draw_num_steps(key_step, step_size)
             end, error = _isokinetic(potential_fn, position, noise, settings, steps)
-            return judged(position, end, error, steps, key_choice)
+            return judged(position, end, error, steps, jax.random.uniform(key_choice))
         momentum = noise / jnp.sqrt(inverse_mass_matrix)
         if self.max_tree_depth is not None:
             begin, update = velocity_verlet(potential_fn, euclidean_kinetic_energy)
@@ -217,7 +217,7 @@ class RungKernel(NamedTuple):
         # Jitter of the step size varies the trajectory length too, which avoids periodic trajectories.
         step = step_size * jax.random.uniform(key_step, minval=LOWEST, maxval=HIGHEST)
         end, error = leapfrog(potential_fn, position, momentum, step, inverse_mass_matrix, steps)
-        return judged(position, end.z, error, steps, key_choice)
+        return judged(position, end.z, error, steps, jax.random.uniform(key_choice))
 
 
 def leapfrog(
@@ -263,12 +263,12 @@ def _isokinetic(
 
 
 def judged(
-    position: jax.Array, end: jax.Array, error: jax.Array, steps: Any, key: jax.Array
+    position: jax.Array, end: jax.Array, error: jax.Array, steps: Any, uniform: jax.Array
 ) -> Moved:
     """Accept the end of a trajectory, or keep its start."""
     error = jnp.where(jnp.isnan(error), jnp.inf, error)
     accept_prob = jnp.exp(jnp.minimum(-error, 0.0))
-    accepted = jax.random.uniform(key) < accept_prob
+    accepted = uniform < accept_prob
     return Moved(
         jnp.where(accepted, end, position),
         accept_prob,

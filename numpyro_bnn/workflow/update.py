@@ -403,8 +403,8 @@ def _moved(
         power = 1 - done if change.removed else done
         target = energies.weighted(np.where(change.changing, power, 1.0))
         for _ in range(_ROUNDS):
-            noise = rng.standard_normal((count, width)), rng.uniform(size=(count, 2))
-            noise = jax.tree.map(lambda value: value.astype(kind), noise)
+            fresh = rng.standard_normal((count, width), np.float32).astype(kind, copy=False)
+            noise = fresh, rng.uniform(size=(count, 2)).astype(kind)
             within = {n: v.reshape(*shape, *v.shape[1:]).var(1).mean(0) for n, v in z.items()}
             spread = {n: np.maximum(v, 1e-10).astype(z[n].dtype) for n, v in within.items()}
             step = np.float32(step_size), np.int32(max(1, min(steps, int(_LENGTH / step_size))))

@@ -14,12 +14,11 @@ from numpyro import primitives
 from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.compilation.program_identity import LastUsed, Program
+from numpyro_bnn.compilation.program_identity import LastUsed
 from numpyro_bnn.data.arguments import bound_by_row, innermost, is_by_row, num_rows, prepared
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.fitted import is_finished, run_of
 from numpyro_bnn.posterior.new_groups import ADVICE, with_new_groups
 from numpyro_bnn.posterior.prediction_programs import (
     DRAWN,
@@ -45,7 +44,6 @@ from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments, with_first_values
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
-from numpyro_bnn.potential.potential import transforms_of
 from numpyro_bnn.potential.sites import Structure, all_rows
 from numpyro_bnn.storage.stored_array import StoredArray
 
@@ -59,10 +57,6 @@ _traced = LastUsed()
 _REDUCED = 2**22
 # Rows at a time, where these can be predicted in blocks.
 _ROWS = 1000
-_CALL = (
-    "`predict(model, samples, x)`: the model comes first, or None where the draws know theirs, then the "
-    "run or its draws, then the inputs."
-)
 
 
 def predict(
@@ -109,24 +103,12 @@ def predict(
         not that of the rows, or `batch_size` would part rows that depend on one another.
     :raises TypeError: if the model needs more than x, or for arguments in another order.
     """
-    if is_finished(model) or not is_finished(samples):
-        raise TypeError(
-            f"predict: got {type(model).__name__}, {type(samples).__name__} and {type(x).__name__} as "
-            f"model, samples and x. Write {_CALL}"
-        )
     classes = getattr(samples, "classes_", None)
     if isinstance(samples, Draws) or not isinstance(samples, Mapping):
         samples = draws_of(samples, model, "predict")
         model = samples.model
     if model is None:
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
-    if any(
-        isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((dict(samples), x, by_row))
-    ):
-        raise TypeError(
-            "predict: got values of a function that JAX transforms (jit, vmap, grad), where results cannot "
-            "be kept on the host. Call it outside; `bnn.export` makes a function that can be transformed."
-        )
     if new_groups not in (None, "sample"):
         raise ValueError(f"predict: new_groups must be 'sample' or None, got {new_groups!r}.")
     options: dict[str, Any] = {"batch_size": batch_size, "site": site}
@@ -212,31 +194,6 @@ def first_rows(draws: Draws, x: PyTree, count: int) -> tuple[Draws, PyTree]:
     given = [bound_by_row(draws.model, size), x]
     bound, x = _some_rows(given, slice(count), size)
     return draws.bound_to(bound), x
-
-
-def starts_as_draws(run: Run, draws: Draws, x: PyTree) -> Draws | None:
-    """Starts of a run, one draw for each chain with draws; None where the model has other coordinates."""
-    mcmc = run_of(run)
-    starts = getattr(mcmc, "starts", None)
-    if mcmc is None or not isinstance(starts, Mapping):
-        return None
-    own, one = first_rows(draws, x, 1)
-
-    def constrained(chains: dict[str, jax.Array]) -> dict[str, jax.Array] | None:
-        transforms = {} if own.model is None else transforms_of(own.model, (one,), {})
-        if chains.keys() != draws.keys() & transforms.keys():
-            return None
-        return {name: transforms[name](value) for name, value in chains.items()}
-
-    kept = np.setdiff1d(np.arange(mcmc.num_chains), list(draws.left_out))
-    arrays = {n: np.asarray(v) for n, v in starts.items()}
-    chains = {n: (v if mcmc.num_chains > 1 else v[None])[kept, None] for n, v in arrays.items()}
-    # In one program: the model is not run for the transforms of its sites.
-    values = Program(constrained, runs_once=True)(chains)
-    if values is None:
-        return None
-    info = {name: value for name, value in draws.info.items() if name != "suspect"}
-    return Draws(values, draws.model, info=info)
 
 
 def _some_rows(given: list[Any], rows: np.ndarray | slice, size: int) -> list[Any]:

@@ -53,7 +53,6 @@ BAD = {
         "expected a flax.linen or flax.nnx",
         TypeError,
     ),
-    "no example input": (lambda: network(nets.MLP(), NORMAL), "needs an example input"),
     "no parameters": (
         lambda: network(nn.Dropout(0.5), NORMAL, X, deterministic=True),
         "Dropout has no parameters",
@@ -336,7 +335,7 @@ BAD = {
     ),
     "no draws at all": (
         lambda: bnn.predict(summed, 3, X),
-        "got function, int and ndarray as model, samples and x. Write `predict",
+        "predict: expected an MCMC after `run`, .* got int",
         TypeError,
     ),
     "a model that wants targets": (

@@ -93,16 +93,7 @@ class Network:
 
 def _streams(names: tuple[str, ...]) -> dict[str, jax.Array]:
     """A fresh key for every random stream; needs NumPyro's seed handler."""
-    streams = {}
-    for stream in names:
-        key = numpyro.prng_key()
-        if key is None:
-            raise ValueError(
-                f"The module draws from the stream '{stream}' but the model has no random key. "
-                "Run it under `numpyro.handlers.seed`."
-            )
-        streams[stream] = key
-    return streams
+    return {stream: numpyro.prng_key() for stream in names}
 
 
 class Linen(Network):

@@ -348,21 +348,8 @@ class Predictor:
     def _structure_at(self, count: int) -> Structure:
         """Sites and plates of the model at the first rows."""
         args, kwargs = self._first_rows(count)
-        try:
-            return self._traced(
-                (args, kwargs), "structure", partial(structure_at, self.model, *args, **kwargs)
-            )
-        except (TypeError, ValueError) as error:
-            given = bound_by_row(self.model, None) | self.others
-            shapes = {n: np.shape(v) for n, v in given.items() if np.ndim(v)}
-            other = {n: shape for n, shape in shapes.items() if shape[0] != self.size}
-            if not other:
-                raise
-            raise ValueError(
-                f"{self._owner}: x has {self.size} rows, and the arguments {other} other numbers of them. "
-                f"The model says: {error}. Give a value for each row of x, by name: what `functools.partial` "
-                "binds has the rows of the fit."
-            ) from error
+        make = partial(structure_at, self.model, *args, **kwargs)
+        return self._traced((args, kwargs), "structure", make)
 
     @property
     def call(self) -> ModelCall:
@@ -522,24 +509,9 @@ def _shape(structure: Structure, target: str) -> tuple[int, ...]:
 
 def _message(target: str, count: int, structure: Structure) -> str:
     """The error for a site whose first axis is not that of the rows."""
-    shape, site = _shape(structure, target), structure.sites.get(target)
-    plates = {} if site is None else site.plates
-    batch = len(shape) - (0 if site is None else site.event_dim)
-    ordered = sorted(plates.items(), key=lambda plate: plate[1])
-    axes = ", ".join(f"'{name}' on axis {batch + dim}" for name, dim in ordered)
-    advice = (
-        "Put the target under a plate of the rows, `with numpyro.plate('data', x.shape[0])`, and give its "
-        "distribution an entry for each: `f[:, 0]` or `f.squeeze(-1)` in place of `f.squeeze()`, which drops "
-        "the axis of a single row."
-    )
-    if count in shape[1:]:
-        advice = (
-            "Write values of shape (rows, outputs): the plate of the rows with `dim=-2` and that of the "
-            "outputs with `dim=-1`, or the distribution with `.to_event(1)` under the plate of rows alone; "
-            "and turn the target, `y.T`."
-        )
     return (
-        f"predict: the site '{target}' has shape {shape} at {count} rows"
-        f"{f', with the plates {axes}' if axes else ''}. Its first axis must be that of the rows, with "
-        f"{count} entries that follow from the inputs. {advice}"
+        f"predict: the site '{target}' has shape {_shape(structure, target)} at {count} rows. Its first axis "
+        f"must be that of the rows, with {count} entries that follow from the inputs: a plate of rows with "
+        "an entry for each (`f.squeeze(-1)`, not `f.squeeze()`); of several outputs (rows, outputs), the "
+        "plate of rows with `dim=-2` or the distribution with `.to_event(1)`."
     )

@@ -39,7 +39,7 @@ from numpyro_bnn.run.kernel_protocol import (
 from numpyro_bnn.run.programs import Programs, split_fields
 from numpyro_bnn.run.recorder import Disk
 from numpyro_bnn.run.refusals import check_call
-from numpyro_bnn.run.sampling import Judge, Sampling, explain_memory
+from numpyro_bnn.run.sampling import Judge, Sampling
 from numpyro_bnn.samplers.failed_chains import failed_chains, warn_of_failed
 from numpyro_bnn.samplers.fields import fields_of
 from numpyro_bnn.samplers.suspects import suspect_chains, warn_of_run
@@ -107,7 +107,7 @@ class CompiledRuns(NumPyroMCMC):
             start = start._replace(until=judge.settings, at=judge.at)
         if self._disk is not None:
             self._refuse_parts()
-        with self._on_disk(resumed=False), explain_tracing(), explain_memory():
+        with self._on_disk(resumed=False), explain_tracing():
             self._sample(start, fit, None, judge)
 
     def _start_of(self, rng_key: jax.Array, fit: BoundModel | None, starts: Any) -> Start:
@@ -207,13 +207,7 @@ class CompiledRuns(NumPyroMCMC):
             (self._sample_field, *fields_of(self.sampler), *start.extra_fields)
         )
         key = (arguments.static, collected, removed, fixed)
-        try:
-            programs = self._programs.get(key)
-        except TypeError as error:
-            raise TypeError(
-                f"MCMC: arguments of the model must be arrays or hashable constants ({error}). "
-                "Convert tables and the like with `np.asarray`."
-            ) from error
+        programs = self._programs.get(key)
         if programs is None or programs.least < least:
             programs = self._programs[key] = Programs(
                 kernel=self._kernel,

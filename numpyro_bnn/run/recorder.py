@@ -24,7 +24,6 @@ from numpyro_bnn.storage.draw_store import DrawStore, variables_of
 from numpyro_bnn.storage.folders import (
     FolderInUse,
     FolderLock,
-    leave_mark,
     path_of,
     refuse_nested,
     require_storage,
@@ -131,18 +130,9 @@ class Disk(NamedTuple):
 
     def begin(self, start: Start, facts: Facts, program: Callable[[], dict[str, str]]) -> None:
         """Store what a run is and its start, before its first step; see :meth:`Checkpoint.begin`."""
-        processes = self.processes
-        for folder in (self.checkpoint, self.store.path):
-            if folder is None:
-                continue
-            mark = processes.first(partial(leave_mark, folder, _UNWRITABLE))
-            try:
-                processes.together(partial(_look_for, folder, mark))
-            finally:
-                if processes.is_first:
-                    (folder / mark).unlink()
+        self.processes.first(partial(require_writable, self.store.path, _UNWRITABLE))
         if self.checkpoint is not None:
-            processes.first(lambda: self._checkpoint.begin(start, facts, program()))
+            self.processes.first(lambda: self._checkpoint.begin(start, facts, program()))
 
     def read_start(self, facts: Facts, accept: Collection[str]) -> Start:
         """How the stored run began, see :meth:`Checkpoint.read_start`."""
@@ -182,14 +172,6 @@ class Disk(NamedTuple):
 
         self.processes.first(prepare)
         return recorder
-
-
-def _look_for(folder: Path, mark: str) -> None:
-    if not (folder / mark).exists():
-        raise FileNotFoundError(
-            f"MCMC: the folder {folder} of this process is not that of process 0, which writes "
-            "there. Give checkpoint= and draws= folders that all processes share."
-        )
 
 
 class Recorder:

@@ -36,23 +36,6 @@ from numpyro_bnn.storage.processes import Processes
 _in_one_program = jax.jit(chain_of)
 
 
-@contextmanager
-def explain_memory() -> Iterator[None]:
-    """Add advice to the error when memory runs out: settings that make the run smaller."""
-    try:
-        yield
-    except (jax.errors.JaxRuntimeError, MemoryError) as error:
-        # With several devices JAX reports the lack of memory as an internal error.
-        lacking = "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
-        if lacking or isinstance(error, MemoryError):
-            error.add_note(
-                "numpyro_bnn: not enough memory. If the draws are too many, stream them to disk "
-                "with `MCMC(…, draws='run.zarr')`; if the gradient over all rows is too large, "
-                "give `chunk_size=` to MCMC (or to `gradients.full` in a kernel of this package)."
-            )
-        raise
-
-
 class ProgressBars:
     """Progress bars, one a chain, and a line of text below them."""
 

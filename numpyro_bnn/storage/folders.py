@@ -64,20 +64,15 @@ def entries(folder: Path) -> set[str]:
         return set()
 
 
-def leave_mark(folder: Path, what: str) -> str:
-    """Make a folder and leave an empty file in it, which proves that it can be written."""
+def require_writable(folder: Path, what: str) -> None:
+    """Make a folder and prove that it can be written, leaving no file in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=OWN_PREFIX, delete=False) as file:
-            return Path(file.name).name
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=OWN_PREFIX):
+            pass
     except OSError as error:
         why = error.strerror or str(error)
         raise type(error)(error.errno, what.format(folder=folder, why=why)) from error
-
-
-def require_writable(folder: Path, what: str) -> None:
-    """Make a folder and prove that it can be written, leaving no file in it; see :func:`leave_mark`."""
-    (folder / leave_mark(folder, what)).unlink()
 
 
 def path_of(value: object) -> Path | None:

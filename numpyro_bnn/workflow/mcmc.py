@@ -26,7 +26,6 @@ from numpyro_bnn.run.compiled_runs import CompiledRuns
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.programs import Programs
 from numpyro_bnn.run.recorder import Disk
-from numpyro_bnn.run.sampling import explain_memory
 from numpyro_bnn.samplers.fields import has_exact_energy
 from numpyro_bnn.samplers.suspects import warn_of_run
 from numpyro_bnn.storage.processes import Processes
@@ -268,7 +267,7 @@ class MCMC(CompiledRuns):
         :param init_params: see :meth:`run`.
         :param kwargs: keyword arguments of the model.
         :return: why the run stopped, and the results of each judgement; also :attr:`stopped`.
-        :raises ValueError: if `test_data` is missing or does not fit the model, for a time that is not
+        :raises ValueError: if `test_data` does not fit the model, for a time that is not
             positive, for `record`, and as :meth:`run` does.
         :raises TypeError: for another kind of `until`, `test_data` or `max_minutes`.
         """
@@ -319,7 +318,7 @@ class MCMC(CompiledRuns):
         self._refuse_parts()
         accept = check_accept(accept)
         fit = self._see(args, kwargs)
-        with self._on_disk(resumed=True), explain_tracing(), explain_memory():
+        with self._on_disk(resumed=True), explain_tracing():
             start = self._disk.read_start(self._facts(self._disk, fit), accept)
             judge = None
             if start.until is not None:

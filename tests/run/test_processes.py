@@ -73,7 +73,6 @@ def test_a_signal_to_one_process_ends_the_chunk_in_both(seen):
     [
         ("full", 0, "OSError", ("No space left", "first 2 draws", "step 4", "resume")),
         ("other data", 1, "ValueError", ("is of another run", "data.0.1: there float32[41]")),
-        ("unshared", 1, "FileNotFoundError", ("is not that of process 0", "all processes share")),
     ],
 )
 def test_what_one_process_meets_ends_the_run_in_both(name, where, error, words, seen):

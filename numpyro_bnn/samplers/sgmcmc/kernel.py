@@ -298,13 +298,8 @@ class SGMCMC(MCMCKernel):
         if size is not None:
             order = _order_for(self.gradient_noise, self.dynamics, self.metropolis)
             gradient = gradients.minibatch(size, order)
-            try:
-                check_fit(name, self.dynamics, gradient, self.preconditioner, self.metropolis)
-            except ValueError as error:
-                raise ValueError(
-                    f"{error} Here the model subsamples {size} rows of its data plate: remove "
-                    "`subsample_size=` for a method that uses all of them."
-                ) from error
+            name = f"{name}, whose model subsamples {size} rows (`subsample_size=`)"
+            check_fit(name, self.dynamics, gradient, self.preconditioner, self.metropolis)
         self.gradient = gradient
 
     def _rows(self, args: tuple, kwargs: dict | None) -> Rows:

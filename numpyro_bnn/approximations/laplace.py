@@ -226,15 +226,13 @@ class LowRank(NamedTuple):
 
     A direction that is left out keeps the variance of its prior: variances are too large, not too small.
     Source: D. Spantini et al., *Optimal low-rank approximations of Bayesian linear inverse problems* (2015).
-
-    - **prior** - diagonal of D, (parameters,)
-    - **directions** - orthonormal columns U
-    - **information** - diagonal of Λ, at least 0, the largest last: 1 means as much as the prior
     """
 
-    prior: jax.Array
-    directions: jax.Array
-    information: jax.Array
+    prior: jax.Array  # Diagonal of D, (parameters,)
+    directions: jax.Array  # Orthonormal columns U
+    information: (
+        jax.Array
+    )  # Diagonal of Λ, at least 0, the largest last: 1 means as much as the prior
 
     @property
     def variance_factor(self) -> float:

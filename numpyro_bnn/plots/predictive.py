@@ -106,12 +106,10 @@ def plot_intervals(
     :param coverage: the share that the intervals should hold.
     :param ax: axes to draw on.
     :return: the axes; of more than 300 rows, 300 are drawn.
-    :raises ValueError: for a classifier, and targets of another shape than the predicted means.
+    :raises ValueError: for targets of another shape than the predicted means.
 
     >>> plot_intervals(BNNRegressor().fit(X, y), X_test, y_test)  # doctest: +SKIP
     """
-    if hasattr(predictor, "predict_proba"):
-        raise ValueError("plot_intervals: classes have no intervals. Take `plot_reliability`.")
     if hasattr(predictor, "predict_interval"):
         middle, (low, high) = predictor.predict(X), predictor.predict_interval(X, coverage)
     else:

@@ -107,8 +107,6 @@ def predict(
     if isinstance(samples, Draws) or not isinstance(samples, Mapping):
         samples = draws_of(samples, model, "predict")
         model = samples.model
-    if model is None:
-        raise ValueError("predict: these draws carry no model; pass it as the first argument.")
     if new_groups not in (None, "sample"):
         raise ValueError(f"predict: new_groups must be 'sample' or None, got {new_groups!r}.")
     options: dict[str, Any] = {"batch_size": batch_size, "site": site}
@@ -224,7 +222,7 @@ class Predictor:
 
     def __init__(
         self,
-        model: Callable,
+        model: Callable | None,
         x: PyTree,
         *,
         batch_size: int | None = None,
@@ -234,6 +232,8 @@ class Predictor:
         drawn_anew: Collection[str] = (),
         owner: str = "predict",
     ) -> None:
+        if model is None:
+            raise ValueError(f"{owner}: these draws carry no model. Give it, too.")
         self._in_given_blocks, self._owner = batch_size is not None, owner
         self.batch_size = check_whole(
             owner, "batch_size", _ROWS if batch_size is None else batch_size

@@ -139,21 +139,16 @@ def gentle_start(potential: Potential, key: jax.Array) -> Values:
 
 @dataclass(frozen=True)
 class BoundModel:
-    """A model with its training data, which are parsed and traced once, when a fit begins.
+    """A model with its training data, which are parsed and traced once, when a fit begins."""
 
-    - **model** - the model, with values of its fixed parameters
-    - **args**, **kwargs** - its arguments as it takes them, in the units of a ready model
-    - **structure** - its sites and plates
-    - **arrays** - arguments and keyword arguments as arrays in the user's units
-    - **columns** - names of the columns of its inputs
-    """
-
-    model: Callable
-    args: tuple
+    model: Callable  # The model, with values of its fixed parameters
+    args: tuple  # Its arguments as it takes them, in the units of a ready model
     kwargs: dict[str, Any]
-    structure: Structure
-    arrays: tuple[tuple, dict[str, Any]]
-    columns: Columns
+    structure: Structure  # Its sites and plates
+    arrays: tuple[
+        tuple, dict[str, Any]
+    ]  # Arguments and keyword arguments as arrays in the user's units
+    columns: Columns  # Names of the columns of its inputs
 
     @classmethod
     def of(cls, model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> "BoundModel":

@@ -33,6 +33,7 @@ from numpyro_bnn._checks import check_share
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, refuse_text_columns, targets_of
 from numpyro_bnn.data.units import taken, with_targets
+from numpyro_bnn.likelihoods.observe import check_finite
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import held_by
 from numpyro_bnn.posterior.predictions import predict
@@ -81,11 +82,6 @@ def cdf_scores(
     """Distance of F(y) from its middle: |F(y) - 1/2|, and beyond that in widths."""
     beyond = np.maximum(np.maximum(low - y, y - high), 0) / width
     return np.where(beyond > 0, 0.5 - TAIL + beyond, np.minimum(np.abs(cdf - 0.5), 0.5 - TAIL))
-
-
-def interval_scores(y: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """How far a target is outside its interval; negative inside (Romano et al. 2019, eq. 6)."""
-    return np.maximum(low - y, y - high)
 
 
 def set_scores(probs: np.ndarray, u: np.ndarray, penalty: float = 0.0) -> np.ndarray:
@@ -365,12 +361,7 @@ def _check_targets(owner: str, predictions: Predictions, y: Any) -> None:
         predictions.log_prob(y)
         return
     predictions.cdf(y)
-    missing = np.flatnonzero(~np.isfinite(np.asarray(y, np.float64)))
-    if missing.size:
-        raise ValueError(
-            f"{owner}: the targets y of {missing.size} of {len(y)} rows are NaN or infinite, the first in "
-            f"row {missing[0]}. Leave out rows whose targets are not known, in x and in y."
-        )
+    check_finite(owner, "y", np.asarray(y, np.float64))
 
 
 def _source_of(fitted: Run | FittedEstimator) -> Any:
@@ -440,7 +431,8 @@ def _scores(predictions: Predictions, y: np.ndarray, method: str, coverage: floa
     """Scores of regression, (N,)."""
     if method == "cqr":
         low, high = predictions.quantiles(((1 - coverage) / 2, (1 + coverage) / 2))
-        return interval_scores(y, low, high)
+        # How far a target is outside; negative inside (Romano et al. 2019, eq. 6).
+        return np.maximum(low - y, y - high)
     low, high = predictions.quantiles((TAIL, 1 - TAIL))
     width = _width(predictions, low, high)
     return cdf_scores(mean_over_draws(predictions.cdf(y)), y, low, high, width)

@@ -32,24 +32,18 @@ _NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
 
 
 class Row(NamedTuple):
-    """One parameter of a network, or one other latent site.
+    """One parameter of a network, or one other latent site."""
 
-    - **site** - name of the site, or what it would be for a fixed parameter
-    - **shape** - its shape
-    - **layer** - place of its layer in the order of calls, from 0; None for sites of no layer, and for layers
-      that are not called
-    - **prior** - its distribution with numbers, and ``scale=tau`` or ``scale=f(tau)`` for one that is, or is
-      computed from, the latent site ``tau``; or how it is computed; empty for fixed values
-    - **kind** - ``"random"``, ``"computed"`` (from random sites) or ``"fixed"``
-    - **size** - its number of entries
-    """
-
-    site: str
-    shape: tuple[int, ...]
+    site: str  # Name of the site, or what it would be for a fixed parameter
+    shape: tuple[int, ...]  # Its shape
+    # Place of its layer in the order of calls, from 0; None for sites of no layer, and for layers that
+    # are not called
     layer: int | None
+    # Its distribution with numbers, and `scale=tau` or `scale=f(tau)` for one that is, or is computed
+    # from, the latent site `tau`; or how it is computed; empty for fixed values
     prior: str
-    kind: str
-    size: int
+    kind: str  # `"random"`, `"computed"` (from random sites) or `"fixed"`
+    size: int  # Its number of entries
 
 
 class ModelTable:
@@ -133,11 +127,6 @@ def describe(model: Any, *args: PyTree, **kwargs: PyTree) -> ModelTable:
     units = units_of(ready)
     if not args and not kwargs and units is not None:
         args = (units.x_mean[None],)
-    if not args and not kwargs:
-        raise ValueError(
-            "describe: shapes of weights follow from the inputs, and there are none. Give some rows: "
-            "`describe(model, x)`."
-        )
     unfitted = hasattr(ready, "forget") and units is None
     if unfitted and len(args) == 1 and "y" not in kwargs:
         # Its prior does not depend on the targets.

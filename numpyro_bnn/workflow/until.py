@@ -42,41 +42,30 @@ NOT_FINITE = "predictions are not finite"
 
 
 class StoppingCheck(NamedTuple):
-    """One evaluation of the stopping rule.
+    """One evaluation of the stopping rule."""
 
-    - **draws** - draws of each chain so far
-    - **dropped** - number of them at the beginning that did not count
-    - **report** - report on the other draws; None where no chain was finite
-    - **seconds** - seconds since the run began in this process
-    - **seconds_left** - estimated seconds until the rule is met; NaN where there is no estimate
-    """
-
-    draws: int
-    dropped: int
-    report: Report | None
-    seconds: float
-    seconds_left: float
+    draws: int  # Draws of each chain so far
+    dropped: int  # Number of them at the beginning that did not count
+    report: Report | None  # Report on the other draws; None where no chain was finite
+    seconds: float  # Seconds since the run began in this process
+    seconds_left: float  # Estimated seconds until the rule is met; NaN where there is no estimate
 
 
 class StopReason(NamedTuple):
     """How a run in stages ended.
 
-    - **reason** - ``"within tolerance"``, ``"modes: temper"``, ``"chains that do not move"``,
-      ``"no chain stayed finite"``, ``"predictions are not finite"``, ``"max_minutes"`` or
-      ``"interrupted"``
-    - **draws** - draws of each chain that were sampled
-    - **dropped** - number of them at the beginning that are not among the samples
-    - **looks** - all evaluations of the stopping rule; of several processes only the first has them
-    - **why_not_finite** - which predictions are not finite and why; empty where all are
 
     Its text says how far the run is from its tolerance, as the last evaluation had it.
     """
 
+    # `"within tolerance"`, `"modes: temper"`, `"chains that do not move"`, `"no chain stayed finite"`,
+    # `"predictions are not finite"`, `"max_minutes"` or `"interrupted"`
     reason: str
-    draws: int
-    dropped: int
+    draws: int  # Draws of each chain that were sampled
+    dropped: int  # Number of them at the beginning that are not among the samples
+    # All evaluations of the stopping rule; of several processes only the first has them
     looks: tuple[StoppingCheck, ...]
-    why_not_finite: str = ""
+    why_not_finite: str = ""  # Which predictions are not finite and why; empty where all are
 
     @property
     def is_warned_of(self) -> bool:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from sklearn.dummy import DummyClassifier
 from test_plots import POINTS, X2, Y2, Regressor, centers, density
 
 from numpyro_bnn import plots
@@ -39,7 +38,6 @@ from numpyro_bnn import plots
             "y has the class 2, and the predictions are probabilities of 2 classes",
         ),
         (lambda: plots.plot_score_against_time({"NUTS": ([1, 2], [1])}), "same first dimension"),
-        (lambda: plots.plot_intervals(DummyClassifier(), POINTS), "classes have no intervals"),
         (
             lambda: plots.plot_density_surface(density, [POINTS[0], POINTS[1], 2 * POINTS[1]]),
             "lie on one line",

@@ -140,7 +140,7 @@ BAD = {
     ),
     "fewer predictions than targets": (
         lambda: inside(likelihoods.gaussian, F[:-1], Y, noise=1.0),
-        "Give as many targets as inputs",
+        "give as many targets as inputs",
     ),
     "fewer targets than inputs": (
         lambda: look(regression(), X, Y[:-1]),
@@ -175,7 +175,7 @@ BAD = {
     ),
     "one-hot classes": (
         lambda: inside(likelihoods.categorical, LOGITS, np.eye(3, dtype=int)[CLASSES]),
-        r"looks one-hot\. Pass class numbers, for example `y\.argmax\(-1\)`",
+        r"one class a row\. Take `y\.argmax\(-1\)` of one-hot classes",
     ),
     "classes as floats": (
         lambda: look(classification(), X, CLASSES.astype(float)),
@@ -325,10 +325,7 @@ BAD = {
         TypeError,
     ),
     # -- predicting
-    "draws without a model": (
-        lambda: bnn.predict(None, {"w": X}, X),
-        "carry no model; pass it as the first argument",
-    ),
+    "draws without a model": (lambda: bnn.predict(None, {"w": X}, X), "carry no model. Give it"),
     "a run that did not run": (
         lambda: bnn.predict(None, mcmc(summed), X),
         "has no draws yet; call `run` first",

@@ -310,13 +310,6 @@ def test_other_folders_are_refused(tmp_path, data):
         bnn.load(tmp_path, model)
 
 
-def test_running_out_of_memory_gives_advice(data):
-    mcmc = sampler(num_samples=10**15)
-    with pytest.raises(MemoryError, match="Unable to allocate") as error:
-        run(mcmc, data)
-    assert "MCMC(…, draws='run.zarr')" in " ".join(error.value.__notes__)
-
-
 # -- segments and chunks, whatever the numbers ---------------------------------------------------
 
 

@@ -92,10 +92,7 @@ class Bound(ReprMixin):
         return levels
 
     def log_joint(self, values: Values) -> jax.Array:
-        """log p(θ) p(y | θ)^b at constrained values, in nats, with b the power of the likelihood.
-
-        :raises ValueError: if handlers scale or mask a hierarchical prior.
-        """
+        """log p(θ) p(y | θ)^b at constrained values, in nats, with b the power of the likelihood."""
         logs, sites = compute_log_probs(self._at(values), self.args, self.kwargs, {})
         _unaltered(sites)
         observed = {name: -logs.pop(name) for name in list(logs) if sites[name]["is_observed"]}

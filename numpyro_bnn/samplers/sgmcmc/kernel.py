@@ -235,11 +235,7 @@ class SGMCMC(MCMCKernel):
 
     @property
     def has_exact_energy(self) -> bool:
-        """Whether ``potential_energy`` of a state is the energy on all rows at its own position.
-
-        Other methods keep the energy where the last gradient was taken, which is the position before the
-        step, and under minibatches an estimate.
-        """
+        """Whether ``potential_energy`` of a state is exact and at its own position, not at the one before."""
         if self.metropolis is not None:
             return self.metropolis.exact
         # A step that ends with a kick has taken its gradient at its end.
@@ -285,11 +281,7 @@ class SGMCMC(MCMCKernel):
         return text
 
     def take_batch_size(self, structure: Structure) -> None:
-        """Take minibatches of the size that the model subsamples, where no other was given.
-
-        :param structure: sites and plates of the model.
-        :raises ValueError: if this method needs all rows.
-        """
+        """Take minibatches of the size that the model subsamples, where no other was given."""
         if self._chooses_rows:
             return
         name = type(self).__name__

@@ -84,6 +84,11 @@ def cdf_scores(
     return np.where(beyond > 0, 0.5 - TAIL + beyond, np.minimum(np.abs(cdf - 0.5), 0.5 - TAIL))
 
 
+def interval_scores(y: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """How far a target is outside its interval; negative inside (Romano et al. 2019, eq. 6)."""
+    return np.maximum(low - y, y - high)
+
+
 def set_scores(probs: np.ndarray, u: np.ndarray, penalty: float = 0.0) -> np.ndarray:
     """The score of every class: probability of the classes before it, and a share `u` of its own."""
     order = np.argsort(-probs, axis=1, kind="stable")
@@ -431,8 +436,7 @@ def _scores(predictions: Predictions, y: np.ndarray, method: str, coverage: floa
     """Scores of regression, (N,)."""
     if method == "cqr":
         low, high = predictions.quantiles(((1 - coverage) / 2, (1 + coverage) / 2))
-        # How far a target is outside; negative inside (Romano et al. 2019, eq. 6).
-        return np.maximum(low - y, y - high)
+        return interval_scores(y, low, high)
     low, high = predictions.quantiles((TAIL, 1 - TAIL))
     width = _width(predictions, low, high)
     return cdf_scores(mean_over_draws(predictions.cdf(y)), y, low, high, width)

@@ -522,9 +522,7 @@ def second_opinion(
             "runs use diagnose(run, x, second=other)."
         )
     model = (kernel or run.sampler).model
-    if kernel is None:
-        aimed = run.sampler._target_accept_prob if isinstance(run.sampler, HMC) else 0.0
-        kernel = NUTS(model, target_accept_prob=0.95 if aimed < 0.95 else 0.99)
+    kernel = NUTS(model, target_accept_prob=_higher(run.sampler)) if kernel is None else kernel
     _refuse_another_temperature(run, kernel)
     args, kwargs = arguments_of(run)
     x = inputs_of(run) if x is None else x
@@ -559,3 +557,9 @@ def _refuse_another_temperature(run: MCMC, kernel: MCMCKernel) -> None:
             "Give a kernel at the temperature of the run, such as "
             f"kernel=BAOAB(model, step_size=…, temperature={min(strange):.3g}), or run at temperature 1."
         )
+
+
+def _higher(sampler: Any) -> float:
+    """A target acceptance probability above that of the first run's sampler."""
+    aimed = sampler._target_accept_prob if isinstance(sampler, HMC) else 0.0
+    return 0.95 if aimed < 0.95 else 0.99

@@ -26,8 +26,7 @@ class Tempering(NamedTuple):
 
     - **likelihood_powers** - power of the likelihood on each rung, 0 (prior) to 1 (posterior), (chain, rung)
     - **swap_rates** - mean acceptance of the swaps of each pair, (chain, rung - 1)
-    - **barrier** - communication barrier Λ: the rejection rates summed, (chain,); a sweep makes at best
-      1 / (2 + 2Λ) round trips, if every move draws a new state of its rung (Syed et al. 2022, *JRSS B* 84(2))
+    - **barrier** - communication barrier Λ: the rejection rates summed, (chain,)
     - **round_trips** - number of round trips of states from the prior to the posterior and back, (chain,)
     - **log_evidence** - log p(y) in nats by stepping stones, (chain,)
     - **log_evidence_error** - its Monte Carlo standard error, (chain,)
@@ -42,6 +41,13 @@ class Tempering(NamedTuple):
     log_evidence: np.ndarray
     log_evidence_error: np.ndarray
     move_correlations: np.ndarray
+
+    @property
+    def round_trips_at_best(self) -> np.ndarray:
+        """Round trips a sweep if every move drew a new state of its rung: 1 / (2 + 2Λ), (chain,)."""
+        # That is the limit of many rungs; refused swaps make some fewer, moves that leave the log
+        # likelihood as it was (`move_correlations`) far fewer. Source: Syed et al. 2022, *JRSS B* 84(2).
+        return 1 / (2 + 2 * self.barrier)
 
     def facts(self) -> list[str]:
         """The most important statistics, in a few words each."""

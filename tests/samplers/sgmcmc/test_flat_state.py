@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from catalogue import BATCH, data, make
 from quiet import quiet
-from separate import separate_programs
 
 from numpyro_bnn import gradients, preconditioners
+from numpyro_bnn.compilation.program_identity import separate_programs
 from numpyro_bnn.potential.flat_position import FlatPosition
 from numpyro_bnn.samplers.gibbs.moves import Interleaved
 from numpyro_bnn.samplers.sgmcmc import kernel as kernels

@@ -7,7 +7,7 @@ from architecture import FILES
 
 from benchmarks._shared.pages import length
 
-LINES, MOST_FILES, EXECUTABLE = 42_000, 195, 27_565
+LINES, MOST_FILES, EXECUTABLE = 42_005, 195, 27_570
 TESTS = Path(__file__).parent
 BENCHMARKS = TESTS.parent / "benchmarks"
 MOST_BYTES = 6_000_000

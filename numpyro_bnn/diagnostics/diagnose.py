@@ -85,6 +85,11 @@ def diagnose(
     'within_tolerance'
     """
     draws = draws_of(run, model, "diagnose").bound_to(by_row)
+    if draws.model is None:
+        raise ValueError(
+            "diagnose: these draws carry no model to predict with. Pass `model=`; for a run over a "
+            "`potential_fn` give its draws to `bnn.diagnostics.diagnose_draws`."
+        )
     options: dict[str, Any] = {"batch_size": batch_size, "site": site, "owner": "diagnose"}
     predictor = predictor_of(draws, x, **options)
     x = predictor.inputs

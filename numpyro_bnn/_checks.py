@@ -40,14 +40,7 @@ def check_positive(owner: str, **numbers: object) -> None:
 
 
 def check_whole(owner: str, label: str, value: Any, least: int = 1) -> int:
-    """A whole number as Python's own, from any type that holds one (``np.int64``, a JAX scalar).
-
-    :param owner: the function that was called, for the error.
-    :param label: name of the number.
-    :param value: the value that was given.
-    :param least: the smallest that is allowed.
-    :raises ValueError: for anything else, booleans and 2.0 included.
-    """
+    """A whole number of at least `least` as Python's own, from any type that holds one (NumPy, JAX)."""
     try:
         number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
     except TypeError:

@@ -77,7 +77,6 @@ SENTENCES: dict[str, str] = {
     "of approximation": "These draws are of an approximation ({kernel}) and not of a chain. No Monte Carlo error says how far they are from the posterior.",
     "of no series": "These draws were {made} and are no time series. Their error is that of the run that they come from.",
     "from priors": "There are no draws of {sites}. Each draw takes values of them from their priors; averages and errors allow for that.",
-    "small noise": "Chains [{chains}] began at a noise of {first:.2g}, and their draws have {later:.2g}. Chains from there may need long to forget it. Begin at `bnn.optimize`.",
     "bad rows": "{names} are NaN or infinite {often}, at {count} of {total} rows ({rows}), while the weights are finite. Look at the inputs of these rows, or leave the rows out.",
     "bad everywhere": "{names} are NaN or infinite {often}, at all rows, while the weights are finite. Inputs are not finite, or weights are so large that predictions overflow.",
     "no moment": "{names} are NaN or infinite {often}, at all rows, while the weights are finite. The distribution of the target has {missing}, or weights are so large that predictions overflow. Take a distribution that has moments.",

@@ -6,7 +6,6 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpyro.distributions import Distribution
@@ -38,16 +37,12 @@ def text_of(value: object) -> str:
             return f"array{tuple(value.shape)}"
         return " ".join(str(np.asarray(value).tolist()).split())
     if dataclasses.is_dataclass(value) and "\n" in repr(value):
-        return call_of(type(value).__name__, _of_module(value))
+        # Fields of a Flax module that its author declared.
+        fields = (f.name for f in dataclasses.fields(value) if f.name not in ("parent", "name"))
+        return call_of(type(value).__name__, {name: getattr(value, name) for name in fields})
     text = repr(value)
     # The `repr` of an NNX module writes out all of its arrays.
     return f"{type(value).__name__}(…)" if "\n" in text else " ".join(text.split())
-
-
-def _of_module(module: Any) -> dict[str, Any]:
-    """Fields of a Flax module that its author declared."""
-    names = (f.name for f in dataclasses.fields(module) if f.name not in ("parent", "name"))
-    return {name: getattr(module, name) for name in names}
 
 
 def call_of(name: str, settings: Mapping[str, object], first: Sequence[object] = ()) -> str:

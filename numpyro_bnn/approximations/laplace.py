@@ -16,7 +16,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from numpyro_bnn._checks import check_key, check_whole, require_extra
 from numpyro_bnn.approximations import curvature
-from numpyro_bnn.approximations.curvature import Newton, UnknownInformation, gauss_newton_parts
+from numpyro_bnn.approximations.curvature import Newton, gauss_newton_parts
 from numpyro_bnn.approximations.finish import fit_modes, refuse_without_mode, say_if_not_reached
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_optimizer import (
@@ -100,16 +100,25 @@ def laplace(
     member_optimizer = MemberOptimizer(
         "laplace", BoundModel.of(model, args, kwargs), options.batch_size
     )
-    known = _known_sites(subset, member_optimizer.whole)
     key_fit, key_noise, key_precisions = jax.random.split(key, 3)
     if mode is None:
         members, _, _ = fit_modes(member_optimizer, key_fit, 1, options)
     else:
-        members = {n: v[None] for n, v in _values_of(mode, member_optimizer.whole).items()}
+        if not isinstance(mode, Draws) or (mode.num_chains, mode.num_draws) != (1, 1):
+            raise ValueError(
+                f"laplace: mode must be one draw, as `bnn.map_estimate` returns, got {mode!r}."
+            )
+        latent = member_optimizer.whole.centered.structure.latent
+        one = member_optimizer.whole.reduce({n: mode[n][0, 0] for n in latent})
+        members = {n: v[None] for n, v in one.items()}
         refuse_without_mode(member_optimizer, members)
     keep_finite("laplace", finite_members(members), member_optimizer.about_data)
     z = {name: value[0] for name, value in members.items()}
-    sites = known or _last_layer(member_optimizer.whole, z)
+    if isinstance(subset, str) and subset in ("all", "last_layer"):
+        whole = member_optimizer.whole
+        sites = whole.sites if subset == "all" else _last_layer(whole, z)
+    else:
+        sites = [subset] if isinstance(subset, str) else list(subset)
     flat, unravel = ravel_pytree({name: z[name] for name in sites})
     if covariance == "auto":
         covariance = "full" if flat.size <= _MOST_FULL else "diagonal"
@@ -138,22 +147,6 @@ def laplace(
     at = member_optimizer.whole.centered.constrain(member_optimizer.whole.with_precisions(z))
     weights = {name: at[name] for name in member_optimizer.whole.sites if "/" in name}
     return Draws(draws, linearize(draws.model, weights), draws.stats, draws.info)
-
-
-def _values_of(mode: Draws, marginal: Marginal) -> Values:
-    """Unconstrained values from one draw."""
-    if not isinstance(mode, Draws) or (mode.num_chains, mode.num_draws) != (1, 1):
-        raise ValueError(
-            f"laplace: mode must be one draw, as `bnn.map_estimate` returns, got {mode!r}."
-        )
-    return marginal.reduce({n: mode[n][0, 0] for n in marginal.centered.structure.latent})
-
-
-def _known_sites(subset: Any, marginal: Marginal) -> list[str]:
-    """Names of the sites that are random; empty for the last layer, which is found at the mode."""
-    if isinstance(subset, str) and subset in ("all", "last_layer"):
-        return marginal.sites if subset == "all" else []
-    return [subset] if isinstance(subset, str) else list(subset)
 
 
 def _last_layer(marginal: Marginal, z: Values) -> list[str]:
@@ -194,14 +187,7 @@ def _root(
     measure = curvature.diagonal if covariance == "diagonal" else curvature.matrix
     values = np.zeros(1)
     for kind in kinds:
-        try:
-            found = measure(member_optimizer, z, sites, kind)
-        except curvature.UnknownInformation as error:
-            raise ValueError(
-                f"{error} It would take the place of the Hessian, which is not positive definite where the "
-                f"optimisation ended (lowest eigenvalue {values[0]:.3g}). Optimise longer (num_steps, a "
-                "smaller tolerance), or take a subset of the sites."
-            ) from error
+        found = measure(member_optimizer, z, sites, kind)
         if not np.isfinite(found).all():
             values = np.full(1, np.nan)
             continue
@@ -216,24 +202,9 @@ def _root(
             values = np.linalg.eigvalsh(found)
     raise ValueError(
         "laplace: neither the Hessian nor the Gauss-Newton matrix is positive definite where the "
-        f"optimisation ended (lowest eigenvalue of the latter {values[0]:.3g}"
-        f"{_why_indefinite(values, jnp.result_type(*z.values()))}"
-    )
-
-
-def _why_indefinite(values: np.ndarray, dtype: Any) -> str:
-    """The end of a sentence on a Gauss-Newton matrix with these eigenvalues, lowest first, and advice."""
-    if np.isnan(values[0]):
-        return "): it has entries that are not finite. Optimise longer, or from other starts (another key)."
-    if -values[0] <= values.size * float(jnp.finfo(dtype).eps) * values[-1]:
-        return (
-            f", largest {values[-1]:.3g}): that is the rounding error of {dtype.name}, in which the two are "
-            "too far apart. Compute in float64 (`numpyro.enable_x64()`), or take covariance='diagonal' or "
-            "a subset of the sites."
-        )
-    return (
-        "): the prior bends the wrong way there. Optimise longer, take a subset of the sites, or a Gaussian "
-        "prior."
+        f"optimisation ended (eigenvalues of the latter from {values[0]:.3g} to {values[-1]:.3g}). Optimise "
+        "longer, take a subset of the sites, covariance='diagonal' or a Gaussian prior; for a "
+        "rounding error below 0 `numpyro.enable_x64()`."
     )
 
 
@@ -257,14 +228,11 @@ class LowRank(NamedTuple):
 
     A direction that is left out keeps the variance of its prior: variances are too large, not too small.
     Source: D. Spantini et al., *Optimal low-rank approximations of Bayesian linear inverse problems* (2015).
-
-    - **prior** - diagonal of D, (parameters,)
-    - **directions** - orthonormal columns U
-    - **information** - diagonal of Λ, at least 0, the largest last: 1 means as much as the prior
     """
 
-    prior: jax.Array
-    directions: jax.Array
+    prior: jax.Array  # Diagonal of D, (parameters,)
+    directions: jax.Array  # Orthonormal columns U
+    # Diagonal of Λ, at least 0, the largest last: 1 means as much as the prior
     information: jax.Array
 
     @property
@@ -307,14 +275,7 @@ def low_rank(
         matrix = basis.T @ jax.lax.map(whitened, basis.T).T
         return diagonal, coupling, basis, matrix
 
-    shared = programs.compiled(program)
-    try:
-        diagonal, coupling, basis, matrix = shared(z, member_optimizer.arrays)
-    except UnknownInformation as error:
-        raise ValueError(
-            f"{error} covariance='low_rank' is made of this matrix. Take covariance='full' or 'diagonal', "
-            "which begin with the Hessian."
-        ) from error
+    diagonal, coupling, basis, matrix = programs.compiled(program)(z, member_optimizer.arrays)
     _check_prior(diagonal, float(coupling))
     matrix = np.asarray(matrix, np.float64)
     if not (np.isfinite(basis).all() and np.isfinite(matrix).all()):

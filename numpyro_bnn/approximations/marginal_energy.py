@@ -44,6 +44,7 @@ from numpyro_bnn.potential.starts import (
     own_coordinates,
 )
 from numpyro_bnn.priors.coordinates import parameterize
+from numpyro_bnn.priors.precision_conditionals import largest_likely
 
 
 class Marginal:
@@ -53,7 +54,7 @@ class Marginal:
         self.model = model
         self.centered = centered(model, args, kwargs)
         self.groups = self.centered.structure.groups
-        self._largest = self.centered.structure.largest_precisions
+        self._largest = largest_likely(self.centered.structure.levels)
 
     def at(self, args: tuple, kwargs: dict, model: Callable | None = None) -> "Marginal":
         """This energy for other arguments of the same shapes, or another model of the same sites."""

@@ -28,18 +28,13 @@ _CANDIDATES = 8
 
 
 class Members(NamedTuple):
-    """The state of members during optimisation; every leaf has a leading axis of members.
+    """The state of members during optimisation; every leaf has a leading axis of members."""
 
-    - **z** - unconstrained values by site
-    - **moments** - state of the optimiser
-    - **batches** - state of the gradient estimator
-    - **best** - values at which held-out rows were likeliest so far, and their log likelihood; () where none
-      are held out
-    """
-
-    z: Values
-    moments: PyTree
-    batches: PyTree
+    z: Values  # Unconstrained values by site
+    moments: PyTree  # State of the optimiser
+    batches: PyTree  # State of the gradient estimator
+    # Values at which held-out rows were likeliest so far, and their log likelihood; () where none are
+    # held out
     best: tuple = ()
 
 
@@ -84,15 +79,13 @@ class MemberPrograms:
         keys_rows, keys = jax.vmap(jax.random.split, out_axes=1)(keys)
         keys = jax.vmap(lambda key: jax.random.split(key, _CANDIDATES))(keys)
 
-        def candidate(numbered: tuple) -> Values:
-            i, key = numbered
-            return centered.begin(key, given, i % 2 == 1)
-
         # One after another: draws for a vector of keys take several times as long to compile.
         numbers = jnp.tile(jnp.arange(_CANDIDATES), num_members)
         drawn = jax.tree.map(
             lambda leaf: leaf.reshape(num_members, _CANDIDATES, *leaf.shape[1:]),
-            lax.map(candidate, (numbers, keys.reshape(-1))),
+            lax.map(
+                lambda at: centered.begin(at[1], given, at[0] % 2 == 1), (numbers, keys.ravel())
+            ),
         )
 
         def best_of(drawn: Values, key_rows: jax.Array, noise: PyTree) -> Values:

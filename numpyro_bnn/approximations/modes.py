@@ -45,12 +45,11 @@ from numpyro_bnn.approximations.member_optimizer import (
     trains,
 )
 from numpyro_bnn.data.arguments import inputs_of_call
-from numpyro_bnn.distributions.unwrap import GAUSSIAN, family_of
+from numpyro_bnn.distributions.unwrap import GAUSSIAN, blanks, family_of
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Site, Structure
 from numpyro_bnn.potential.starts import BoundModel
-from numpyro_bnn.potential.structure import blanks
 
 
 @trains

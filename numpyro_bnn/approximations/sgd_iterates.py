@@ -206,12 +206,11 @@ def _iterate(
     return key_left, member_optimizer, iterates, [float(r) for r in rates]
 
 
-def _scaled(gradient: Values, rate: jax.Array, z: Any = None) -> tuple[Values, jax.Array]:
-    return jax.tree.map(lambda g: -rate * g, gradient), rate
-
-
 # Plain gradient descent as an optax optimiser, whose state is the learning rate.
-_SCALED = optax.GradientTransformation(lambda z: jnp.ones(()), _scaled)
+_SCALED = optax.GradientTransformation(
+    lambda z: jnp.ones(()),
+    lambda gradient, rate, z=None: (jax.tree.map(lambda g: -rate * g, gradient), rate),
+)
 
 
 def _rates(member_optimizer: MemberOptimizer, z: Values, key: jax.Array, rate: Rate) -> jax.Array:

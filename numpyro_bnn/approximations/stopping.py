@@ -12,8 +12,8 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger
 
 from numpyro_bnn.data.arguments import innermost, inputs_of_call
+from numpyro_bnn.distributions.unwrap import blanks
 from numpyro_bnn.potential.potential import Potential
-from numpyro_bnn.potential.structure import blanks
 
 # Steps between two looks at the energy from outside of the program, and at held-out rows inside of it: those
 # of a network that can interpolate its data are often likeliest after a hundred steps.

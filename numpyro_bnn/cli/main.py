@@ -364,12 +364,13 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
 
     job_report.require_folder(parsed.output)
 
-    outcome = job.run(
-        table,
-        _options(parsed),
-        progress_bar=_shows_progress(parsed),
-        on_scores=lambda rows: _show_first(rows, console),
-    )
+    def show(rows: list[Any]) -> None:
+        told = ", ".join(f"{row.method} {row.by_row.mean():.4f}" for row in rows)
+        text = f"Log scores on the test rows, before sampling: {told}"
+        console.print(text, highlight=False, soft_wrap=True)
+
+    progress = _shows_progress(parsed)
+    outcome = job.run(table, _options(parsed), progress_bar=progress, on_scores=show)
     scores = RichTable(title=f"Scores on {len(outcome.test)} test rows", box=None, pad_edge=False)
     for i, heading in enumerate(job_report.headings(table.task)):
         scores.add_column(heading, justify="left" if i == 0 else "right", no_wrap=True)
@@ -388,22 +389,12 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _show_first(scores: list[Any], console: Console) -> None:
-    """The scores of other methods in a line, before minutes of sampling."""
-    told = ", ".join(f"{row.method} {row.by_row.mean():.4f}" for row in scores)
-    console.print(
-        f"Log scores on the test rows, before sampling: {told}", highlight=False, soft_wrap=True
-    )
-
-
 def _new_fields(parsed: argparse.Namespace, output: Path) -> Any:
     """The fields of new rows, after checks that take no time."""
     if output.resolve() == parsed.csv.resolve():
         raise ValueError(f"--output: {output} is the file of the new rows. Give another name.")
     if not parsed.run.is_dir():
-        raise ValueError(
-            f"{parsed.run} holds no fit. Give the folder that the fit wrote (--output)."
-        )
+        raise ValueError(f"{parsed.run} holds no fit. Give the folder that the fit wrote.")
     _require_file(parsed.csv)
     from numpyro_bnn.cli import tables
 

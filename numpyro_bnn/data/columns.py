@@ -113,29 +113,9 @@ def refuse_row_shape(
 ) -> NoReturn:
     """Raise ValueError: an array does not have rows of the shape that the training inputs had."""
     raise ValueError(
-        f"{owner}: {label} has {_message(shape)}, and the fit had {_message((None, *row))}. "
-        f"{_advice(label, shape, row)}"
+        f"{owner}: {label} has shape {shape}, and a row of the fit had the shape {row}. Give the columns of "
+        f"the training data, in their order; a single row is `{label}[None]`, a column `{label}[:, None]`."
     )
-
-
-def _message(shape: tuple[int | None, ...]) -> str:
-    """A shape in words: the columns where there is an axis of them."""
-    if len(shape) == 2:
-        return f"{shape[1]} column{'s' * (shape[1] != 1)}"
-    if len(shape) == 1:
-        return "one number a row" if shape[0] is None else f"a single axis, of {shape[0]} numbers"
-    return f"rows of shape {shape[1:]}"
-
-
-def _advice(label: str, shape: tuple[int, ...], row: tuple[int, ...]) -> str:
-    """How to make rows of the shape that was expected."""
-    if shape == row:
-        return f"If it is a single row, write `{label}[None]`, or of a table `table.iloc[[0]]`."
-    if len(shape) == 2 and shape[1] == 1 and not row:
-        return f"Write `{label}[:, 0]`."
-    if len(shape) == 1 and row == (1,):
-        return f"Write `{label}[:, None]`."
-    return "Give the columns of the training data, in their order."
 
 
 def _some(names: Sequence[str]) -> str:

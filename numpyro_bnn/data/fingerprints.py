@@ -24,19 +24,13 @@ _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _NO_MORE = "-"
 
 
-def _fits_single(values: np.ndarray) -> bool:
-    """Whether single precision has all digits of all values."""
-    with np.errstate(over="ignore"):
-        single = values.astype(np.float32)
-    return bool(np.all((single == values) | (values != values)))
-
-
 def fingerprint(values: PyTree) -> str:
     """A text about an array or a pytree of arrays, for :func:`is_same`."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(values)]
     # Whole numbers count as real ones.
     leaves = [leaf.astype(_DOUBLE) if leaf.dtype.kind in "biu" else leaf for leaf in leaves]
-    fits = [_fits_single(leaf) for leaf in leaves]
+    with np.errstate(over="ignore"):
+        fits = [np.array_equal(x.astype(np.float32), x, equal_nan=True) for x in leaves]
     texts = [_digest(leaves, _SINGLE)]
     for leaf, fit in zip(leaves, fits) if not all(fits) else ():
         texts += [_digest([leaf], _SINGLE), _NO_MORE if fit else _digest([leaf], _DOUBLE)]

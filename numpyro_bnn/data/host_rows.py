@@ -208,12 +208,7 @@ class OnHost:
         return np.asarray(values, self.dtype)
 
     def check_fits(self, owner: str, label: str) -> None:
-        """Refuse numbers that would overflow, become infinite or become equal in the device's number type.
-
-        :param owner: the model, for the error.
-        :param label: name of the argument.
-        :raises ValueError: naming the argument.
-        """
+        """Refuse numbers that would overflow or become equal in the device's number type."""
         if self._checked or (self._stored == self.dtype and not self._masks):
             return
         size = self.shape[0]

@@ -18,8 +18,7 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report, with_suspects, without_errors
 from numpyro_bnn.diagnostics.sampler_stats import LIMITS
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import is_finished
-from numpyro_bnn.posterior.predictions import Predictor, first_rows, predictor_of, starts_as_draws
+from numpyro_bnn.posterior.predictions import Predictor, first_rows, predictor_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import observed_targets
 from numpyro_bnn.potential.sites import of_every_row
@@ -31,10 +30,6 @@ from numpyro_bnn.storage.stored_array import StoredArray, read_by_scalar
 _MOST_MATCHED = 20_000
 # Rows at which predictions are compared before and after hidden units are exchanged.
 _ROWS_TRIED = 50
-_CALL = (
-    "`diagnose(run, x)`: the run or its draws come first, then the inputs to predict at; give the model as "
-    "`model=` where the draws do not know theirs."
-)
 
 
 def diagnose(
@@ -89,20 +84,11 @@ def diagnose(
     >>> report.verdict                                                      # doctest: +SKIP
     'within_tolerance'
     """
-    if not is_finished(run):
-        raise TypeError(
-            f"diagnose: got {type(run).__name__} and {type(x).__name__} as run and x. Write {_CALL}"
-        )
     draws = draws_of(run, model, "diagnose").bound_to(by_row)
     if draws.model is None:
         raise ValueError(
             "diagnose: these draws carry no model to predict with. Pass `model=`; for a run over a "
             "`potential_fn` give its draws to `bnn.diagnostics.diagnose_draws`."
-        )
-    if not draws.num_chains * draws.num_draws:
-        raise ValueError(
-            f"diagnose: there are no draws, but {draws.num_chains} chains of {draws.num_draws}. Run the "
-            "chains on past their warm-up first."
         )
     options: dict[str, Any] = {"batch_size": batch_size, "site": site, "owner": "diagnose"}
     predictor = predictor_of(draws, x, **options)
@@ -156,26 +142,9 @@ def diagnose(
         names = [f"chain {chain} ({why})" for chain, why in left_out.items()]
         note = say("left out", chains=names)
         notes.append(f"{note} {UNEQUAL}" if superchains is not None and labels is None else note)
-    if "scale" in predictions.values:
-        begun = starts_as_draws(run, draws, x)
-        notes += _on_noise_at_start(begun, predictor, predictions.scale)
     if drawn := predictor.sites_from_priors(draws):
         notes.append(say("from priors", sites=drawn))
     return replace(report, warnings=(*notes, *report.warnings))
-
-
-def _on_noise_at_start(begun: Draws | None, predictor: Predictor, noise: Any) -> list[str]:
-    """A sentence on chains that began at a tenth of the noise of their draws, or less."""
-    if begun is None:
-        return []
-    first = predictor(begun).values["scale"]
-    half = noise[:, noise.shape[1] // 2 :]
-    before, after = (np.median(v.reshape(len(v), -1), 1) for v in (first, half))
-    found = np.flatnonzero(before < 0.1 * after)
-    if not len(found):
-        return []
-    first, later = before[found[0]], after[found[0]]
-    return [say("small noise", chains=found.tolist(), first=first, later=later)]
 
 
 def _labels_of_kept(superchains: int | ArrayLike | None, draws: Draws) -> np.ndarray | None:

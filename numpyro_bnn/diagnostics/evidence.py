@@ -106,11 +106,6 @@ class Numbers:
         """Median bulk ESS."""
         return _summary(np.median, self._moving(self.ess))
 
-    @property
-    def min_tail_ess(self) -> float:
-        """Smallest tail ESS."""
-        return _summary(np.min, self._moving(self.ess_tail))
-
     def _moving(self, values: np.ndarray) -> np.ndarray:
         """Values of the scalars that have an R-hat: those that are neither constant nor bad."""
         return values[~np.isnan(self.rhat)]
@@ -123,7 +118,7 @@ class Numbers:
             self.median_rhat,
             self.min_ess,
             self.median_ess,
-            self.min_tail_ess,
+            _summary(np.min, self._moving(self.ess_tail)),
         )
 
 
@@ -138,11 +133,7 @@ class RhatTable(Numbers):
 
     @classmethod
     def from_draws(cls, name: str, arrays: Mapping[str, np.ndarray]) -> "RhatTable":
-        """Compute R-hat and ESS of all scalars of one kind.
-
-        :param name: the kind, such as `"predictions"`.
-        :param arrays: draws `(chain, draw, ...)` by site.
-        """
+        """R-hat and ESS of all scalars of one kind, from draws (chain, draw, …) by site."""
         found = {site: summarize(array) for site, array in arrays.items()}
         kinds = zip(*found.values()) if found else [()] * 3
         rhat, ess, tail = (np.concatenate([np.empty(0), *map(np.ravel, kind)]) for kind in kinds)
@@ -189,28 +180,20 @@ class Relabelling(NamedTuple):
 
 
 class ParameterErrors(NamedTuple):
-    """Averages and standard deviations of the parameters that are no weights of a network, with their errors.
+    """Averages and standard deviations of the parameters that are no weights, with their errors."""
 
-    - **names** - site and index of each, (scalar,)
-    - **mean**, **sd** - of all draws, (scalar,)
-    - **mean_error**, **sd_error** - their Monte Carlo standard errors, (scalar,)
-    - **relative** - the larger of both errors over `sd`; infinite where it is not known, (scalar,)
-    - **ess** - effective draws, (scalar,)
-    - **apart** - how far the averages of chains are apart, in standard deviations, (scalar,)
-    - **agreement** - the test of whether chains agree on them
-    - **needed_to_know** - factor by which to lengthen the run so that all errors are known
-    """
-
-    names: tuple[str, ...]
-    mean: np.ndarray
+    names: tuple[str, ...]  # Site and index of each, (scalar,)
+    mean: np.ndarray  # Of all draws, as the standard deviation, (scalar,)
     sd: np.ndarray
-    mean_error: np.ndarray
+    mean_error: np.ndarray  # Monte Carlo standard errors of both, (scalar,)
     sd_error: np.ndarray
-    relative: np.ndarray
-    ess: np.ndarray
-    apart: np.ndarray
-    agreement: Agreement
-    needed_to_know: float
+    relative: (
+        np.ndarray
+    )  # The larger of both errors over `sd`; infinite where it is not known, (scalar,)
+    ess: np.ndarray  # Effective draws, (scalar,)
+    apart: np.ndarray  # How far the averages of chains are apart, in standard deviations, (scalar,)
+    agreement: Agreement  # The test of whether chains agree on them
+    needed_to_know: float  # Factor by which to lengthen the run so that all errors are known
 
     def checks(self, tolerance: Tolerance) -> tuple[Check, ...]:
         """The parameter that is known worst, beside its limit."""

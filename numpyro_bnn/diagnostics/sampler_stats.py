@@ -220,7 +220,9 @@ def temperatures_of(stats: Mapping[str, ArrayLike], corrected: bool) -> Temperat
     along = stats.get("gradient_temperature")
     found = None if along is None else _measure(np.asarray(along), target)
     shared = None if found is None else found[0]
-    return Temperatures(target, measured, scatter, shared, _is_zero(stats), corrected)
+    steps = stats.get("step_size", stats.get("adapt_state.step_size"))
+    is_zero = steps is not None and np.size(steps) > 0 and not np.any(np.asarray(steps))
+    return Temperatures(target, measured, scatter, shared, is_zero, corrected)
 
 
 def _measure(draws: np.ndarray, target: float) -> tuple[MeasuredTemperature, float] | None:
@@ -238,11 +240,6 @@ def _measure(draws: np.ndarray, target: float) -> tuple[MeasuredTemperature, flo
         return MeasuredTemperature(mean, scatter), scatter
     size, _, sd = (float(v) for v in moments("diagnose_draws", draws))
     return MeasuredTemperature(mean, sd / size**0.5), scatter
-
-
-def _is_zero(stats: Mapping[str, Any]) -> bool:
-    steps = stats.get("step_size", stats.get("adapt_state.step_size"))
-    return steps is not None and np.size(steps) > 0 and not np.any(np.asarray(steps))
 
 
 class SamplerStats(NamedTuple):

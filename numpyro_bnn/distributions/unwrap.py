@@ -1,5 +1,9 @@
-"""Removes the wrappers that NumPyro puts around a distribution."""
+"""Removes the wrappers that NumPyro puts around a distribution, and gives sites placeholder values."""
 
+from collections.abc import Callable
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
@@ -14,6 +18,27 @@ def unwrapped(distribution: dist.Distribution) -> dist.Distribution:
     while isinstance(distribution, _SHAPES):
         distribution = distribution.base_dist
     return distribution
+
+
+def blanks(
+    blank: jax.Array, preset: set[str] | None = None
+) -> Callable[[dict[str, Any]], jax.Array | None]:
+    """A substitution for abstract traces: placeholder values of continuous latent sites."""
+    # Tracing a draw of each site takes longer than tracing the rest. `blank` is traced, so that no model
+    # can branch on it; `preset` gets the names of latent sites that have a value already.
+
+    def value(site: dict[str, Any]) -> jax.Array | None:
+        if site["type"] != "sample" or site["is_observed"]:
+            return None
+        if site["value"] is not None:
+            if preset is not None:
+                preset.add(site["name"])
+            return None
+        if site["fn"].support.is_discrete:
+            return None
+        return jnp.broadcast_to(blank, site["fn"].shape(site["kwargs"].get("sample_shape") or ()))
+
+    return value
 
 
 def unmasked(distribution: dist.Distribution) -> dist.Distribution:

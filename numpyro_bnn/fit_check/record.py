@@ -140,19 +140,15 @@ _MATTERS = 0.05
 
 
 class HeldOut(NamedTuple):
-    """Scores of rows that were not fitted, with their standard errors over rows.
+    """Scores of rows that were not fitted, with their standard errors over rows."""
 
-    - **score**, **error** - the mean log score in nats
-    - **rows** - how many
-    - **kind** - of the share: ``"right"`` (classes), ``"inside"`` (90 % intervals), or ``""`` without one
-    - **share**, **share_error** - share of rows that are right, or of targets inside
-    """
-
-    score: float
+    score: float  # The mean log score in nats
     error: float
-    rows: int
-    kind: str = ""
-    share: float = float("nan")
+    rows: int  # How many
+    kind: str = (
+        ""  # What `share` is of: `"right"` (classes), `"inside"` (90 % intervals), `""` for none
+    )
+    share: float = float("nan")  # Share of rows that are right, or of targets inside
     share_error: float = float("nan")
 
     def __str__(self) -> str:

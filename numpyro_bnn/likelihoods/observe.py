@@ -61,15 +61,10 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
     """Refuse targets that are not one integer class a row."""
     if y is None:
         return
-    if jnp.ndim(y) == 2 and jnp.shape(y)[1] == num_classes:
-        raise ValueError(
-            f"{owner}: y has shape {jnp.shape(y)}, which looks one-hot. Pass class numbers, for "
-            "example `y.argmax(-1)`."
-        )
     if jnp.ndim(y) != 1:
         raise ValueError(
-            f"{owner}: y has shape {jnp.shape(y)}, expected (N,), one class a row. Drop an axis of "
-            "one: `y.squeeze(-1)`."
+            f"{owner}: y has shape {jnp.shape(y)}, expected (N,), one class a row. Take `y.argmax(-1)` of "
+            "one-hot classes, and `y.squeeze(-1)` of a column."
         )
     if not (jnp.issubdtype(y.dtype, jnp.integer) or y.dtype == bool):
         raise TypeError(
@@ -148,14 +143,10 @@ def check_shape(owner: str, f: Values, y: Values | None, trailing: tuple[int, ..
     have, expected = jnp.shape(f), (*jnp.shape(y), *trailing)
     if have == expected:
         return
-    hint = ""
-    if have == (*expected, 1) and not trailing:
-        hint = " Drop the last axis: `f.squeeze(-1)`."
-    elif have and expected and have[0] != expected[0]:
-        hint = " Give as many targets as inputs."
     raise ValueError(
         f"{owner}: f has shape {have} and y {jnp.shape(y)}; f must have shape {expected}, because "
-        f"anything else compares every prediction with every target or drops some.{hint}"
+        "anything else compares every prediction with every target or drops some. Drop an axis of one "
+        "by `f.squeeze(-1)`, and give as many targets as inputs."
     )
 
 

@@ -16,7 +16,7 @@ from numpyro.handlers import block, seed, substitute, trace
 from numpyro.infer import init_to_sample
 from numpyro.ops.provenance import track_deps_jaxpr
 
-from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.distributions.unwrap import blanks, unwrapped
 from numpyro_bnn.priors.coordinates import enclosing_handlers
 
 Values = dict[str, Any]
@@ -75,28 +75,12 @@ def _drawn(message: dict[str, Any]) -> Any:
     return None if has_value else init_to_sample(message)
 
 
-def _shaped(number: jax.Array) -> Callable[[dict[str, Any]], jax.Array | None]:
-    """Placeholder values of continuous sites, for abstract traces."""
-
-    def value(message: dict[str, Any]) -> jax.Array | None:
-        if message["type"] != "sample" or message["value"] is not None:
-            return None
-        distribution = message["fn"]
-        if distribution.support.is_discrete:
-            return None
-        return jnp.broadcast_to(
-            number, distribution.shape(message["kwargs"].get("sample_shape") or ())
-        )
-
-    return value
-
-
 def parts_of(model: Callable, asked: Asked) -> SiteParts:
     """The sites of a model without arguments, and the program of their parameters."""
     kept: dict[str, Any] = {}
 
     def shapes(number: jax.Array) -> jax.Array:
-        for name, site in quiet_trace(model, {}, _shaped(number)).items():
+        for name, site in quiet_trace(model, {}, blanks(number)).items():
             if site["type"] == "sample":
                 kept[name] = {"shape": jnp.shape(site["value"]), **site, "value": None}
         return number
@@ -191,20 +175,14 @@ def chosen(parts: SiteParts, target: str, sites: tuple[str, ...] | None) -> list
                 f"{asked.prior_words} ones are {parts.candidates}{reasons}; {asked.of_other_priors}."
             )
     else:
-        weights = [n for n in parts.shapes if n in sites or n.removesuffix(".base") in sites]
-        unknown = [n for n in sites if n not in weights and f"{n}.base" not in weights]
-        if unknown:
+        weights = [n for n in alone if n in sites or n.removesuffix(".base") in sites]
+        wrong = [n for n in sites if n not in weights and f"{n}.base" not in weights]
+        if wrong:
             raise ValueError(
-                f"{asked.owner}: sites names {unknown}, which the model does not have; it has "
-                f"{list(parts.shapes)}."
+                f"{asked.owner}: sites names {wrong}. Those that could be used, with a {asked.prior_words} "
+                "prior, outside of plates, unscaled and without a value from a handler, are "
+                f"{parts.candidates}."
             )
-        for name in weights:
-            if name not in alone:
-                raise ValueError(
-                    f"{asked.owner}: the prior of '{name}' is not {asked.prior_words}, is inside a plate or "
-                    "scaled, or a handler gives its value. The sites that could be used are "
-                    f"{parts.candidates}."
-                )
     reason = trouble(parts, target, weights)
     if reason:
         raise ValueError(

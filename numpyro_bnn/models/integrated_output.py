@@ -13,7 +13,7 @@ Noise of Student's t is Gaussian given a precision for each value, λ ~ Gamma(ν
 sampled beside the rest.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -111,7 +111,12 @@ class integrate_output(Messenger):
         if not parts.observed:
             return model()
         target = target_of(parts)
-        _refuse_scaled(target)
+        if enclosing_handlers(target).is_altered:
+            raise ValueError(
+                f"integrate_output: a handler around it scales or masks the log density of '{target}', "
+                "and the weights are integrated out of the density as it is. Leave it out, or put it around "
+                "the model without `integrate_output`."
+            )
         weights = chosen(parts, target, self.sites)
         others = _Others(weights, target)
         with others:
@@ -143,7 +148,8 @@ class integrate_output(Messenger):
         drawn = unflatten(loc + scale * distribution.weights_given(key, others.observed))
         for name, site in at(drawn).items():
             if site["type"] == "deterministic":
-                _record(site)
+                made = parameter if is_parameter(site) else numpyro.deterministic
+                made(site["name"], site["value"])
             elif name in drawn and not name.endswith(".base"):
                 parameter(name, drawn[name])
         return value
@@ -193,16 +199,6 @@ class _Others(Messenger):
         return level.of_noise or bool(below & integrated)
 
 
-def _refuse_scaled(target: str) -> None:
-    """Refuse outer handlers that change the density which the weights are integrated out of."""
-    if enclosing_handlers(target).is_altered:
-        raise ValueError(
-            f"integrate_output: a handler around the model scales or masks the log density of '{target}', "
-            "and the weights are integrated out of the density as it is. Leave out `handlers.scale` and "
-            "`handlers.mask`, or put them around the model without `integrate_output`."
-        )
-
-
 def _noise(target: str, distribution: dist.Distribution, shape: tuple[int, ...]) -> jax.Array:
     """Standard deviations of the noise; for t noise given a sampled precision for each value."""
     base = unwrapped(distribution)
@@ -212,9 +208,3 @@ def _noise(target: str, distribution: dist.Distribution, shape: tuple[int, ...])
     half = jnp.broadcast_to(base.df, shape) / 2
     own = numpyro.sample(f"{target}.case_precision", Gamma(half, half).to_event(len(shape)))
     return scale / jnp.sqrt(own)
-
-
-def _record(site: Mapping[str, Any]) -> None:
-    """Repeat a deterministic site of the inner trace, so that outer handlers see it."""
-    made = parameter if is_parameter(site) else numpyro.deterministic
-    made(site["name"], site["value"])

@@ -288,7 +288,9 @@ def layouts_of_nnx(module: nnx.Module, shapes: Shapes) -> Shapes:
     laid_out: dict[str, Shape] = {}
     for path, single in found.items():
         if path in shapes:
-            embeddings = _embeddings(shapes[path], single.shape)
+            # All ways to place the axes of a single layer, in order, among those of a stack.
+            ways = combinations(range(len(shapes[path])), len(single.shape))
+            embeddings = [w for w in ways if tuple(shapes[path][a] for a in w) == single.shape]
             why = _IN_SEVERAL_WAYS.format(tuple(single.shape), tuple(shapes[path]))
             laid_out[path] = _as_stored(path, shapes[path], single, embeddings, why)
             every = range(len(shapes[path]))
@@ -302,12 +304,6 @@ def layouts_of_nnx(module: nnx.Module, shapes: Shapes) -> Shapes:
         layer = owners.get(path.rpartition(".")[0])
         laid_out[path] = _beside_others(path, shapes[path], beside, layer)
     return {path: laid_out[path] for path in shapes}
-
-
-def _embeddings(shape: Shape, single: Shape) -> list[tuple[int, ...]]:
-    """All ways to place the axes of a single layer, in order, among those of a stack."""
-    ways = combinations(range(len(shape)), len(single))
-    return [own for own in ways if tuple(shape[axis] for axis in own) == tuple(single)]
 
 
 _IN_SEVERAL_WAYS = (

@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro
-from flax import errors as flax_errors
 from flax import linen, nnx
 from jax.tree_util import FlattenedIndexKey, GetAttrKey, SequenceKey
 
@@ -94,16 +93,7 @@ class Network:
 
 def _streams(names: tuple[str, ...]) -> dict[str, jax.Array]:
     """A fresh key for every random stream; needs NumPyro's seed handler."""
-    streams = {}
-    for stream in names:
-        key = numpyro.prng_key()
-        if key is None:
-            raise ValueError(
-                f"The module draws from the stream '{stream}' but the model has no random key. "
-                "Run it under `numpyro.handlers.seed`."
-            )
-        streams[stream] = key
-    return streams
+    return {stream: numpyro.prng_key() for stream in names}
 
 
 class Linen(Network):
@@ -155,26 +145,8 @@ class Linen(Network):
             with self._dropout(), linen.intercept_methods(seen):
                 return self.module.init(streams, *args, **kwargs)
 
-        try:
-            arrays = [leaf for leaf, a in zip(leaves, is_array) if a]
-            return dict(shapes_of(init, jax.random.key(0), arrays))
-        except TypeError as error:
-            if args or kwargs:
-                raise
-            raise ValueError(
-                f"random_module: a linen module needs an example input to know its shapes. Give "
-                f"it after the prior: `random_module(name, {type(self.module).__name__}(…), prior, "
-                "x[:1])`."
-            ) from error
-        except flax_errors.InvalidRngError as error:
-            raise self._needs_stream(error) from error
-
-    def _needs_stream(self, error: Exception) -> ValueError:
-        return ValueError(
-            f"random_module: {type(self.module).__name__} draws random numbers of its own. Switch "
-            "that off (`deterministic=True`, `train=False`) or name the stream, "
-            f"`apply_rng=['dropout']`. Flax says: {error}"
-        )
+        arrays = [leaf for leaf, a in zip(leaves, is_array) if a]
+        return dict(shapes_of(init, jax.random.key(0), arrays))
 
     def _dropout(self) -> Any:
         """A context in which dropout is the identity, unless it has a random stream."""
@@ -193,13 +165,8 @@ class Linen(Network):
         if self.batch_stats is not None:
             variables["batch_stats"] = self.batch_stats
         rngs = {**_streams(self.apply_rng), **kwargs.pop("rngs", {})}
-        try:
-            with self._dropout():
-                return self.module.apply(variables, *args, rngs=rngs, **kwargs)
-        except flax_errors.ModifyScopeVariableError as error:
-            raise _updates_statistics(type(self.module).__name__) from error
-        except flax_errors.InvalidRngError as error:
-            raise self._needs_stream(error) from error
+        with self._dropout():
+            return self.module.apply(variables, *args, rngs=rngs, **kwargs)
 
 
 def _keys(params: Any) -> set[str]:
@@ -251,7 +218,10 @@ class NNX(Network):
         output = module(*args, **kwargs)
         after = flatten_params(nnx.state(module, nnx.BatchStat))
         if any(after[path] is not value for path, value in self.own_statistics.items()):
-            raise _updates_statistics(self.name)
+            raise ValueError(
+                f"random_module: {self.name} tries to update its running statistics. Call it so that it "
+                "uses the frozen ones, for example `net(x, use_running_average=True)`."
+            )
         return output
 
     def _seeded(self) -> Any:
@@ -293,13 +263,6 @@ def _check_statistics(needed: Mapping[str, Any], given: Mapping[str, Any]) -> No
             f"random_module: `batch_stats` lacks {wrong} (or has them in another shape); it holds "
             f"{found}. Pass the statistics that were trained with this module."
         )
-
-
-def _updates_statistics(name: str) -> ValueError:
-    return ValueError(
-        f"random_module: {name} tries to update its running statistics. Call it so that it uses "
-        "the frozen ones, for example `net(x, use_running_average=True)` or `train=False`."
-    )
 
 
 def _replace(state: Any, values: dict[str, Array]) -> Any:

@@ -172,11 +172,9 @@ def network_of(
     elif isinstance(module, nnx.Module):
         network = NNX(module, batch_stats, apply_rng)
     elif is_module(module):
-        given = {"batch_stats": batch_stats is not None, "apply_rng": bool(apply_rng)}
-        if wrong := [option for option, is_given in given.items() if is_given]:
+        if batch_stats is not None or apply_rng:
             raise TypeError(
-                f"random_module: {wrong} are for Flax modules, and {type(module).__name__} is none. Leave "
-                "them out."
+                "random_module: `batch_stats` and `apply_rng` are for Flax modules only."
             )
         network = PyTreeNetwork(module)
     else:

@@ -85,19 +85,11 @@ def number_or_array(values: Any) -> Any:
 def check_target(y: Any) -> None:
     """Refuse targets of regression that are neither (N,) nor (N, several)."""
     shape = jnp.shape(y)
-    if len(shape) == 2 and shape[1] == 1:
-        raise ValueError(f"regression: y has shape {shape}, expected (N,). Use `y.squeeze(-1)`.")
-    if len(shape) not in (1, 2):
+    if len(shape) not in (1, 2) or shape[1:] == (1,):
         raise ValueError(
-            f"regression: y has shape {shape}, expected (N,), or (N, outputs) for several targets. Put what "
-            "belongs to one row into one axis."
+            f"regression: y has shape {shape}, expected (N,), or (N, outputs) for several targets. Use "
+            "`y.squeeze(-1)` for one column."
         )
-
-
-def check_units(owner: str, f: jax.Array, rows: Any, wanted: int) -> None:
-    """Refuse a network whose outputs are not (rows, wanted)."""
-    if jnp.ndim(f) != 2 or jnp.shape(f)[-1] != wanted:
-        raise ValueError(units_needed(owner, jnp.shape(f), rows, f"{wanted} output unit(s)"))
 
 
 def units_needed(owner: str, shape: tuple[int, ...], rows: Any, wanted: str) -> str:
@@ -186,15 +178,10 @@ class ReadyModel:
         self._shapes = {}
         column, names = Column("x", x), column_names(x)
         x, (y, known) = self._checked("x", x), self._known_targets(y)
-        if x.ndim < 2:
+        if x.ndim < 2 or not len(x) or y.shape[:1] != x.shape[:1]:
             raise ValueError(
-                f"{self.kind}: x has shape {x.shape}, expected (N, columns). For one input column "
-                "use `x[:, None]`."
-            )
-        if not (len(x) and y.shape[:1] == x.shape[:1]):
-            raise ValueError(
-                f"{self.kind}: x has shape {x.shape} and y {y.shape}, expected (N, columns) and (N,) "
-                "with a row for every target. Give as many targets as inputs, and at least one."
+                f"{self.kind}: x has shape {x.shape} and y {y.shape}, expected (N, columns) and (N,). Use "
+                "`x[:, None]` for one input column, and give as many targets as inputs, at least one."
             )
         if weights is not None:
             weights = self._checked("weights", weights).astype(np.float64)
@@ -426,7 +413,9 @@ def regression(
         def outputs(rows: Any) -> jax.Array:
             f = net(rows)
             wanted = 2 if likelihood == "heteroscedastic" else several or 1
-            check_units("regression", f, rows, wanted)
+            if jnp.ndim(f) != 2 or jnp.shape(f)[-1] != wanted:
+                units = f"{wanted} output unit(s)"
+                raise ValueError(units_needed("regression", jnp.shape(f), rows, units))
             return f if wanted > 1 else f.squeeze(-1)
 
         if likelihood == "heteroscedastic":

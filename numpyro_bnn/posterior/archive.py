@@ -45,7 +45,10 @@ def save(run: Run, path: str | Path) -> Path:
     :raises OSError: if the folder, which is made with its parents, cannot be written.
     """
     draws = draws_of(run, owner="save")
-    path = _archive(path)
+    path = Path(path)
+    path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+    # Before any draws are gathered.
+    require_writable(path.parent, "save: the folder {folder} cannot be written ({why}).")
     units = units_of(draws.model)
     header = {
         "format": _FORMAT,
@@ -66,17 +69,6 @@ def save(run: Run, path: str | Path) -> Path:
     with partial.open("wb") as file:
         np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
     partial.replace(path)
-    return path
-
-
-def _archive(path: str | Path) -> Path:
-    """The path of a new archive, checked to be writable before any draws are gathered."""
-    path = Path(path)
-    path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
-    require_writable(
-        path.parent,
-        "save: the folder {folder} cannot be written ({why}). Give a path in one that can.",
-    )
     return path
 
 

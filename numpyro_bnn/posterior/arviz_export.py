@@ -125,22 +125,19 @@ def to_inference_data(
     inputs = None if x is None else checked_inputs("to_inference_data", draws.model, draws.info, x)
     target = None if y is None else targets_of(run, y, "to_inference_data")
     training = training_data("to_inference_data", draws.model, run, inputs, target)
-    lacking = training.x is None or (x is not None and y is None)
-    if log_likelihood and not training.observed and not lacking:
-        raise ValueError(
-            "to_inference_data: the model observes no site, so that there is no log likelihood of "
-            "its rows: a likelihood that is a `numpyro.factor`, or data without their target. Pass "
-            "`y` too, or `log_likelihood=False`."
-        )
     if log_likelihood and not training.observed:
         raise ValueError(
-            "to_inference_data: the log likelihood needs the training data, and these draws do not "
-            "know them. Pass `x` and `y`, or `log_likelihood=False`."
+            "to_inference_data: the log likelihood needs the training data, and a model that observes a site "
+            "when it gets them. Pass `x` and `y`, or `log_likelihood=False` (of a `numpyro.factor`)."
         )
     for site in training.observed if log_likelihood else ():
         refuse_moving("to_inference_data", training, site)
     key = jax.random.key(0) if key is None else key
-    groups = ArvizGroups(draws, _chain_labels(draws), dict(dims or {}), dict(coords or {}))
+    # Chains keep their number where others were left out; a chain that was made of several is the first.
+    left_out = {} if set(_JOINED) & set(draws.info) else draws.left_out
+    labels = np.setdiff1d(np.arange(draws.num_chains + len(left_out)), list(left_out))
+    labels = labels[: draws.num_chains]
+    groups = ArvizGroups(draws, labels, dict(dims or {}), dict(coords or {}))
     groups.add_posterior(base_sites)
     groups.add_sample_stats()
     targets: list[str | None] = list(training.observed) or [None]
@@ -206,7 +203,7 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
         their numbers, by the coordinate ``chain``: those that are absent are named in ``left_out``.
     :param model: the model that they are draws of; a ready model gets its units back.
     :return: the draws under their site names, with the statistics of the sampler.
-    :raises ValueError: if there is no posterior or no axis of draws, two variables stand for one site, or
+    :raises ValueError: if there is no axis of draws, two variables stand for one site, or
         `model` keeps the units of other data or predicts something else than the one that was exported
         (:func:`numpyro_bnn.load` says what is compared).
     """
@@ -258,11 +255,6 @@ def _by_chain(group: Any, numbers: Mapping[Any, int]) -> Any:
         else:
             # Some draws of each chain: as a grid they would have gaps.
             group = group.drop_vars(["sample", "chain", "draw"]).rename(sample="draw")
-    if "draw" not in group.sizes:
-        raise ValueError(
-            f"from_inference_data: the group has the axes {list(group.sizes)}, and draws need an axis 'draw'"
-            ", or 'sample' with the coordinates 'chain' and 'draw'."
-        )
     if "chain" not in group.sizes:
         return group.drop_vars("chain", errors="ignore").expand_dims("chain")
     labels = _labels_of_chains(group)
@@ -303,10 +295,3 @@ def _as_stored(variable: xr.DataArray) -> xr.DataArray:
         if places is not None and set(places.values.tolist()) == set(range(places.size)):
             variable = variable.sortby(axis)
     return variable.transpose("chain", "draw", *others)
-
-
-def _chain_labels(draws: Draws) -> np.ndarray:
-    """Chains keep their number where others were left out; a chain that was made of several is the first."""
-    left_out = {} if set(_JOINED) & set(draws.info) else draws.left_out
-    labels = np.arange(draws.num_chains + len(left_out))
-    return np.setdiff1d(labels, list(left_out))[: draws.num_chains]

@@ -75,9 +75,8 @@ class ArvizGroups:
         variables = self.variables.setdefault(group, {})
         if name in variables:
             raise ValueError(
-                f"to_inference_data: two quantities of the group {group} would be called {name!r}"
-                f"{_both(variables[name], attrs)}. Rename the site of that name in the model, or the "
-                "inputs in `predict`."
+                f"to_inference_data: two quantities of the group {group} would be called {name!r}. Rename "
+                "one of these sites in the model, or the inputs in `predict`."
             )
         if isinstance(value, StoredArray) and value.dtype != np.float16:
             variables[name] = _lazily(value, axes, attrs)
@@ -240,12 +239,6 @@ class ArvizGroups:
             }
             datasets[group] = xr.Dataset(variables, labels, attrs)
         return datasets
-
-
-def _both(variable: xr.Variable, attrs: dict | None) -> str:
-    """The two sites that would get one name, as part of a sentence; empty for other quantities."""
-    sites = [own["site"] for own in (variable.attrs, attrs or {}) if "site" in own]
-    return f", the sites {sites[0]!r} and {sites[1]!r}" if len(sites) == 2 else ""
 
 
 def _lazily(array: StoredArray, axes: Sequence[str], attrs: dict | None) -> xr.Variable:

@@ -5,9 +5,7 @@ the average over the draws, in the user's units.
 """
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export as jax_export
 from numpyro.handlers import seed, substitute, trace
-from numpyro.util import find_stack_level
 
 from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._checks import require_extra
@@ -68,15 +65,14 @@ def export(
         first: their types and all axes but the first are fixed.
     :param path: the file to write; its folder is made.
     :param site: the site to predict, see :func:`~numpyro_bnn.predict`.
-    :param platforms: what the function can run on: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``. One that the
-        model cannot be compiled for is left out with a warning.
+    :param platforms: what the function can run on: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``.
     :param precision: of the products of matrices, as in ``jax.default_matmul_precision``. It is written into
         the file: a setting where the file is loaded does not change it.
     :param by_row: further arguments of the model by name, with a value for each row of x. The function in the
         file takes them by name too, also those that ``functools.partial`` binds to the model.
     :return: the path written.
     :raises ValueError: without draws or a model, for latent values of single rows, for more than 1 GiB of
-        draws, and for a model that cannot be compiled for an unknown number of rows.
+        draws, and for a model that cannot be compiled for these platforms and an unknown number of rows.
     :raises TypeError: if `run` is something else.
     :raises ImportError: where ``flatbuffers`` is not installed.
     :raises OSError: if the file cannot be written.
@@ -85,7 +81,8 @@ def export(
     """
     require_extra("export", "export")
     draws = draws_of(run, owner="export")
-    path = _file(path)
+    path = Path(path)
+    require_writable(path.parent, "export: the folder {folder} cannot be written ({why}).")
     warn_of_use("export", draws.suspect)
     if draws.model is None:
         raise ValueError("export: these draws carry no model. Give `Draws(values, model)`.")
@@ -96,16 +93,6 @@ def export(
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(program)
     partial.replace(path)
-    return path
-
-
-def _file(path: str | Path) -> Path:
-    """The path of the file, checked to be writable; its folder is made."""
-    path = Path(path)
-    require_writable(
-        path.parent,
-        "export: the folder {folder} cannot be written ({why}). Give a path in one that can.",
-    )
     return path
 
 
@@ -188,31 +175,20 @@ def _specification(model: Any, x: PyTree, others: dict[Any, PyTree]) -> Any:
 def _compiled(
     function: Callable[..., Any], specification: Any, platforms: Sequence[str], precision: str
 ) -> bytearray:
-    """The function for all platforms or, with a warning, for those that it can be compiled for."""
+    """The function for all platforms and any number of rows."""
+    args, kwargs = specification
 
-    def compiled(*names: str) -> bytearray:
-        args, kwargs = specification
+    def compiled() -> bytearray:
         # The file keeps the precision of its products: what is set where it is loaded changes nothing.
         with jax.default_matmul_precision(precision):
-            return jax_export.export(jax.jit(function), platforms=names)(
-                *args, **kwargs
-            ).serialize()
+            exported = jax_export.export(jax.jit(function), platforms=tuple(platforms))
+            return exported(*args, **kwargs).serialize()
 
-    found = result_or_error(lambda: compiled(*platforms))
-    if not isinstance(found, Exception):
-        return found
-    tried = {name: result_or_error(partial(compiled, name)) for name in platforms}
-    able = [name for name, made in tried.items() if not isinstance(made, Exception)]
-    failed = next((made for made in tried.values() if isinstance(made, Exception)), found)
-    if not able:
+    made = result_or_error(compiled)
+    if isinstance(made, Exception):
         raise ValueError(
-            f"export: the predictions of this model cannot be compiled: {failed} A file takes any number of "
-            "rows in single precision: write `x.shape[0]` for `len(x)`, without branches on that number and "
-            "without calls of Python functions, or ship draws and model by `bnn.save`."
-        ) from failed
-    left = [name for name in platforms if name not in able]
-    warnings.warn(
-        f"export: the model cannot be compiled for {left}, and the file runs on {able} alone: {failed}",
-        stacklevel=find_stack_level(),
-    )
-    return compiled(*able)
+            f"export: the predictions of this model cannot be compiled for {list(platforms)}: {made} A file "
+            "takes any number of rows in single precision: write `x.shape[0]` for `len(x)`, without branches "
+            "on that number and without calls of Python functions, or ship draws and model by `bnn.save`."
+        ) from made
+    return made

@@ -163,19 +163,11 @@ def _numbers_of(site: dict[str, Any]) -> list[jax.Array]:
 
 def dependent_rows_message(size: int, batch_size: int, others: Sequence[Place]) -> str:
     """The error for blocks of rows that depend on one another."""
-    named = ", ".join(
-        f"'{place}'" if isinstance(place, str) else f"number {place + 1}" for place in others
-    )
-    table = (
-        f" Or the argument {named} of the model is cut with the rows, since it has as many entries, and is "
-        "not by row, but for example a table in which rows are looked up: give it another length (an entry "
-        "more)."
-        if named
-        else ""
-    )
+    named = [f"'{p}'" if isinstance(p, str) else f"number {p + 1}" for p in others]
+    table = f" Or is the argument {', '.join(named)}, as long as x, not by row? Lengthen it then."
     return (
         f"predict: among {batch_size} rows a row has other predictions than among more: the model relates "
         "rows, as one does that standardises its inputs by their own mean, or has lags or a recurrent "
         "network along the rows. Blocks of them would be predicted wrongly. Predict all together, "
-        f"`batch_size={size}`, or leave it out.{table}"
+        f"`batch_size={size}`, or leave it out.{table if named else ''}"
     )

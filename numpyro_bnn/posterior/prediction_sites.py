@@ -4,7 +4,6 @@ A model is called as ``model(x)`` with new inputs, and its latent sites take the
 deterministic site is always computed again, because it may depend on the inputs.
 """
 
-import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
@@ -42,35 +41,14 @@ class ModelCall(NamedTuple):
     arguments: tuple[tuple, dict[str, PyTree]]
 
 
-def check_call(model: Callable, args: tuple, kwargs: Mapping[str, PyTree]) -> None:
-    """Refuse models that need other arguments than those of a prediction."""
-    try:
-        signature = inspect.signature(innermost(model))
-    except (TypeError, ValueError):  # a callable that does not say what it takes
-        return
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise TypeError(
-            f"predict calls the model as `model(x)`: {error}; its arguments are "
-            f"{list(signature.parameters)}. "
-            f"If the target is missing, {_SIGNATURE}; give other arguments by name, `predict(model, run, x, "
-            "width=…)`, or bind them: `functools.partial(model, width=…)` as the model."
-        ) from None
-
-
 def structure_at(model: Callable, *args: PyTree, **kwargs: PyTree) -> Structure:
     """Sites and plates of the model at new inputs, without a target."""
-    check_call(model, args, kwargs)
     try:
         return structure_of(model, args, kwargs)
     except (TypeError, AttributeError) as error:
-        if "None" not in str(error):
-            raise
-        raise TypeError(
-            f"predict calls the model as `model(x)`, without a target, and it says: {error}. "
-            f"Use y in `obs=y` alone, and {_SIGNATURE}. {_BY_SITE}."
-        ) from error
+        said = f"predict calls the model as `model(x)`, without a target: {_SIGNATURE}. {_BY_SITE}."
+        error.add_note(said)
+        raise
 
 
 def of_all_rows(samples: Mapping[str, Array], elsewhere: Collection[str]) -> Mapping[str, Array]:

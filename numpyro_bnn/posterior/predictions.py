@@ -14,12 +14,11 @@ from numpyro import primitives
 from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.compilation.program_identity import LastUsed, Program
+from numpyro_bnn.compilation.program_identity import LastUsed
 from numpyro_bnn.data.arguments import bound_by_row, innermost, is_by_row, num_rows, prepared
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.fitted import is_finished, run_of
 from numpyro_bnn.posterior.new_groups import ADVICE, with_new_groups
 from numpyro_bnn.posterior.prediction_programs import (
     DRAWN,
@@ -45,7 +44,6 @@ from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments, with_first_values
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
-from numpyro_bnn.potential.potential import transforms_of
 from numpyro_bnn.potential.sites import Structure, all_rows
 from numpyro_bnn.storage.stored_array import StoredArray
 
@@ -59,10 +57,6 @@ _traced = LastUsed()
 _REDUCED = 2**22
 # Rows at a time, where these can be predicted in blocks.
 _ROWS = 1000
-_CALL = (
-    "`predict(model, samples, x)`: the model comes first, or None where the draws know theirs, then the "
-    "run or its draws, then the inputs."
-)
 
 
 def predict(
@@ -109,24 +103,10 @@ def predict(
         not that of the rows, or `batch_size` would part rows that depend on one another.
     :raises TypeError: if the model needs more than x, or for arguments in another order.
     """
-    if is_finished(model) or not is_finished(samples):
-        raise TypeError(
-            f"predict: got {type(model).__name__}, {type(samples).__name__} and {type(x).__name__} as "
-            f"model, samples and x. Write {_CALL}"
-        )
     classes = getattr(samples, "classes_", None)
     if isinstance(samples, Draws) or not isinstance(samples, Mapping):
         samples = draws_of(samples, model, "predict")
         model = samples.model
-    if model is None:
-        raise ValueError("predict: these draws carry no model; pass it as the first argument.")
-    if any(
-        isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((dict(samples), x, by_row))
-    ):
-        raise TypeError(
-            "predict: got values of a function that JAX transforms (jit, vmap, grad), where results cannot "
-            "be kept on the host. Call it outside; `bnn.export` makes a function that can be transformed."
-        )
     if new_groups not in (None, "sample"):
         raise ValueError(f"predict: new_groups must be 'sample' or None, got {new_groups!r}.")
     options: dict[str, Any] = {"batch_size": batch_size, "site": site}
@@ -214,31 +194,6 @@ def first_rows(draws: Draws, x: PyTree, count: int) -> tuple[Draws, PyTree]:
     return draws.bound_to(bound), x
 
 
-def starts_as_draws(run: Run, draws: Draws, x: PyTree) -> Draws | None:
-    """Starts of a run, one draw for each chain with draws; None where the model has other coordinates."""
-    mcmc = run_of(run)
-    starts = getattr(mcmc, "starts", None)
-    if mcmc is None or not isinstance(starts, Mapping):
-        return None
-    own, one = first_rows(draws, x, 1)
-
-    def constrained(chains: dict[str, jax.Array]) -> dict[str, jax.Array] | None:
-        transforms = {} if own.model is None else transforms_of(own.model, (one,), {})
-        if chains.keys() != draws.keys() & transforms.keys():
-            return None
-        return {name: transforms[name](value) for name, value in chains.items()}
-
-    kept = np.setdiff1d(np.arange(mcmc.num_chains), list(draws.left_out))
-    arrays = {n: np.asarray(v) for n, v in starts.items()}
-    chains = {n: (v if mcmc.num_chains > 1 else v[None])[kept, None] for n, v in arrays.items()}
-    # In one program: the model is not run for the transforms of its sites.
-    values = Program(constrained, runs_once=True)(chains)
-    if values is None:
-        return None
-    info = {name: value for name, value in draws.info.items() if name != "suspect"}
-    return Draws(values, draws.model, info=info)
-
-
 def _some_rows(given: list[Any], rows: np.ndarray | slice, size: int) -> list[Any]:
     """Some rows of arguments and tables; what is not by row stays whole."""
 
@@ -267,7 +222,7 @@ class Predictor:
 
     def __init__(
         self,
-        model: Callable,
+        model: Callable | None,
         x: PyTree,
         *,
         batch_size: int | None = None,
@@ -277,6 +232,8 @@ class Predictor:
         drawn_anew: Collection[str] = (),
         owner: str = "predict",
     ) -> None:
+        if model is None:
+            raise ValueError(f"{owner}: these draws carry no model. Give it, too.")
         self._in_given_blocks, self._owner = batch_size is not None, owner
         self.batch_size = check_whole(
             owner, "batch_size", _ROWS if batch_size is None else batch_size
@@ -391,21 +348,8 @@ class Predictor:
     def _structure_at(self, count: int) -> Structure:
         """Sites and plates of the model at the first rows."""
         args, kwargs = self._first_rows(count)
-        try:
-            return self._traced(
-                (args, kwargs), "structure", partial(structure_at, self.model, *args, **kwargs)
-            )
-        except (TypeError, ValueError) as error:
-            given = bound_by_row(self.model, None) | self.others
-            shapes = {n: np.shape(v) for n, v in given.items() if np.ndim(v)}
-            other = {n: shape for n, shape in shapes.items() if shape[0] != self.size}
-            if not other:
-                raise
-            raise ValueError(
-                f"{self._owner}: x has {self.size} rows, and the arguments {other} other numbers of them. "
-                f"The model says: {error}. Give a value for each row of x, by name: what `functools.partial` "
-                "binds has the rows of the fit."
-            ) from error
+        make = partial(structure_at, self.model, *args, **kwargs)
+        return self._traced((args, kwargs), "structure", make)
 
     @property
     def call(self) -> ModelCall:
@@ -565,24 +509,9 @@ def _shape(structure: Structure, target: str) -> tuple[int, ...]:
 
 def _message(target: str, count: int, structure: Structure) -> str:
     """The error for a site whose first axis is not that of the rows."""
-    shape, site = _shape(structure, target), structure.sites.get(target)
-    plates = {} if site is None else site.plates
-    batch = len(shape) - (0 if site is None else site.event_dim)
-    ordered = sorted(plates.items(), key=lambda plate: plate[1])
-    axes = ", ".join(f"'{name}' on axis {batch + dim}" for name, dim in ordered)
-    advice = (
-        "Put the target under a plate of the rows, `with numpyro.plate('data', x.shape[0])`, and give its "
-        "distribution an entry for each: `f[:, 0]` or `f.squeeze(-1)` in place of `f.squeeze()`, which drops "
-        "the axis of a single row."
-    )
-    if count in shape[1:]:
-        advice = (
-            "Write values of shape (rows, outputs): the plate of the rows with `dim=-2` and that of the "
-            "outputs with `dim=-1`, or the distribution with `.to_event(1)` under the plate of rows alone; "
-            "and turn the target, `y.T`."
-        )
     return (
-        f"predict: the site '{target}' has shape {shape} at {count} rows"
-        f"{f', with the plates {axes}' if axes else ''}. Its first axis must be that of the rows, with "
-        f"{count} entries that follow from the inputs. {advice}"
+        f"predict: the site '{target}' has shape {_shape(structure, target)} at {count} rows. Its first axis "
+        f"must be that of the rows, with {count} entries that follow from the inputs: a plate of rows with "
+        "an entry for each (`f.squeeze(-1)`, not `f.squeeze()`); of several outputs (rows, outputs), the "
+        "plate of rows with `dim=-2` or the distribution with `.to_event(1)`."
     )

@@ -181,10 +181,7 @@ class Predictions:
         return np.finfo(np.float32).eps * np.abs(at)
 
     def at_rows(self, rows: np.ndarray | slice) -> "Predictions":
-        """The predictions of some rows alone.
-
-        :param rows: their numbers, or a slice.
-        """
+        """The predictions of some rows alone, given by their numbers or as a slice."""
         size = next(iter(self.values.values())).shape[2]
         evaluate = partial(_of_some_rows, self._evaluate, size, rows)
         values = {name: value[:, :, rows] for name, value in self.values.items()}

@@ -36,13 +36,14 @@ from numpyro_bnn.data.arguments import (
 from numpyro_bnn.data.columns import about_inputs
 from numpyro_bnn.data.fingerprints import noted_rows
 from numpyro_bnn.data.host_rows import OnHost
+from numpyro_bnn.distributions.unwrap import blanks
 from numpyro_bnn.posterior.draws import Run
 from numpyro_bnn.posterior.fitted import arguments_of, model_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.data_dependencies import Place, SiteSources, sources_of
 from numpyro_bnn.potential.sites import all_rows, counted
 from numpyro_bnn.potential.starts import BoundModel
-from numpyro_bnn.potential.structure import blanks, structure_of
+from numpyro_bnn.potential.structure import structure_of
 
 
 class TrainingData(NamedTuple):
@@ -134,17 +135,12 @@ def _refuse_unknown_rows(owner: str, known: TrainingData, x: PyTree) -> None:
         for place, value in known.others.items()
         if is_by_row(value, size)
     ]
-    if by_row and not same_rows(x, known.x):
+    new, old = jax.tree.leaves(x), jax.tree.leaves(known.x)
+    if by_row and not (len(new) == len(old) and all(map(np.array_equal, new, old))):
         raise ValueError(
             f"{owner}: x holds other rows than the run, whose model also has a value for every row in its "
             f"argument {', '.join(by_row)}, not known for these. Give it by its name, or leave x and y out."
         )
-
-
-def same_rows(x: PyTree, fitted: PyTree) -> bool:
-    """Whether two inputs hold the same rows in the same order."""
-    new, old = jax.tree.leaves(x), jax.tree.leaves(fitted)
-    return len(new) == len(old) and all(np.array_equal(one, other) for one, other in zip(new, old))
 
 
 def refuse_moving(owner: str, data: TrainingData, site: str) -> None:

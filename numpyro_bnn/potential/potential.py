@@ -350,16 +350,11 @@ _SUBSAMPLE = (
 
 def _no_plate(plate: str | None, candidates: list[str]) -> str:
     if not candidates:
-        return (
-            "A minibatch needs a plate around the observed sites, and this model has none. "
-            + _SUBSAMPLE
-        )
-    if plate is None:
-        return (
-            f"The observed sites are inside several plates, {candidates}; say which one holds the "
-            "rows with `plate=`."
-        )
-    return f"No observed site is inside a plate named {plate!r}; the plates are {candidates}."
+        return f"A minibatch needs a plate around the observed sites, and this model has none. {_SUBSAMPLE}"
+    return (
+        f"Say with `plate=` which plate around observed sites, {candidates}, holds the rows of a minibatch, "
+        f"got {plate!r}."
+    )
 
 
 def transforms_of(model: Callable, args: tuple, kwargs: dict | None) -> dict[str, Callable]:

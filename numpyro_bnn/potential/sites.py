@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from numpyro.distributions import MaskedDistribution
 from numpyro.primitives import Messenger
 
-from numpyro_bnn.priors.precision_conditionals import Level, largest_likely
+from numpyro_bnn.priors.precision_conditionals import Level
 
 
 def altered(site: Mapping[str, Any]) -> str | None:
@@ -105,14 +105,11 @@ class Structure(NamedTuple):
     # What the names of the sites of networks begin with, such as "net/".
     networks: frozenset[str] = frozenset()
 
-    def is_of_network(self, name: str) -> bool:
-        """Whether a site is a weight of a network, or belongs to the prior of its weights."""
-        return name.startswith(tuple(self.networks))
-
     def parameters_in(self, names: Collection[str]) -> list[str]:
         """Those that are no weights; none without a network, as weights may be written out by hand."""
         whole = of_every_row(names)
-        return [n for n in names if self.networks and not (n in whole or self.is_of_network(n))]
+        of_network = tuple(self.networks)
+        return [n for n in names if of_network and n not in whole and not n.startswith(of_network)]
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -149,11 +146,6 @@ class Structure(NamedTuple):
     def groups(self) -> dict[str, Level]:
         """Precisions that are Gamma distributed given the weights and the level above."""
         return {name: level for name, level in self.levels.items() if level.conjugate}
-
-    @property
-    def largest_precisions(self) -> dict[str, float]:
-        """The 99.9 % quantiles of precisions under their priors."""
-        return largest_likely(self.levels)
 
     @property
     def row_counts(self) -> set[int]:

@@ -60,31 +60,14 @@ def check_names(given: Iterable[str], known: Iterable[str], needed: Iterable[str
         )
 
 
-def check_kinds(owner: str, init_params: object) -> None:
-    """Refuse starts that are not made of numbers."""
-    for leaf in jax.tree.leaves(init_params, is_leaf=lambda value: value is None):
-        kind = getattr(leaf, "dtype", None)
-        numeric = kind is not None and any(jnp.issubdtype(kind, k) for k in (jnp.number, jnp.bool_))
-        if not numeric and not isinstance(leaf, (bool, int, float, complex)):
-            raise TypeError(
-                f"{owner}: init_params must hold arrays of numbers, got {leaf!r}. {_HOW_TO_START}"
-            )
-
-
 def check_mapping(owner: str, init_params: object) -> None:
     """Refuse starts of a model that are not arrays by site."""
-    check_kinds(owner, init_params)
     if not isinstance(init_params, Mapping):
         raise TypeError(
-            f"{owner}: init_params of a model must be a mapping from sites to arrays, got "
-            f"{type(init_params).__name__}. {_HOW_TO_START}"
+            f"{owner}: init_params of a model must be a mapping from sites to unconstrained values, "
+            "such as `bnn.optimize(model, key, …)` and `bnn.from_params(params)` return, got "
+            f"{type(init_params).__name__}."
         )
-
-
-_HOW_TO_START = (
-    "Give unconstrained values by site, `{'net/Dense_0.kernel': array, …}`, such as "
-    "`bnn.optimize(model, key, …)` and `bnn.from_params(params)` return."
-)
 
 
 def start_shapes(structure: Structure) -> dict[str, tuple[int, ...]]:
@@ -96,20 +79,12 @@ def start_shapes(structure: Structure) -> dict[str, tuple[int, ...]]:
 def check_shapes(given: Mapping[str, Any], structure: Structure, chains: tuple[int, ...]) -> None:
     """Refuse starts that would change the shape of a site, and so the model."""
     for name, own in start_shapes(structure).items():
-        if name not in given or jnp.shape(given[name]) == (*chains, *own):
-            continue
-        shape = jnp.shape(given[name])
-        if chains and shape[:1] != chains:
+        if name in given and (shape := jnp.shape(given[name])) != (*chains, *own):
+            axis = f", after a leading axis of num_chains={chains[0]}" if chains else ""
             raise ValueError(
-                f"init_params must have a leading axis of num_chains={chains[0]} on every array; "
-                f"'{name}' has shape {shape}, expected {(*chains, *own)}. For starts of every chain "
-                f"use `bnn.optimize(model, key, …, num_chains={chains[0]})`."
+                f"init_params give '{name}' the shape {shape}, expected {(*chains, *own)}: the shape of "
+                f"its unconstrained value{axis}. `bnn.optimize(…, num_chains=)` returns such starts."
             )
-        raise ValueError(
-            f"init_params give '{name}' the shape {shape}, expected {(*chains, *own)}: the shape of "
-            f"its unconstrained value{', of each chain' if chains else ''}. A start of another shape "
-            "would change the model."
-        )
 
 
 def complete(potential: Potential, given: Values, chains: tuple[int, ...]) -> Values:
@@ -164,21 +139,16 @@ def gentle_start(potential: Potential, key: jax.Array) -> Values:
 
 @dataclass(frozen=True)
 class BoundModel:
-    """A model with its training data, which are parsed and traced once, when a fit begins.
+    """A model with its training data, which are parsed and traced once, when a fit begins."""
 
-    - **model** - the model, with values of its fixed parameters
-    - **args**, **kwargs** - its arguments as it takes them, in the units of a ready model
-    - **structure** - its sites and plates
-    - **arrays** - arguments and keyword arguments as arrays in the user's units
-    - **columns** - names of the columns of its inputs
-    """
-
-    model: Callable
-    args: tuple
+    model: Callable  # The model, with values of its fixed parameters
+    args: tuple  # Its arguments as it takes them, in the units of a ready model
     kwargs: dict[str, Any]
-    structure: Structure
-    arrays: tuple[tuple, dict[str, Any]]
-    columns: Columns
+    structure: Structure  # Its sites and plates
+    arrays: tuple[
+        tuple, dict[str, Any]
+    ]  # Arguments and keyword arguments as arrays in the user's units
+    columns: Columns  # Names of the columns of its inputs
 
     @classmethod
     def of(cls, model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> "BoundModel":
@@ -218,22 +188,16 @@ def starts_for(
     """Initial positions of every chain, in the form that the kernel expects."""
     if init_params is None:
         return None
-    check_kinds("MCMC.run", init_params)
-    init_params = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), init_params)
-    chains = (num_chains,) if num_chains > 1 else ()
-    if fit is not None and not isinstance(init_params, ParamInfo):
+    if by_site := fit is not None and not isinstance(init_params, ParamInfo):
         check_mapping("MCMC.run", init_params)
-        if not chains:
-            shapes = fit.structure.deterministic | start_shapes(fit.structure)
-            init_params = _drop_chain_axis(init_params, shapes)
-        return _all_sites(kernel, fit, init_params, chains)
-    leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(init_params)}
-    if chains and leading != {chains}:
-        raise ValueError(
-            f"init_params must have a leading axis of num_chains={num_chains} on every "
-            f"array, got leading axes {sorted(leading)}. Give a start for each chain."
-        )
-    return init_params
+    init_params = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), init_params)
+    if fit is None or not by_site:
+        return init_params
+    chains = (num_chains,) if num_chains > 1 else ()
+    if not chains:
+        shapes = fit.structure.deterministic | start_shapes(fit.structure)
+        init_params = _drop_chain_axis(init_params, shapes)
+    return _all_sites(kernel, fit, init_params, chains)
 
 
 def _translated(fit: BoundModel, given: dict, chains: tuple[int, ...]) -> dict:

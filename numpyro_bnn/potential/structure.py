@@ -22,7 +22,7 @@ from numpyro_bnn.data.arguments import innermost, named_leaves, prepared
 from numpyro_bnn.data.host_rows import WithStandIns
 from numpyro_bnn.data.units import check_range
 from numpyro_bnn.distributions.gamma import Gamma
-from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.distributions.unwrap import blanks, unwrapped
 from numpyro_bnn.likelihoods.observe import check_classes, check_dtype
 from numpyro_bnn.potential.compiled_arguments import KINDS, fixed_in, with_first_values
 from numpyro_bnn.potential.data_dependencies import (
@@ -160,27 +160,6 @@ class _Keys(Messenger):
 
     def process_message(self, msg: dict[str, Any]) -> None:
         self.taken |= msg["type"] == "prng_key"
-
-
-def blanks(
-    blank: jax.Array, preset: set[str] | None = None
-) -> Callable[[dict[str, Any]], jax.Array | None]:
-    """A substitution for abstract traces: placeholder values of continuous latent sites."""
-    # Tracing a draw of each site takes longer than tracing the rest. `blank` is traced, so that no model
-    # can branch on it; `preset` gets the names of latent sites that have a value already.
-
-    def value(site: dict[str, Any]) -> jax.Array | None:
-        if site["type"] != "sample" or site["is_observed"]:
-            return None
-        if site["value"] is not None:
-            if preset is not None:
-                preset.add(site["name"])
-            return None
-        if site["fn"].support.is_discrete:
-            return None
-        return jnp.broadcast_to(blank, site["fn"].shape(site["kwargs"].get("sample_shape") or ()))
-
-    return value
 
 
 def _plates(sites: Mapping[str, Any]) -> dict[str, Plate]:

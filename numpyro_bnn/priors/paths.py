@@ -178,11 +178,7 @@ def parameter_tree(shapes: Shapes) -> str:
 
 
 def fan_in(path: str, shape: Shape) -> int:
-    """Number of terms that one output of a layer sums through this array.
-
-    :param path: dotted path; its last component names the array, the one before the layer.
-    :param shape: shape of the array, which may know its layout (:class:`LaidOut`).
-    """
+    """Number of terms that one output of a layer sums through the array at a dotted path."""
     return prod(shape[axis] for axis in summed_axes(path, shape))
 
 

@@ -63,8 +63,6 @@ class CompiledRuns(NumPyroMCMC):
     left_out: dict[int, str]
     suspect: dict[int, str]
     columns: Columns
-    # Initial positions of the last run, as its kernel took them.
-    starts: PyTree = None
     stopped: Any
     record: Callable | None
     chunk_size: int | None
@@ -299,7 +297,6 @@ class CompiledRuns(NumPyroMCMC):
                 warn_of_rounding(
                     sites, [name for name in latent if name in sites], self._disk.dtype
                 )
-        self.starts = start.init_params
         self._set_collection_params()
         warn_of_run(self.suspect, self.num_chains)
         if not self.suspect:

@@ -41,11 +41,6 @@ class Padded:
 DeviceRows: TypeAlias = Array | Padded
 
 
-def devices_for(num_chains: int) -> int:
-    """How many devices of this process share the chains: the largest number that divides `num_chains`."""
-    return max(d for d in range(1, jax.local_device_count() + 1) if num_chains % d == 0)
-
-
 class Placement:
     """Puts chains and rows on the devices of a mesh."""
 
@@ -57,10 +52,9 @@ class Placement:
     def given(cls, mesh: Mesh | None, num_chains: int, chain_method: object) -> "Placement":
         """The placement for the argument `mesh` of ``MCMC``; where it is None, a rule decides."""
         if mesh is None:
-            devices = devices_for(num_chains) if chain_method == "parallel" else 1
-            return cls(
-                Mesh(np.asarray(jax.local_devices()[:devices]), (CHAIN,)) if devices > 1 else None
-            )
+            fitting = [d for d in range(1, jax.local_device_count() + 1) if num_chains % d == 0]
+            devices = jax.local_devices()[: max(fitting) if chain_method == "parallel" else 1]
+            return cls(Mesh(np.asarray(devices), (CHAIN,)) if len(devices) > 1 else None)
         if not set(mesh.axis_names) <= {CHAIN, DATA}:
             raise ValueError(
                 f"MCMC: the axes of mesh must be among 'chain' and 'data', got {mesh.axis_names}."

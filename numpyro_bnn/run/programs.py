@@ -128,8 +128,11 @@ class Programs:
 
         shapes = jax.eval_shape(partial(self._map_chains, one), (state, init_params), arrays)
         at = 0 if self.num_chains == 1 else 1
-        # A power of two: chunks of nearly the same size share a program.
-        size = 1 << (max(self.least, _draws_that_fit(shapes)) - 1).bit_length()
+        # Draws of all chains that a buffer of some megabytes holds, to a power of two: chunks of nearly the
+        # same size share a program.
+        sizes = (leaf.size * np.dtype(np.float64).itemsize for leaf in jax.tree.leaves(shapes))
+        fitting = min(max(_BUFFER_BYTES // max(1, sum(sizes)), _FEWEST), _MOST)
+        size = 1 << (max(self.least, fitting) - 1).bit_length()
 
         def zeros(leaf: jax.ShapeDtypeStruct) -> jax.Array:
             return jnp.zeros((*leaf.shape[:at], size, *leaf.shape[at:]), leaf.dtype)
@@ -185,12 +188,6 @@ class Programs:
         return self._map_chains(one, (state, draws, init_params), arrays)
 
 
-def _draws_that_fit(draw: PyTree) -> int:
-    """Draws of all chains of a program that a buffer of some megabytes holds."""
-    sizes = (leaf.size * np.dtype(np.float64).itemsize for leaf in jax.tree.leaves(draw))
-    return min(max(_BUFFER_BYTES // max(1, sum(sizes)), _FEWEST), _MOST)
-
-
 def split_fields(fields: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Fields to collect, each once, and sites to leave out of the draws."""
     prefix = f"~{fields[0]}."
@@ -227,12 +224,5 @@ def _field(state: State, name: str, block: int | None) -> Any:
     values = getattr(state, field, None)
     if dot and isinstance(values, dict) and site in values:
         return values[site]
-    try:
-        return nested_attrgetter(name)(state)
-    except (AttributeError, TypeError, LookupError) as error:
-        # The state of a kernel may hold that of an inner kernel: "hmc_state.energy".
-        known = list(getattr(state, "_fields", ()))
-        raise ValueError(
-            f"MCMC: extra_fields names '{name}', which the state of the kernel does not have; it has "
-            f"{known}. Name one of these, or of their parts: 'adapt_state.step_size'."
-        ) from error
+    # The state of a kernel may hold that of an inner kernel: "hmc_state.energy".
+    return nested_attrgetter(name)(state)

@@ -126,7 +126,11 @@ def _parts(
 
 def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[tuple[int, str]]:
     """Suspect chains of a part, each with its reason; chains that never moved come first."""
-    of = f" of the block of {_listed(part.names)}" if part.names else ""
+    more = f" and {len(part.names) - 3} more" if len(part.names) > 3 else ""
+    of = f" of the block of {', '.join(part.names[:3])}{more}" if part.names else ""
+    steps = np.asarray(
+        stats.get("step_size", stats.get("adapt_state.step_size", np.ones(len(hot))))
+    )
     zeros = np.zeros(len(hot), bool)
     chance = np.zeros(len(hot))
     failing = zeros
@@ -144,7 +148,9 @@ def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[t
         if stays[chain]:
             reasons.append(f"{stays[chain]} of {hot.shape[1]} draws in a row{of} are the same")
         if still[chain]:
-            reasons.append(f"all draws{of} are the same{_for_no_step(stats, chain)}")
+            reasons.append(
+                f"all draws{of} are the same{'' if steps[chain].any() else ' (step_size is 0)'}"
+            )
         if failing[chain] and part.acceptance is not None:
             rate = part.acceptance[chain]
             share = f"{100 * rate:.2g} %" if rate >= 1e-4 else "less than 0.01 %"
@@ -237,18 +243,6 @@ def _on_host(leaf: Any) -> Any:
 def _same(some: Any, first: Any) -> np.ndarray:
     equal = np.asarray(some) == np.asarray(first)
     return equal.all(axis=tuple(range(1, equal.ndim)))
-
-
-def _for_no_step(stats: Mapping[str, Any], chain: int) -> str:
-    steps = stats.get("step_size", stats.get("adapt_state.step_size"))
-    if steps is None or np.asarray(steps)[chain].any():
-        return ""
-    return " (step_size is 0)"
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 def named(suspect: Mapping[int, str]) -> str:

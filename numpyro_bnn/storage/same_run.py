@@ -78,15 +78,8 @@ def environment() -> Facts:
     return found | {"x64": str(bool(jax.config.read("jax_enable_x64")))}
 
 
-def check_accept(accept: object) -> Collection[str]:
-    """Refuse an `accept` that is no list of names, or that names a setting the stored files depend on."""
-    if not isinstance(accept, (list, tuple, set, frozenset)) or not all(
-        isinstance(name, str) and name for name in accept
-    ):
-        raise TypeError(
-            "resume: accept must be a list of names that the message of a refused `resume` gives, such "
-            f"as ['program'], got {accept!r}."
-        )
+def check_accept(accept: Collection[str]) -> Collection[str]:
+    """Refuse an `accept` that names a setting the stored files depend on."""
     fixed = [name for name in accept if _is_within(name, _FORM)]
     if fixed:
         raise ValueError(

@@ -17,14 +17,7 @@ class StoredArray:
 
     ``np.asarray`` reads all of it; ``array[:, a:b]`` reads those draws alone. Any index of NumPy gives what
     it gives of the whole array; all draws are read for those that are not whole numbers and forward slices
-    (and a list of chains).
-
-    :param array: the zarr array.
-    :param store: the :class:`~numpyro_bnn.storage.draw_store.DrawStore` that holds it.
-    :param files: the files of the array.
-    :param run: identifier of the run that the draws are of.
-    :param chains: numbers of the chains to show; None for all.
-    :param first: the first draw to show; earlier ones were dropped.
+    (and a list of chains). Shown are some `chains`, all where None, from the draw `first` on.
     """
 
     def __init__(

@@ -33,6 +33,7 @@ from numpyro_bnn._checks import check_share
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, refuse_text_columns, targets_of
 from numpyro_bnn.data.units import taken, with_targets
+from numpyro_bnn.likelihoods.observe import check_finite
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import held_by
 from numpyro_bnn.posterior.predictions import predict
@@ -365,12 +366,7 @@ def _check_targets(owner: str, predictions: Predictions, y: Any) -> None:
         predictions.log_prob(y)
         return
     predictions.cdf(y)
-    missing = np.flatnonzero(~np.isfinite(np.asarray(y, np.float64)))
-    if missing.size:
-        raise ValueError(
-            f"{owner}: the targets y of {missing.size} of {len(y)} rows are NaN or infinite, the first in "
-            f"row {missing[0]}. Leave out rows whose targets are not known, in x and in y."
-        )
+    check_finite(owner, "y", np.asarray(y, np.float64))
 
 
 def _source_of(fitted: Run | FittedEstimator) -> Any:

@@ -378,7 +378,11 @@ def _compared(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) 
     model = model_of(fitted)
     data = training_data(owner, model, fitted)
     if data.x is None:
-        return _noted_with_draws(held_by(fitted, "draws") or fitted, x, y)
+        draws = held_by(fitted, "draws") or fitted
+        if not isinstance(draws, Draws) or KNOWN_ROWS not in draws.info:
+            return []
+        rows = (jax.tree.leaves(one) for one in as_arrays(draws.model, (x, y), {})[0])
+        return seen_rows(draws.info[KNOWN_ROWS], *rows)
     targets = [value for name, value in data.observed.items() if site in (None, name)]
     if len(targets) == 1:
         y = as_observed(owner, fitted, model, x, y, site)
@@ -391,13 +395,6 @@ def _compared(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) 
         return []
     trained, given = row_hashes(*leaves)
     return [SeenRows(trained, given)]
-
-
-def _noted_with_draws(draws: Any, x: Any, y: Any) -> list[SeenRows]:
-    if not isinstance(draws, Draws) or KNOWN_ROWS not in draws.info:
-        return []
-    given = (jax.tree.leaves(one) for one in as_arrays(draws.model, (x, y), {})[0])
-    return seen_rows(draws.info[KNOWN_ROWS], *given)
 
 
 def _are_comparable(fitted: list[Any], new: list[Any]) -> bool:

@@ -251,18 +251,14 @@ def compare(
     :param num_samples: draws a chain of a kernel; kernels with one gradient a step take ten steps a draw.
     :param progress_bar: show progress.
     :return: the table; print it.
-    :raises ValueError: for an unknown name, data that lack a part, or a method without draws.
+    :raises KeyError: for an unknown name.
+    :raises ValueError: for data that lack a part, or a method without draws.
     """
     rows = _data(model, data)
     known = default_methods(model, num_chains, len(rows.y))
     asked: dict[str, Method | None] = dict(known if methods is None else methods)
     asked.setdefault(reference, None)
-    for name, method in asked.items():
-        if method is None and name not in known:
-            raise ValueError(
-                f"compare: no method is called {name!r}; known are {sorted(known)}. Give your own "
-                "as {name: kernel or function or finished run}."
-            )
+    asked = {name: known[name] if method is None else method for name, method in asked.items()}
     key = jax.random.key(0) if key is None else key
     key_start, key = jax.random.split(key)
     settings = {
@@ -273,7 +269,6 @@ def compare(
     starts = None
     found = {}
     for name, method in asked.items():
-        method = known[name] if method is None else method
         if isinstance(method, MCMCKernel) and starts is None:
             starts = optimize(
                 model, key_start, rows.x, rows.y, num_chains=num_chains, progress_bar=progress_bar

@@ -133,11 +133,6 @@ def describe(model: Any, *args: PyTree, **kwargs: PyTree) -> ModelTable:
     units = units_of(ready)
     if not args and not kwargs and units is not None:
         args = (units.x_mean[None],)
-    if not args and not kwargs:
-        raise ValueError(
-            "describe: shapes of weights follow from the inputs, and there are none. Give some rows: "
-            "`describe(model, x)`."
-        )
     unfitted = hasattr(ready, "forget") and units is None
     if unfitted and len(args) == 1 and "y" not in kwargs:
         # Its prior does not depend on the targets.

@@ -6,6 +6,7 @@ they are given, and everything that is learned has a name that ends in an unders
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 import jax
@@ -58,8 +59,25 @@ _FOR_FIT = ("kernel", "num_chains", "num_warmup", "num_samples", "thinning", "ba
             "max_minutes")  # fmt: skip
 
 
+@dataclass(repr=False, eq=False)
 class BNNEstimator(BaseEstimator):
-    """The base of both estimators, each of which names its own parameters."""
+    """The base of both estimators: the parameters that they share, as scikit-learn stores them."""
+
+    hidden: Sequence[int] | int = (16, 16)
+    _: KW_ONLY
+    network: Any = None
+    prior: Any = None
+    kernel: str | None = None
+    until: Tolerance | None = None
+    max_minutes: float | None = None
+    num_warmup: int = 300
+    num_samples: int = 300
+    num_chains: int = 4
+    thinning: int | None = None
+    batch_size: int | None = None
+    calibration: float | None = None
+    random_state: Any = None
+    verbose: bool | int = False
 
     # Whether each row is predicted independently of others.
     _separate = True
@@ -220,6 +238,7 @@ class BNNEstimator(BaseEstimator):
         return {k: v for k, v in super().__getstate__().items() if k != "mcmc_"}
 
 
+@dataclass(repr=False, eq=False)
 class BNNRegressor(RegressorMixin, BNNEstimator):
     """Regression by a Bayesian neural network.
 
@@ -259,40 +278,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     >>> mean, sd = network.predict(X_test, return_std=True)                 # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        hidden: Sequence[int] | int = (16, 16, 16, 16),
-        *,
-        network: Any = None,
-        prior: Any = None,
-        likelihood: Literal["gaussian", "heteroscedastic", "student_t"] | None = None,
-        kernel: str | None = None,
-        until: Tolerance | None = None,
-        max_minutes: float | None = None,
-        num_warmup: int = 300,
-        num_samples: int = 300,
-        num_chains: int = 4,
-        thinning: int | None = None,
-        batch_size: int | None = None,
-        calibration: float | None = None,
-        random_state: Any = None,
-        verbose: bool | int = False,
-    ) -> None:
-        self.hidden = hidden
-        self.network = network
-        self.prior = prior
-        self.likelihood = likelihood
-        self.kernel = kernel
-        self.until = until
-        self.max_minutes = max_minutes
-        self.num_warmup = num_warmup
-        self.num_samples = num_samples
-        self.num_chains = num_chains
-        self.thinning = thinning
-        self.batch_size = batch_size
-        self.calibration = calibration
-        self.random_state = random_state
-        self.verbose = verbose
+    hidden: Sequence[int] | int = (16, 16, 16, 16)
+    likelihood: Literal["gaussian", "heteroscedastic", "student_t"] | None = field(
+        default=None, kw_only=True
+    )
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -396,6 +385,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         return ends[..., 0], ends[..., 1]
 
 
+@dataclass(repr=False, eq=False)
 class BNNClassifier(ClassifierMixin, BNNEstimator):
     """Classification by a Bayesian neural network.
 
@@ -434,40 +424,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     >>> network.predict_proba(X_test)                                       # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        hidden: Sequence[int] | int = (16, 16),
-        *,
-        network: Any = None,
-        prior: Any = None,
-        class_weight: Any = None,
-        kernel: str | None = None,
-        until: Tolerance | None = None,
-        max_minutes: float | None = None,
-        num_warmup: int = 300,
-        num_samples: int = 300,
-        num_chains: int = 4,
-        thinning: int | None = None,
-        batch_size: int | None = None,
-        calibration: float | None = None,
-        random_state: Any = None,
-        verbose: bool | int = False,
-    ) -> None:
-        self.hidden = hidden
-        self.network = network
-        self.prior = prior
-        self.class_weight = class_weight
-        self.kernel = kernel
-        self.until = until
-        self.max_minutes = max_minutes
-        self.num_warmup = num_warmup
-        self.num_samples = num_samples
-        self.num_chains = num_chains
-        self.thinning = thinning
-        self.batch_size = batch_size
-        self.calibration = calibration
-        self.random_state = random_state
-        self.verbose = verbose
+    class_weight: Any = field(default=None, kw_only=True)
 
     @all_or_nothing
     def fit(

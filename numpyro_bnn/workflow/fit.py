@@ -123,12 +123,9 @@ def kernel_named(name: str, model: Callable, **settings: Any) -> tuple[MCMCKerne
             f"fit: kernel must be one of {sorted(KERNELS)} or a kernel over the model, got {name!r}."
         )
     recipe = KERNELS[name]
-    for unknown in sorted(set(settings) - set(recipe.settings)):
-        having = sorted(other for other, its in KERNELS.items() if unknown in its.settings)
-        known = f"It has {sorted(recipe.settings)}"
-        if having:
-            known = f"{having} have it: name one of them as `kernel`"
-        raise ValueError(f"fit: {unknown} is not a setting of the kernel {name!r}. {known}.")
+    if unknown := sorted(set(settings) - set(recipe.settings)):
+        its = sorted(recipe.settings)
+        raise ValueError(f"fit: the kernel {name!r} has the settings {its}, and not {unknown}.")
     return recipe.make(model, **(recipe.settings | settings)), recipe.thinning
 
 
@@ -287,7 +284,13 @@ def fit(
     """
     key = jax.random.key(0) if key is None else key
     check_key("fit", key)
-    _check_until(until, max_minutes, x_test, y_test)
+    # Arguments that are used only after the optimisation are checked before it.
+    if y_test is not None and x_test is None:
+        raise ValueError(
+            "fit: y_test was given and no x_test. Give the inputs of these targets, or leave both out to "
+            "judge at training rows."
+        )
+    check_until(until, max_minutes)
     limit = TimeLimit(max_minutes)
     (arrays, y), _ = as_arrays(model, (x, y), {})
     # Tables of pandas keep the names of their columns, which messages and predictions refer to.
@@ -308,7 +311,11 @@ def fit(
         options = {"energy_variance": _ENERGY_VARIANCE_IN_HASTE, **options}
     sampler, steps = kernel_for_fit(kernel, model, batch_size, options)
     bound = BoundModel.of(model, (x_train, y_train), weighted)
-    _check_one_target(bound.structure.targets)
+    if len(targets := bound.structure.targets) > 1:
+        raise ValueError(
+            f"fit: the model observes {targets}, and predictions of one target are judged. Observe one of "
+            "them, or sample by `bnn.MCMC` and judge each by `bnn.diagnose(mcmc, x, site=…)`."
+        )
     thinning = steps if thinning is None else check_whole("fit", "thinning", thinning)
     mcmc = MCMC(
         sampler,
@@ -400,25 +407,6 @@ class TimeLimit:
             lengths = (int(share * n) // mcmc.thinning for n in (mcmc.num_warmup, mcmc.num_samples))
             mcmc.set_lengths(*(max(0, n) * mcmc.thinning for n in lengths))
         return mcmc.num_samples >= _FEWEST * mcmc.thinning or share >= 1
-
-
-def _check_one_target(targets: list[str]) -> None:
-    """Refuse a model of several targets: the report at the end is about predictions of one."""
-    if len(targets) > 1:
-        raise ValueError(
-            f"fit: the model observes {targets}, and predictions of one target are judged. Observe one of "
-            "them, or sample by `bnn.MCMC` and judge each by `bnn.diagnose(mcmc, x, site=…)`."
-        )
-
-
-def _check_until(until: Any, max_minutes: Any, x_test: Any, y_test: Any) -> None:
-    """Check, before the optimisation, the arguments that are used only after it."""
-    if y_test is not None and x_test is None:
-        raise ValueError(
-            f"fit: y_test was given ({len(y_test)} targets) and no x_test. Give the inputs of these "
-            "targets, or leave both out to judge at training rows."
-        )
-    check_until(until, max_minutes)
 
 
 def _rows(values: Any, rows: Any) -> Any:

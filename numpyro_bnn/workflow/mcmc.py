@@ -268,7 +268,7 @@ class MCMC(CompiledRuns):
         :param init_params: see :meth:`run`.
         :param kwargs: keyword arguments of the model.
         :return: why the run stopped, and the results of each judgement; also :attr:`stopped`.
-        :raises ValueError: if `test_data` is missing or does not fit the model, for a time that is not
+        :raises ValueError: if `test_data` does not fit the model, for a time that is not
             positive, for `record`, and as :meth:`run` does.
         :raises TypeError: for another kind of `until`, `test_data` or `max_minutes`.
         """

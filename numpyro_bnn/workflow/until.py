@@ -288,17 +288,10 @@ def check_until(until: object, max_minutes: object) -> Tolerance:
 
 def _checked_test_data(model: Callable, test_data: Any, columns: Columns) -> tuple[Any, Any]:
     """Check the inputs and targets at which a run is judged; returned on the host."""
-    if test_data is None:
-        raise ValueError(
-            "run_until: test_data is missing. Give the inputs and targets at which predictions are to be "
-            "known: `test_data=(x_test, y_test)`, or `test_data=(x_test, None)`."
-        )
     if not isinstance(test_data, (tuple, list)) or len(test_data) != 2:
-        size = f" of {len(test_data)}" if isinstance(test_data, (tuple, list)) else ""
         raise TypeError(
-            f"run_until: test_data must be a pair of inputs and targets, got "
-            f"{type(test_data).__name__}{size}. Write "
-            "`test_data=(x_test, y_test)`, or `test_data=(x_test, None)`."
+            "run_until: expected the inputs and targets at which predictions are to be known, "
+            f"`test_data=(x_test, y_test)` or `test_data=(x_test, None)`, got {type(test_data).__name__}."
         )
     check_columns("run_until", "x of test_data", columns, test_data[0])
     (x, y), _ = as_arrays(model, (test_data[0], test_data[1]), {})

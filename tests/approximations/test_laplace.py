@@ -251,10 +251,7 @@ def factor(x, y):
 )
 def test_low_rank_says_that_it_needs_the_matrix(data, model, law):
     """No Hessian was computed, of which anything could be said."""
-    words = (
-        rf"not known for {law} 'y'\. covariance='low_rank' is made of .* which begin with the Hess"
-    )
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=rf"not known for {law} 'y'\."):
         laplace(model, *data, covariance="low_rank", rank=2, num_steps=0)
 
 
@@ -266,9 +263,7 @@ def doubled(x, y):
 
 def test_a_matrix_that_is_rounded_is_not_said_to_be_bent_by_the_prior(data):
     start = {"w": jnp.zeros(2)}
-    with pytest.raises(
-        ValueError, match=r"largest 1.41e\+14\): that is the rounding error of float32"
-    ):
+    with pytest.raises(ValueError, match=r"to 1.41e\+14\)\. .* `numpyro.enable_x64\(\)`"):
         laplace(doubled, *data, init_params=start, num_steps=0)
 
 
@@ -278,7 +273,7 @@ def infinite(x, y):
 
 
 def test_a_matrix_that_is_not_finite_is_an_error_that_says_so(data):
-    with pytest.raises(ValueError, match="it has entries that are not finite"):
+    with pytest.raises(ValueError, match="eigenvalues of the latter from nan"):
         laplace(infinite, *data, init_params={"w": jnp.zeros(2)}, num_steps=0)
 
 
@@ -359,7 +354,7 @@ def test_gauss_newton_refuses_a_value_that_it_does_not_know(data):
     ):
         curvature.matrix(descent, z, sites, "gauss_newton")
     options = {"num_samples": 2, "covariance": "low_rank", "rank": 2, "num_steps": 0}
-    with pytest.raises(ValueError, match=r"Take covariance='full' or 'diagonal'"):
+    with pytest.raises(ValueError, match=r"is known for Normal and StudentT, not for Bernoulli"):
         laplace(soft_labels, *data, **options)
     # The distance to the mode is then measured by the Hessian.
     assert _kind_for(descent, z) == "hessian"

@@ -290,7 +290,10 @@ def test_the_posterior_is_readable_by_arviz(regression):
         (["digits", "--drop", "y"], "and so do --drop and --text"),
         (["compare", "digits", "--calibration", ".2"], "--calibration belongs to a fit"),
         (["digits", "--target", "y"], "--target and --task belong to a CSV"),
-        (["--max-tree-depth", "3"], "max_tree_depth is not a setting of the kernel 'mclmc'"),
+        (
+            ["--max-tree-depth", "3"],
+            "'mclmc' has the settings ['energy_variance'], and not ['max_tree",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(arguments, message, capsys):

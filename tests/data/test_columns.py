@@ -120,24 +120,26 @@ def test_a_model_without_a_target_has_no_log_likelihood(table, target):
         numpyro.factor("fit", -((y - x @ w) ** 2).sum() if y is not None else 0.0)
 
     draws = bnn.Draws({"w": np.zeros((1, 5, 3))}, factor)
-    with pytest.raises(ValueError, match=r"the model observes no site"):
+    with pytest.raises(ValueError, match="a model that observes a site"):
         bnn.to_inference_data(draws, x=table.to_numpy(), y=target)
 
 
 def test_arrays_with_another_number_of_columns_are_refused(fitted, table):
     model, draws = fitted
     x = table.to_numpy()
-    said = r"predict: x has 2 columns, and the fit had 3 columns\. Give the columns of the training"
+    said = r"predict: x has shape \(.*2\), .*fit had the shape \(3,\)\. Give the columns of the training"
     with pytest.raises(ValueError, match=said):
         bnn.predict(model, draws, x[:, :2])
-    with pytest.raises(ValueError, match=r"diagnose: x has 4 columns, and the fit had 3 columns"):
+    with pytest.raises(
+        ValueError, match=r"diagnose: x has shape \(.*4\), .*fit had the shape \(3,\)"
+    ):
         bnn.diagnose(draws, np.zeros((5, 4), np.float32), model=model)
-    single = r"x has a single axis, of 3 numbers, and the fit had 3 columns\. .* write `x\[None\]`"
+    single = r"x has shape \(3,\), .*fit had the shape \(3,\)\. .* `x\[None\]`"
     with pytest.raises(ValueError, match=single):
         bnn.predict(model, draws, x[0])
     with pytest.raises(ValueError, match=single):
         bnn.predict(model, draws, table.iloc[0])
-    with pytest.raises(ValueError, match=r"x has 2 columns, and the fit had 3 columns"):
+    with pytest.raises(ValueError, match=r"x has shape \(.*2\), .*fit had the shape \(3,\)"):
         bnn.predict(model, draws, x[:, :2].tolist())
     assert bnn.predict(model, draws, x[:1]).mean.shape[-1] == 1
 
@@ -149,7 +151,9 @@ def test_the_columns_go_with_draws_on_disk(table, target, tmp_path):
     mcmc = bnn.MCMC(kernel, **settings, draws=tmp_path / "run.zarr")
     mcmc.run(key(), table, target, init_params=nets.weights(own, table, target))
     found = bnn.load(tmp_path / "run.zarr", own)
-    with pytest.raises(ValueError, match=r"predict: x has 2 columns, and the fit had 3 columns"):
+    with pytest.raises(
+        ValueError, match=r"predict: x has shape \(.*2\), .*fit had the shape \(3,\)"
+    ):
         bnn.predict(own, found, table.to_numpy()[:, :2])
     with pytest.raises(ValueError, match=r"has 'income' where the training data had 'age'"):
         bnn.predict(own, found, CHANGES["another order"](table))
@@ -187,10 +191,12 @@ def test_what_is_compared_of_other_inputs():
     check(about, np.zeros((2, 5)))
     check({}, np.zeros((2, 5)))
     assert about_inputs(None) == {}
-    with pytest.raises(ValueError, match=r"x\['level'\] has 1 column, and the fit had one number"):
+    with pytest.raises(
+        ValueError, match=r"x\['level'\] has shape \(.*1\), .*fit had the shape \(\)"
+    ):
         check(about, {"image": np.zeros((2, 8, 8, 1)), "level": np.zeros((2, 1)), "n": 3})
-    image = r"x\['image'\] has rows of shape \(8, 1\), and the fit had rows of shape \(8, 8, 1\)"
-    with pytest.raises(ValueError, match=image + r".* write `x\['image'\]\[None\]`"):
+    image = r"x\['image'\] has shape \(.*8, 1\), .*fit had the shape \(8, 8, 1\)"
+    with pytest.raises(ValueError, match=image + r".* `x\['image'\]\[None\]`"):
         check(about, {"image": np.zeros((8, 8, 1)), "level": np.zeros(2), "n": 3})
     for fitted, given, had in [
         ({"a": np.zeros((9, 2))}, np.zeros((2, 2)), "ndarray, and the fit had {'a': …}"),
@@ -200,11 +206,11 @@ def test_what_is_compared_of_other_inputs():
         with pytest.raises(TypeError, match=had):
             check(about_inputs(fitted), given)
     column = about_inputs(np.zeros((9, 1)))
-    with pytest.raises(ValueError, match=r"single axis, of 4 numbers, .* 1 column. Write `x\[:, N"):
+    with pytest.raises(ValueError, match=r"shape \(4,\), .*shape \(1,\).*`x\[:, N"):
         check(column, np.zeros(4))
 
 
 def test_a_ready_model_says_it_in_the_same_words(table, target):
     model = bnn.regression(bnn.MLP((2,), 1), bnn.priors.FanIn(), table.to_numpy(), target)
-    with pytest.raises(ValueError, match=r"x has a single axis, of 3 numbers.* `x\[None\]`"):
+    with pytest.raises(ValueError, match=r"x has shape \(3,\), .* `x\[None\]`"):
         bnn.prior_predictive(model, key(), table.to_numpy()[0], 2)

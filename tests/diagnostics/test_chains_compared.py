@@ -45,8 +45,12 @@ WEIGHTS = {"w": W}
             IndexError,
             "out of bounds",
         ),
-        (lambda: diagnose_draws(None, W, second=(None, W[..., :2])), ValueError, "the same inputs"),
-        (lambda: diagnose_draws(None, W, second=(None, W * np.nan)), ValueError, "second run"),
+        (
+            lambda: diagnose_draws(None, W, second=(None, W[..., :2])),
+            ValueError,
+            "broadcast together",
+        ),
+        (lambda: diagnose_draws(None, W, second=(None, W * np.nan)), ValueError, "finite draws"),
     ],
 )
 def test_a_mistake_gets_an_error_that_names_it(call, error, message):

@@ -200,7 +200,7 @@ def test_half_precision_and_integers_are_taken(rng):
     ("call", "error", "message"),
     [
         (lambda: rhat.rhat(np.ones(4)), ValueError, r"\(chain, draw, ...\), got shape \(4,\)"),
-        (lambda: rhat.rhat([["a"]]), TypeError, "real numbers, got dtype <U1"),
+        (lambda: rhat.rhat([["a"]]), ValueError, "could not convert string to float"),
         (lambda: rhat.nested_rhat(np.ones((4, 8)), 3), ValueError, "the 4 chains .* got 3"),
         (lambda: rhat.nested_rhat(np.ones((4, 8)), [0, 0, 0, 1]), ValueError, "equal size"),
         (lambda: rhat.nested_rhat(np.ones((4, 8)), 2, method="x"), ValueError, "got 'x'"),

@@ -317,7 +317,7 @@ REFUSED = {
     "an unknown site": (
         network,
         {"sites": ["net/Dense_7.kernel"]},
-        r"which the model does not have",
+        "The sites|Those that could be used",
     ),
     "a hidden layer": (network, {"sites": ["net/Dense_0.kernel"]}, r"the mean of 'y' is not"),
     "rows with weights": (scale(network, scale=0.5), {}, r"is scaled"),

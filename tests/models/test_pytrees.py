@@ -382,7 +382,7 @@ def test_what_is_refused():
         ValueError, match="Normalised keeps a state from call to call, as BatchNorm"
     ):
         sample(Normalised())
-    with pytest.raises(TypeError, match=r"\['apply_rng'\] are for Flax modules, and MLP is none"):
+    with pytest.raises(TypeError, match="`apply_rng` are for Flax modules only"):
         sample(mlp(), apply_rng="dropout")
     with pytest.raises(TypeError, match="or another pytree with a call, got <function"):
         sample(lambda x: x)

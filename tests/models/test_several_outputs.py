@@ -189,7 +189,7 @@ REFUSED = {
     ),
     "a column": (
         lambda: ready().learn(X, Y[:, :1]),
-        r"y has shape \(30, 1\), expected \(N,\)\. Use",
+        r"y has shape \(30, 1\), expected \(N,\).* Use",
     ),
     "one unit": (
         lambda: structure_of(bnn.regression(bnn.MLP((), 1), PRIOR), (X, Y), {}),

@@ -43,5 +43,5 @@ def test_all_cells_in_another_process(tmp_path):
 def test_sites_whose_names_netcdf_makes_one_are_refused():
     """The ohm sign and the Greek letter, which are two names to Python."""
     draws = bnn.Draws({"\u03a9": np.zeros((1, 3)), "\u2126": np.zeros((1, 3))})
-    with pytest.raises(ValueError, match=r"two quantities .* the sites 'Ω' and '\u2126'"):
+    with pytest.raises(ValueError, match="two quantities of the group posterior"):
         bnn.to_inference_data(draws, log_likelihood=False)

@@ -19,41 +19,34 @@ model = row_model(
 
 DRAWS = bnn.Draws({"w": np.zeros((1, 5, 2))}, model)
 MCMC = bnn.MCMC(NUTS(model), num_warmup=1, num_samples=1)
-PREDICT = (
-    r"Write `predict\(model, samples, x\)`: the model comes first, or None where the draws know"
-)
-DIAGNOSE = r"Write `diagnose\(run, x\)`: the run or its draws come first"
+EXPECTED = "expected an MCMC after `run`, what `fit` returned, a fitted estimator, or draws"
 CALLS = {
     "predict without x": (lambda: bnn.predict(model, DRAWS), "argument: 'x'"),
     "predict without a model": (lambda: bnn.predict(DRAWS, X), "argument: 'x'"),
     "the run before the model": (
         lambda: bnn.predict(MCMC, model, X),
-        f"predict: got MCMC, function and ndarray as model, samples and x. {PREDICT}",
+        f"predict: {EXPECTED} by site name, got function",
     ),
     "x before the draws": (
         lambda: bnn.predict(model, X, DRAWS),
-        f"predict: got function, ndarray and Draws as model, samples and x. {PREDICT}",
+        f"predict: {EXPECTED} by site name, got ndarray",
     ),
     "an unknown keyword": (
         lambda: bnn.predict(model, DRAWS, X, rows=2),
-        r"unexpected keyword argument 'rows'; its arguments are \['x', 'y'\]",
+        "unexpected keyword argument 'rows'",
     ),
     "diagnose without x": (lambda: bnn.diagnose(DRAWS), "argument: 'x'"),
     "the model before the run": (
         lambda: bnn.diagnose(model, DRAWS, X),
-        f"diagnose: got function and Draws as run and x. {DIAGNOSE}",
+        f"diagnose: {EXPECTED} by site name, got function",
     ),
     "x before the run": (
         lambda: bnn.diagnose(X, DRAWS),
-        f"diagnose: got ndarray and Draws as run and x. {DIAGNOSE}",
+        f"diagnose: {EXPECTED} by site name, got ndarray",
     ),
     "draws inside of jit": (
         lambda: jax.jit(lambda w: bnn.predict(model, {"w": w}, X).mean)(DRAWS["w"]),
-        r"predict: got values of a function that JAX transforms .* `bnn.export` makes a function",
-    ),
-    "inputs inside of vmap": (
-        lambda: jax.vmap(lambda x: bnn.predict(None, DRAWS, x).mean)(X[None]),
-        "predict: got values of a function that JAX transforms",
+        "traced array",
     ),
 }
 
@@ -77,9 +70,8 @@ def test_an_error_inside_is_not_mistaken_for_a_wrong_call():
     def needs_more(x, z):
         model(x)
 
-    with pytest.raises(TypeError, match="predict calls the model") as caught:
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'z'"):
         bnn.predict(needs_more, {"w": np.zeros((1, 5, 2))}, X)
-    assert "Write `predict(" not in str(caught.value)
     with pytest.raises(ValueError, match="call `run` first"):
         bnn.predict(None, bnn.MCMC(NUTS(model), num_warmup=1, num_samples=1), X)
 

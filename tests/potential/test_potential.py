@@ -203,8 +203,8 @@ def subsampling_itself(x, y):
         (matrix_not_subsampled, None, "does not follow a minibatch"),
         (summed_factor, None, "summed into one factor would count"),
         (factor_outside, None, "observed site 'extra' is outside the plate 'data'"),
-        (crossed, None, r"several plates, \['data', 'outputs'\]; say which"),
-        (indexed, "rows", r"No observed site is inside a plate named 'rows'; .*\['data'\]"),
+        (crossed, None, r"which plate around observed sites, \['data', 'outputs'\]"),
+        (indexed, "rows", r"plate around observed sites, \['data'\], .* got 'rows'"),
     ],
 )
 def test_what_cannot_be_subsampled_is_refused(model, plate, message, size):
@@ -258,5 +258,5 @@ def test_an_outer_product_of_predictions_and_targets_is_refused():
 def test_a_minibatch_of_a_plate_that_there_is_not_is_refused():
     # Substituted nowhere, the rows would be all rows: a finite energy, and a wrong one.
     potential = bnn.potential_of(indexed, *data())
-    with pytest.raises(ValueError, match=r"inside a plate named 'rows'; the plates are \['data'\]"):
+    with pytest.raises(ValueError, match=r"plate around observed sites, \['data'\], .* got 'rows'"):
         potential.minibatch({"w": jnp.zeros(3)}, jnp.arange(2), "rows")

@@ -249,7 +249,7 @@ def test_trained_weights_start_a_hierarchical_model(data, num_chains):
         (
             2,
             {"net/Dense_0.bias": jnp.ones((3, 1)), "net/Dense_0.kernel": jnp.ones((3, 2, 1))},
-            r"leading axis of num_chains=2 .*shape \(3, 1\), expected \(2, 1\)",
+            r"shape \(3, 1\), expected \(2, 1\).* leading axis of num_chains=2",
         ),
     ],
 )

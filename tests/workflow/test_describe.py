@@ -165,7 +165,7 @@ def test_a_model_is_left_as_it_was():
 
 
 def test_inputs_are_asked_for():
-    with pytest.raises(ValueError, match=r"Give some rows: `describe\(model, x\)`"):
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
         bnn.describe(bnn.regression(Nested(), P.FanIn()))
 
 

@@ -157,15 +157,14 @@ def test_stacked_chains_and_rows_that_nothing_was_fitted_to(many):
         ({"kernel": "nuts", "batch_size": 5}, "'nuts' uses all rows.*'baoab', 'mclmc'"),
         (
             {"max_tree_depth": 4},
-            "not a setting of the kernel 'mclmc'.*'ggmc', 'hmc', 'mams', 'nuts'",
+            r"'mclmc' has the settings \['energy_variance'\], and not \['max_tree",
         ),
-        ({"max_tree_depth": 4, "batch_size": 5}, "not a setting of the kernel 'baoab'"),
+        ({"max_tree_depth": 4, "batch_size": 5}, r"'baoab' has the settings \[\], and not"),
         (
             {"kernel": "mclmc", "batch_size": 5, "energy_variance": 0.1},
             r"\['energy_variance'\] are settings of 'mclmc' over all rows.*batch_size=5",
         ),
-        ({"kernel": "ggmc", "target_accept_prob": 0.9}, r"\['hmc', 'mams', 'nuts'\] have it"),
-        ({"kernel": "nuts", "max_depth": 4}, "max_depth is not a setting .* It has \\["),
+        ({"kernel": "nuts", "max_depth": 4}, r"'nuts' has the settings .* and not \['max_depth'\]"),
         ({"num_samples": 0}, "fit: num_samples must be a positive integer, got 0"),
         ({"num_samples": "5"}, "fit: num_samples must be a positive integer, got '5'"),
         ({"combine": "vote"}, '"average" or "stack", got \'vote\''),
@@ -221,7 +220,7 @@ def test_a_fit_goes_on_until_it_is_known():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"y_test": Y}, ValueError, r"fit: y_test was given \(20 targets\) and no x_test"),
+        ({"y_test": Y}, ValueError, r"fit: y_test was given and no x_test"),
         ({"until": 0.01}, TypeError, "until must be a bnn.Tolerance, got 0.01"),
         ({"max_minutes": -1}, ValueError, "must be positive and finite"),
     ],

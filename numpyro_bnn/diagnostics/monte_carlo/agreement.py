@@ -304,11 +304,12 @@ def _permutation_test(means: np.ndarray, num: int, seed: int) -> _Found:
     largest, shares = _shuffled(flat[:, arranged], order, len(spaced))
     largest_seen, median_seen = observed.max(), np.median(observed[spaced])
     medians = np.median(shares, axis=1)
-    # Each statistic is replaced by its rank among all, that of the chains themselves included: small is
-    # extreme. Shuffled values are in single precision, hence the margin: the order of the chains themselves
-    # must not beat itself.
+    # Each statistic is replaced by its rank among all, that of the chains themselves included: the share of
+    # those at least as large, so that small is extreme. Shuffled values are in single precision, hence the
+    # margin: the order of the chains themselves must not beat itself.
     both = ((largest, largest_seen * _ROUNDING), (medians, median_seen * _ROUNDING))
-    ranks = np.stack([_tail(np.append(shuffled, seen)) for shuffled, seen in both])
+    all_values = [np.append(shuffled, seen) for shuffled, seen in both]
+    ranks = 1.0 - np.stack([np.searchsorted(np.sort(v), v) / v.size for v in all_values])
     least = ranks.min(axis=0)
     p = float((least <= least[-1]).mean())
     differs = observed > np.quantile(largest, 0.95)
@@ -325,11 +326,6 @@ def _orders(chains: int, batches: int, num: int, seed: int) -> np.ndarray:
         return np.stack([first, [np.setdiff1d(np.arange(2 * batches), row) for row in first]], 1)
     flat = np.tile(np.arange(chains * batches), (num, 1))
     return np.random.default_rng(seed).permuted(flat, axis=1).reshape(num, chains, batches)
-
-
-def _tail(values: np.ndarray) -> np.ndarray:
-    """For each value the share of all values that are at least as large."""
-    return 1.0 - np.searchsorted(np.sort(values), values, side="left") / values.size
 
 
 def _observed_share(batches: np.ndarray) -> tuple[np.ndarray, float]:

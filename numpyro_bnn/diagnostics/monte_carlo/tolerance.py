@@ -61,10 +61,7 @@ class Tolerance:
         }
 
     def log_score_limit(self, rows_error: float) -> float:
-        """Limit of the error of the log score.
-
-        :param rows_error: its error from the finite number of test rows, in nats; NaN for one row.
-        """
+        """Limit of the error of the log score, given its error from the finite number of test rows."""
         # An infinite or undefined error from the rows gives no limit.
         share = _SHARE_OF_ROWS * rows_error
         return min(self.log_score, share) if share > 0 else self.log_score

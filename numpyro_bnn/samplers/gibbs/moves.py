@@ -92,10 +92,7 @@ class Bound(ReprMixin):
         return levels
 
     def log_joint(self, values: Values) -> jax.Array:
-        """log p(θ) p(y | θ)^b at constrained values, in nats, with b the power of the likelihood.
-
-        :raises ValueError: if handlers scale or mask a hierarchical prior.
-        """
+        """log p(θ) p(y | θ)^b at constrained values, in nats, with b the power of the likelihood."""
         logs, sites = compute_log_probs(self._at(values), self.args, self.kwargs, {})
         _unaltered(sites)
         observed = {name: -logs.pop(name) for name in list(logs) if sites[name]["is_observed"]}
@@ -141,7 +138,10 @@ class RidgeScaling(ReprMixin):
         before = bound.log_joint(values)
         tops = [level for level in levels.values() if level.parent is None]
         for i, top in enumerate(tops):
-            weights, precisions = _family(top, levels)
+            # Weights and precisions of the group, its top precision included.
+            family = [top, *(levels[child.site] for child in top.children)]
+            weights = [name for level in family for name in level.members]
+            precisions = [level.site for level in family]
             key_scale, key_accept = jax.random.split(jax.random.fold_in(key, i))
             log_s = self.step * jax.random.normal(key_scale)
             new = dict(values)
@@ -158,13 +158,6 @@ class RidgeScaling(ReprMixin):
 
 def _count(values: Values, names: Sequence[str]) -> int:
     return sum(values[name].size for name in names)
-
-
-def _family(top: Level, levels: dict[str, Level]) -> tuple[list[str], list[str]]:
-    """Weights and precisions of the group of a top precision, that precision included."""
-    below = [levels[child.site] for child in top.children]
-    weights = [name for level in (top, *below) for name in level.members]
-    return weights, [level.site for level in (top, *below)]
 
 
 class PrecisionRedraw(ReprMixin):

@@ -22,11 +22,10 @@ from numpyro.util import identity
 from numpyro_bnn._text import ReprMixin, call_of
 from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.distributions.gamma import scaled, standard_gamma
-from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.distributions.unwrap import blanks, unwrapped
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Structure, altered
 from numpyro_bnn.potential.starts import centered, own_coordinates
-from numpyro_bnn.potential.structure import blanks
 from numpyro_bnn.priors.coordinates import parameterize
 from numpyro_bnn.priors.precision_conditionals import Level, levels_of
 from numpyro_bnn.samplers.sgmcmc.named.momentum import WindowedHMC

@@ -235,11 +235,7 @@ class SGMCMC(MCMCKernel):
 
     @property
     def has_exact_energy(self) -> bool:
-        """Whether ``potential_energy`` of a state is the energy on all rows at its own position.
-
-        Other methods keep the energy where the last gradient was taken, which is the position before the
-        step, and under minibatches an estimate.
-        """
+        """Whether ``potential_energy`` of a state is exact and at its own position, not at the one before."""
         if self.metropolis is not None:
             return self.metropolis.exact
         # A step that ends with a kick has taken its gradient at its end.
@@ -285,11 +281,7 @@ class SGMCMC(MCMCKernel):
         return text
 
     def take_batch_size(self, structure: Structure) -> None:
-        """Take minibatches of the size that the model subsamples, where no other was given.
-
-        :param structure: sites and plates of the model.
-        :raises ValueError: if this method needs all rows.
-        """
+        """Take minibatches of the size that the model subsamples, where no other was given."""
         if self._chooses_rows:
             return
         name = type(self).__name__
@@ -298,13 +290,8 @@ class SGMCMC(MCMCKernel):
         if size is not None:
             order = _order_for(self.gradient_noise, self.dynamics, self.metropolis)
             gradient = gradients.minibatch(size, order)
-            try:
-                check_fit(name, self.dynamics, gradient, self.preconditioner, self.metropolis)
-            except ValueError as error:
-                raise ValueError(
-                    f"{error} Here the model subsamples {size} rows of its data plate: remove "
-                    "`subsample_size=` for a method that uses all of them."
-                ) from error
+            name = f"{name}, whose model subsamples {size} rows (`subsample_size=`)"
+            check_fit(name, self.dynamics, gradient, self.preconditioner, self.metropolis)
         self.gradient = gradient
 
     def _rows(self, args: tuple, kwargs: dict | None) -> Rows:

@@ -110,14 +110,9 @@ def polynomial(a: float, b: float, gamma: float) -> Schedule:
     """
     check_positive("polynomial", a=a, b=b)
     if not 0.5 < gamma <= 1:
-        lacking = (
-            "the steps sum to a finite number, so the chain stops before it has seen the target"
-            if gamma > 1
-            else "the squared steps have no finite sum, so the error need not vanish"
-        )
         raise ValueError(
-            f"polynomial: gamma must be in (0.5, 1], got gamma={gamma}: {lacking}. Choose e.g. "
-            "gamma=0.55, or pass a schedule of Optax if that is intended."
+            f"polynomial: gamma must be in (0.5, 1], got gamma={gamma}: beyond 1 steps have a finite sum, "
+            "and from 0.5 on down their squares none. Pass a schedule of Optax if that is intended."
         )
     return _Polynomial(a, b, gamma)
 

@@ -21,54 +21,43 @@ from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 
 
 class SGMCMCState(NamedTuple):
-    """State of an :class:`SGMCMC` chain.
+    """State of an :class:`SGMCMC` chain."""
 
-    - **i** - number of calls of `sample` so far, warm-up included
-    - **num_warmup** - calls of `sample` that are warm-up
-    - **count** - steps since the end of warm-up, the argument of schedules
-    - **dynamics** - position, momentum, …
-      (:class:`~numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction.DynamicsState`)
-    - **estimator**, **preconditioner**, **adaptation** - states of the ingredients
-    - **potential_energy** - U where the last gradient was taken, in nats: an estimate under
-      minibatches, exact at the position for Metropolis methods
-    - **step_size**, **temperature** - step size and temperature of the last step
-    - **accept_prob**, **mean_accept_prob** - acceptance probability of the last Metropolis decision, and its
-      mean over this phase; 1 for methods without
-    - **num_steps** - steps of the last trajectory, each with one gradient; 1 without a trajectory
-    - **energy_error** - change of the total energy in the last step of unadjusted dynamics that
-      keep account of it, in nats; exact dynamics would conserve the energy. An estimate under
-      minibatches; NaN for all other methods
-    - **grad_norm** - Euclidean norm of the last gradient
-    - **kinetic**, **configurational** - p ⊙ M⁻¹p and θ ⊙ ∇U of the last step, entry by entry of a flat
-      position, else their means by site; NaN without momentum or gradient
-    - **gradient_temperature** - kinetic temperature along the last gradient, see
-      :func:`~numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction.temperature_along`, which should
-      average to the temperature; NaN without momentum and for Metropolis methods
-    - **exploded_at** - call of `sample` at which the chain became non-finite, or a schedule gave a negative
-      or non-finite value, and the chain was frozen; -1 for a sound chain
-    - **rng_key** - random key of the next step
-    """
-
-    i: jax.Array
-    num_warmup: jax.Array
+    i: jax.Array  # Number of calls of `sample` so far, warm-up included
+    num_warmup: jax.Array  # Calls of `sample` that are warm-up
+    # Steps since the end of warm-up, the argument of schedules
     count: jax.Array  # type: ignore[assignment]
-    dynamics: DynamicsState
-    estimator: PyTree
+    dynamics: DynamicsState  # Position, momentum, …
+    estimator: PyTree  # State of its gradients; those of other ingredients follow
     preconditioner: PyTree
     adaptation: StepTuning
+    # U where the last gradient was taken, in nats: an estimate under minibatches, exact at the position
+    # for Metropolis methods
     potential_energy: jax.Array
-    step_size: jax.Array
+    step_size: jax.Array  # That of the last step, as the temperature
     temperature: jax.Array
+    # Acceptance probability of the last Metropolis decision, and its mean over this phase; 1 for
+    # methods without
     accept_prob: jax.Array
     mean_accept_prob: jax.Array
+    # Steps of the last trajectory, each with one gradient; 1 without a trajectory
     num_steps: jax.Array
+    # Change of the total energy in the last step of unadjusted dynamics that keep account of it, in
+    # nats; exact dynamics would conserve the energy. An estimate under minibatches; NaN for all other
+    # methods
     energy_error: jax.Array
-    grad_norm: jax.Array
+    grad_norm: jax.Array  # Euclidean norm of the last gradient
+    # p ⊙ M⁻¹p and θ ⊙ ∇U, entry by entry of a flat position, else their means by site; NaN without momentum
+    # or gradient
     kinetic: PyTree
     configurational: PyTree
+    # Kinetic temperature along the last gradient, see `temperature_along`, which should average to the
+    # temperature; NaN without momentum and for Metropolis methods
     gradient_temperature: jax.Array
+    # Call of `sample` at which the chain became non-finite, or a schedule gave a negative or non-finite
+    # value, and the chain was frozen; -1 for a sound chain
     exploded_at: jax.Array
-    rng_key: jax.Array
+    rng_key: jax.Array  # Random key of the next step
 
     @property
     def z(self) -> PyTree:

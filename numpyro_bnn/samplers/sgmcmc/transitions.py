@@ -6,7 +6,6 @@ preconditioner and tuning in warm-up; :func:`learned_metric` rescales momenta to
 """
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -23,7 +22,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     temperature_along,
     where_needed,
 )
-from numpyro_bnn.samplers.sgmcmc.gradients import Estimator, learned_noise
+from numpyro_bnn.samplers.sgmcmc.gradients import learned_noise
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, record, with_energy_error
@@ -69,23 +68,6 @@ def reconditioned(
     return after, rescaled(momentum, old, new)
 
 
-def hessian_product(
-    estimator: Estimator, rows: Rows, at: PyTree, state: PyTree, vector: PyTree
-) -> PyTree:
-    """The derivative of a gradient estimate in a direction, which no anchor changes."""
-
-    def gradient(z: PyTree) -> PyTree:
-        return estimator.again(rows, z, state).gradient
-
-    return jax.jvp(gradient, (at,), (vector,))[1]
-
-
-def diagonal_by_probe(product: Callable[[PyTree], PyTree], at: PyTree, key: jax.Array) -> PyTree:
-    """Unbiased estimate of the diagonal of a Hessian, by one product with random signs."""
-    probe = jax.tree.map(lambda x: jnp.where(x < 0, -1.0, 1.0), normal_like(key, at))
-    return jax.tree.map(jnp.multiply, probe, product(probe))
-
-
 _OF_THE_GRADIENT = ("grad_norm", "configurational")
 
 
@@ -114,8 +96,17 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
     estimate = parts.gradient.estimate(rows, at, state.estimator)
     if parts.completes_kicks:
         dynamics = half_kick(parts, dynamics, estimate.gradient, settings, -1)
-    product = partial(hessian_product, parts.gradient, rows, at, state.estimator)
-    varies = parts.preconditioner.varies
+
+    def product(vector: PyTree) -> PyTree:
+        """The derivative of the gradient estimate in a direction, which no anchor changes."""
+        again = partial(parts.gradient.again, rows, state=state.estimator)
+        return jax.jvp(lambda z: again(z).gradient, (at,), (vector,))[1]
+
+    curvature = None
+    if parts.preconditioner.varies:
+        # Unbiased estimate of the diagonal of the Hessian, by one product with random signs.
+        probe = jax.tree.map(lambda x: jnp.where(x < 0, -1.0, 1.0), normal_like(key_probe, at))
+        curvature = jax.tree.map(jnp.multiply, probe, product(probe))
     # The momentum is not yet kicked by this gradient.
     along = state.gradient_temperature
     if parts.dynamics.has_momentum:
@@ -129,7 +120,7 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
         estimate.gradient,
         at,
         warming,
-        diagonal_by_probe(product, at, key_probe) if varies else None,
+        curvature,
     )
     dynamics = dynamics._replace(momentum=momentum)
     metric = parts.preconditioner.inverse_mass_matrix(learned)

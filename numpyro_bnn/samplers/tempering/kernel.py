@@ -163,12 +163,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
     def with_pilot(
         self, key: jax.Array, args: tuple, kwargs: dict[str, object]
     ) -> "ParallelTempering":
-        """This kernel with a number of rungs, from a pilot run where it is ``"auto"``.
-
-        :param key: for the pilot, which is the same for the same key.
-        :param args: arguments of the model.
-        :param kwargs: keyword arguments of the model.
-        """
+        """This kernel with a number of rungs, from a pilot run where it is ``"auto"``."""
         if self.num_rungs != "auto":
             return self
         arguments = Arguments.split(args, kwargs)
@@ -180,10 +175,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
             rungs *= 2
 
     def evidence_of(self, fields: Mapping[str, ArrayLike]) -> Tempering | None:
-        """Statistics of the ladder and the log evidence of a run; None for a run without draws.
-
-        :param fields: arrays (chain, draw, …) by name that the run recorded.
-        """
+        """Ladder and log evidence of what a run recorded, arrays (chain, draw, …); None without draws."""
         return tempering_of(fields)
 
     def _with(self, num_rungs: int) -> "ParallelTempering":

@@ -198,47 +198,33 @@ class MoveMoments(NamedTuple):
 
 
 class TemperingState(NamedTuple):
-    """State of one replica of the ladder.
+    """State of one replica of the ladder."""
 
-    - **i** - sweeps so far, warm-up included
-    - **num_warmup** - sweeps that are warm-up
-    - **z** - position on the posterior's rung, unconstrained, by site
-    - **potential_energy** - U there, in nats
-    - **accept_prob**, **diverging**, **num_steps** - mean acceptance probability, whether any trajectory
-      diverged, and gradients, of the last sweep on that rung
-    - **rungs** - positions on all rungs, the prior's first: leaves (rung, …)
-    - **log_likelihoods** - log p(y | θ) on each rung before the last swaps (rung,); with integrated weights
-      its mean over them, between the power of the rung and of the next
-    - **likelihood_powers** - power of the likelihood on each rung, 0 to 1 (rung,)
-    - **swap_probs** - acceptance probability of each pair's swap (rung - 1,)
-    - **round_trips** - round trips from the prior to the posterior and back, since warm-up or since the run
-      began
-    - **move_correlations** - correlation of the log likelihood before and after a move, since then, of each
-      rung but the first (rung - 1,)
-    - **move_moments** - the running moments that it is computed from
-    - **heading** - which end of the ladder the state on each rung visited last, see
-      :func:`~numpyro_bnn.samplers.tempering.ladder.round_trips`
-    - **adaptation** - step sizes and metrics, with the statistics that tune them
-    - **rng_key** - for the next sweep
-    """
-
-    i: jax.Array
-    num_warmup: jax.Array
-    z: Values
-    potential_energy: jax.Array
+    i: jax.Array  # Sweeps so far, warm-up included
+    num_warmup: jax.Array  # Sweeps that are warm-up
+    z: Values  # Position on the posterior's rung, unconstrained, by site
+    potential_energy: jax.Array  # U there, in nats
+    # Mean acceptance probability, whether any trajectory diverged, and gradients, of the last sweep on
+    # that rung
     accept_prob: jax.Array
     diverging: jax.Array
     num_steps: jax.Array
-    rungs: Values
+    rungs: Values  # Positions on all rungs, the prior's first: leaves (rung, …)
+    # Log p(y | θ) on each rung before the last swaps (rung,); with integrated weights its mean over
+    # them, between the power of the rung and of the next
     log_likelihoods: jax.Array
-    likelihood_powers: jax.Array
-    swap_probs: jax.Array
+    likelihood_powers: jax.Array  # Power of the likelihood on each rung, 0 to 1 (rung,)
+    swap_probs: jax.Array  # Acceptance probability of each pair's swap (rung - 1,)
+    # Round trips from the prior to the posterior and back, since warm-up or since the run began
     round_trips: jax.Array
+    # Correlation of the log likelihood before and after a move, since then, of each rung but the first
+    # (rung - 1,)
     move_correlations: jax.Array
-    move_moments: MoveMoments
+    move_moments: MoveMoments  # The running moments that it is computed from
+    # Which end of the ladder the state on each rung visited last, see `round_trips`
     heading: jax.Array
-    adaptation: RungTuning
-    rng_key: jax.Array
+    adaptation: RungTuning  # Step sizes and metrics, with the statistics that tune them
+    rng_key: jax.Array  # For the next sweep
 
     def without_counts(self) -> "TemperingState":
         """The state at the start of another run, to which round trips and moves so far do not belong."""

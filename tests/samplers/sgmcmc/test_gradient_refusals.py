@@ -73,7 +73,7 @@ Y = np.arange(10.0)
         (lambda y: plain(y, subsample=False), r"'y' has values of shape \(10,\) .* both must be 7"),
         (summed, r"'y' has shape \(\) in the plate 'data' of 10.*would count 10 times"),
         (outside, "observed site 'other' is outside the plate 'data'"),
-        (two_plates, r"inside several plates, \['first', 'second'\]; say which .*`plate=`"),
+        (two_plates, r"`plate=` which plate around observed sites, \['first', 'second'\]"),
         (discrete, r"latent site\(s\) \['kind'\] are discrete"),
     ],
 )
@@ -83,7 +83,7 @@ def test_models_that_minibatches_would_be_wrong_for_are_refused(model, message):
 
 
 def test_a_plate_is_chosen_by_name():
-    with pytest.raises(ValueError, match="No observed site is inside a plate named 'third'"):
+    with pytest.raises(ValueError, match=r"which plate around observed sites, .* got 'third'"):
         init(gradients.minibatch(2), plain, jnp.asarray(Y), plate="third")
     with pytest.raises(ValueError, match="'y_second' is outside the plate 'first'"):
         init(gradients.minibatch(2), two_plates, jnp.asarray(Y), plate="first")

@@ -223,7 +223,9 @@ def test_a_second_plate_beside_the_data_keeps_its_rows():
     """The data plate is second from the right here, so slices are taken along that axis."""
     y = jnp.asarray(np.random.default_rng(0).normal(size=(4, 2)))
     potential = Potential(catalogue.columns, (y,))
-    with pytest.raises(ValueError, match=r"several plates, \['column', 'data'\]"):
+    with pytest.raises(
+        ValueError, match=r"which plate around observed sites, \['column', 'data'\]"
+    ):
         potential.data_plate()
     rows = Rows(potential, *potential.data_plate("data"))
     position = {"mean": jnp.array([0.2, -1.0])}

@@ -182,7 +182,7 @@ def starts(num_chains):
         ),
         (
             lambda: bnn.SGLD(model, step_size=0.1, batch_size=2, plate="rows"),
-            "No observed site is inside a plate named 'rows'",
+            "which plate around observed sites, .* got 'rows'",
         ),
     ],
 )

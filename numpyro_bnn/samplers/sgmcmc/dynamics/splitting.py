@@ -55,20 +55,14 @@ class Splitting(Dynamics):
 
     def __post_init__(self) -> None:
         word = self.letters
-        if set(word) - set("ABOD") or not {"A", "B"} <= set(word):
+        known = not set(word) - set("ABOD") and {"A", "B"} <= set(word)
+        at_ends = len(self._kicks) == 2 and all("B" in word.split("A")[i] for i in (0, -1))
+        one_gradient = len(self._kicks) == 1 or at_ends
+        if not known or not one_gradient or ("D" in word and "O" not in word):
             raise ValueError(
-                f"Splitting: letters={word!r}, expected a word of A (drift), B (kick), "
-                "O (friction) and D (thermostat) with at least one A and one B. Try 'BAOAB'."
-            )
-        if "D" in word and "O" not in word:
-            raise ValueError(
-                f"Splitting: letters={word!r} has a thermostat D and no O for it to act in. "
-                "Try 'BADODA'."
-            )
-        if not self._one_gradient:
-            raise ValueError(
-                f"Splitting: letters={word!r} needs more than one new gradient a step, expected "
-                "one at most. Keep the kicks at one position, or at both ends of the word."
+                f"Splitting: letters={word!r}, expected a word of A (drift), B (kick), O (friction) and D "
+                "(thermostat) with A, B, and O beside a D, and kicks at one position, or at both ends: "
+                "one new gradient a step. Try 'BAOAB' or 'BADODA'."
             )
         if self.metropolis and ("D" in word or word != word[::-1]):
             raise ValueError(
@@ -85,11 +79,6 @@ class Splitting(Dynamics):
     def _kicks(self) -> list[str]:
         # The parts between drifts that have a kick: one entry for each position at which there are kicks.
         return [part for part in self.letters.split("A") if "B" in part]
-
-    @property
-    def _one_gradient(self) -> bool:
-        first, last = self.letters.split("A")[0], self.letters.split("A")[-1]
-        return len(self._kicks) == 1 or (len(self._kicks) == 2 and "B" in first and "B" in last)
 
     @property
     def reuses_gradient(self) -> bool:

@@ -108,9 +108,9 @@ def ensemble_of(bound: BoundModel, starts: Values) -> Draws:
 
     def judged(starts: Values, arrays: list[jax.Array]) -> tuple:
         potential = Potential(bound.model, *Arguments.join(arrays, arguments.static))
-        return jax.vmap(potential.constrain)(starts), jax.vmap(potential)(starts)
+        both = jax.vmap(potential.constrain)(starts), jax.vmap(potential)(starts)
+        return jax.tree.map(lambda leaf: leaf[:, None], both)
 
     values, energy = Program(judged, runs_once=True)(starts, arguments.arrays)
-    stats = {"potential_energy": np.asarray(energy)[:, None]}
-    values = {name: value[:, None] for name, value in values.items()}
+    stats = {"potential_energy": np.asarray(energy)}
     return Draws(values, bound.model, stats, {"approximation": True} | data_facts(bound, values))

@@ -12,6 +12,7 @@ its data plate.
 """
 
 import copy
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -39,6 +40,7 @@ from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.data.host_rows import RowsTaken, WithStandIns, sources_in
 from numpyro_bnn.distributions.gamma import scaled
 from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.potential.flat_position import FlatPosition
 from numpyro_bnn.potential.rows import Rows, rows_are_shared, summed, taken_by_all
 from numpyro_bnn.potential.rows_in_parts import refuse_dependent_rows
 from numpyro_bnn.potential.sites import without_subsampling
@@ -308,11 +310,24 @@ class Potential:
         :param given: values of some sites; the other sites are drawn conditionally on them.
         :param noise: standard normals of Gaussian sites and draws from Gamma(concentration, 1) of Gamma sites
             (see :class:`~numpyro_bnn.potential.sites.Site`) to make values from; other sites use the key.
+            Where it is None, normals of all Gaussian sites are drawn at once.
         """
-        seeded = substitute(seed(WithStandIns(self.model), key), data=dict(given or {}))
-        seeded = substitute(seeded, substitute_fn=partial(_drawn, noise or {}))
+        given = dict(given or {})
+        if noise is None:
+            key_noise, key = jax.random.split(key)
+            noise = self._standard_normals(key_noise, given)
+        seeded = substitute(seed(WithStandIns(self.model), key), data=given)
+        seeded = substitute(seeded, substitute_fn=partial(_drawn, noise))
         sites = trace(seeded).get_trace(*self.args, **self.kwargs)
         return {name: sites[name]["value"] for name in self.structure.latent}
+
+    def _standard_normals(self, key: jax.Array, given: Values) -> Values:
+        """Standard normals of the Gaussian sites, by one call: that of each site would be compiled apart."""
+        sites = self.structure.sites
+        drawn = [n for n in self.structure.latent if sites[n].distribution is dist.Normal]
+        shapes = tuple((name, sites[name].shape) for name in drawn if name not in given)
+        flat = jax.random.normal(key, (sum(math.prod(shape) for _, shape in shapes),))
+        return FlatPosition(lax.optimization_barrier(flat), shapes).sites() if shapes else {}
 
     def log_joint_by_site(self, values: Values, model: Callable | None = None) -> Values:
         """Log density of each sample site, summed, at constrained values; weights and scales count in it."""

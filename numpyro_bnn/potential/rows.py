@@ -32,7 +32,8 @@ class Rows(NamedTuple):
 
     def full(self, position: PyTree) -> tuple[jax.Array, PyTree]:
         """U and its gradient on all rows."""
-        return _once(jax.value_and_grad(self.energy)(position))
+        # The barrier keeps the compiler from putting all of a prior's arithmetic into each loop after it.
+        return lax.optimization_barrier(jax.value_and_grad(self.energy)(position))
 
     def some(
         self,
@@ -47,14 +48,7 @@ class Rows(NamedTuple):
             values = by_site(position)
             return self.potential.minibatch(values, indices, self.plate, contiguous, ahead)
 
-        return _once(jax.value_and_grad(energy)(position))
-
-
-def _once(estimate: tuple[jax.Array, PyTree]) -> tuple[jax.Array, PyTree]:
-    """An energy and its gradient, which the compiler does not compute again wherever they are used."""
-    # It would put all of a prior's arithmetic into each of the many small loops after it, to be compiled and
-    # executed in each.
-    return lax.optimization_barrier(estimate)
+        return lax.optimization_barrier(jax.value_and_grad(energy)(position))
 
 
 def in_chunks(potential: Any, position: PyTree, chunk_size: int) -> tuple[jax.Array, PyTree]:

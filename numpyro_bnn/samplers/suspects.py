@@ -160,7 +160,8 @@ def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[t
 
 def _of_sites(sites: Any, state: Any) -> tuple[list[Any], tuple[str, ...]]:
     """Draws of the real-valued sites of the position in a state, and their names."""
-    position = getattr(state, "z", None)
+    # Its names alone are needed: values that stand in one vector are not split.
+    position = jax.eval_shape(lambda state: getattr(state, "z", None), state)
     if not isinstance(position, Mapping) or not isinstance(sites, Mapping):
         return [], ()
     names = tuple(name for name in position if name in sites and _is_real(sites[name]))

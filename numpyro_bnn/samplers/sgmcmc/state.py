@@ -11,7 +11,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     chosen,
-    kinetic_products,
+    inverse_mass_like,
     mean_over,
     means,
     products,
@@ -145,7 +145,8 @@ def record(
             configurational=products(jnp.multiply, at, gradient),
         )
     if dynamics.momentum is not None:
-        squares = kinetic_products(dynamics.momentum, settings.inverse_mass_matrix)
+        inverse_mass = inverse_mass_like(settings, dynamics.momentum)
+        squares = products(lambda p, w: w * p * p, dynamics.momentum, inverse_mass)
         new = new._replace(kinetic=squares)
     return new
 

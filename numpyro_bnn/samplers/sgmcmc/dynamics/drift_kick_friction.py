@@ -131,12 +131,6 @@ def rescaled(momentum: PyTree, before: PyTree, after: PyTree) -> PyTree:
     )
 
 
-def kinetic_products(momentum: PyTree, inverse_mass_matrix: PyTree) -> PyTree:
-    r""":math:`p \odot M^{-1} p` in the form of :func:`products`; its means are kinetic temperatures."""
-    inverse_mass = spread(inverse_mass_matrix, momentum, "inverse_mass_matrix")
-    return products(lambda p, w: w * p * p, momentum, inverse_mass)
-
-
 def temperature_along(
     direction: PyTree, momentum: PyTree, inverse_mass_matrix: PyTree
 ) -> jax.Array:
@@ -270,16 +264,14 @@ def regulate(
 ) -> PyTree:
     r"""The movement D: :math:`\zeta + t (K/T - 1) / \tau^2`, :math:`1/\tau` the relaxation rate.
 
-    K is the mean of :func:`kinetic_products` over the D parameters (Ding et al. 2014,
-    algorithm 1). The invariant distribution of :math:`\zeta` has standard deviation
-    :math:`1/(\tau\sqrt{D})`.
+    K is the kinetic temperature over the D parameters (Ding et al. 2014, algorithm 1). The invariant
+    distribution of :math:`\zeta` has standard deviation :math:`1/(\tau\sqrt{D})`.
     """
     # At temperature 0 (exploration) the ratio K/T is undefined, and the thermostat only cools.
     temperature = jnp.asarray(settings.temperature)
     factor = time * relaxation_rate**2 / jnp.where(temperature > 0, temperature, 1.0)
-    inverse_mass = spread(settings.inverse_mass_matrix, momentum, "inverse_mass_matrix")
-    kinetic = total(lambda p, w: w * p * p, momentum, inverse_mass) / size(momentum)
-    excess = kinetic - temperature
+    inverse_mass = inverse_mass_like(settings, momentum)
+    excess = total(lambda p, w: w * p * p, momentum, inverse_mass) / size(momentum) - temperature
     return map_like(lambda z: z + factor * excess, thermostat)
 
 

@@ -56,18 +56,22 @@ Y = (X.sum(1) > 0).astype(np.int32) + (X[:, 0] > 1)
 X_TEST = rng.normal(size=(4, 2)).astype(np.float32)
 
 
+def kernel_of(over: Any) -> HMC:
+    """What adapts compiles for longer than the steps."""
+    steps: Any = {"step_size": 0.01, "num_steps": 2, "trajectory_length": None}
+    return HMC(over, **steps, adapt_step_size=False, adapt_mass_matrix=False)
+
+
 @pytest.fixture(scope="module")
 def mcmc() -> bnn.MCMC:
-    run = quiet(HMC(model, num_steps=3, trajectory_length=None), 60, 50, 2)
+    run = quiet(kernel_of(model), 0, 50, 2)
     run.run(jax.random.key(0), X, Y, init_params=nets.starts(2, model, X, Y))
     return run
 
 
 def short_run(over: Any) -> bnn.MCMC:
     """Four draws by a kernel that compiles fast."""
-    steps: Any = {"step_size": 0.01, "num_steps": 2, "trajectory_length": None}
-    kernel = HMC(over, **steps, adapt_step_size=False, adapt_mass_matrix=False)
-    return bnn.MCMC(kernel, num_warmup=0, num_samples=4, progress_bar=False)
+    return quiet(kernel_of(over), 0, 4)
 
 
 @pytest.fixture(scope="module")

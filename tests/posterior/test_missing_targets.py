@@ -7,6 +7,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from quiet import quiet
 
 import numpyro_bnn as bnn
 
@@ -40,8 +41,7 @@ def masked(kind, always):
 
 
 def run_of(model, y, mask=KNOWN):
-    kernel = bnn.BAOAB(model, step_size=0.1)
-    run = bnn.MCMC(kernel, num_warmup=100, num_samples=100, num_chains=2, progress_bar=False)
+    run = quiet(bnn.RandomWalk(model, step_size=0.1), 500, 2000, 2, thinning=20)
     # Looking for starts compiles for longer than the steps.
     run.run(jax.random.key(0), X, y, mask=mask, init_params=nets.starts(2, model, X, y, mask))
     return run

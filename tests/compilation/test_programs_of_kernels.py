@@ -153,7 +153,8 @@ def hash_of(text):
 def test_other_processes_agree():
     """A child whose sets have other orders, and that has done nothing else before."""
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-    program = "import test_programs_of_kernels as t; print(t.hashes_here())"
+    place = "import sys; sys.path.append('../support')"
+    program = f"{place}; import test_programs_of_kernels as t; print(t.hashes_here())"
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
         capture_output=True,

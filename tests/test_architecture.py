@@ -65,11 +65,24 @@ def test_one_room_knows_the_library(library):
     assert users == {HOME[library]}
 
 
+HEAVY = ["flax", "equinox", "arviz", "matplotlib", "sklearn", "xarray", "rich"]
+
+
+def test_what_is_used_first_imports_no_heavy_library():
+    """By what files import outside of their functions; in a new process once a week."""
+    first = (numpyro_bnn._ORIGIN["MCMC"], "numpyro_bnn.priors", numpyro_bnn._ORIGIN["potential_of"])
+    files = ["__init__", *(name.removeprefix("numpyro_bnn.") for name in first)]
+    for name in files:
+        files += sorted({*own_imports(name, at_once=True)} - {*files})
+        libraries = {imported.split(".")[0] for imported in imports(FILES[name], at_once=True)}
+        assert not libraries & {*HEAVY}, name
+    assert len(files) > 30
+
+
 def test_importing_costs_nothing_beyond_jax_and_numpyro():
-    heavy = ["flax", "equinox", "arviz", "matplotlib", "sklearn", "xarray", "rich"]
     program = (
         "import sys, numpyro_bnn; numpyro_bnn.MCMC; numpyro_bnn.priors; numpyro_bnn.potential_of;"
-        f"print([name for name in {heavy} if name in sys.modules])"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

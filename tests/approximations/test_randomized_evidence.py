@@ -79,8 +79,11 @@ def posterior(model):
     """Mean and standard deviation of the one weight, of a quadratic energy."""
     potential = bnn.potential_of(model, X, Y)
     zero, unflatten = ravel_pytree({"b": jnp.zeros(())})
-    slope = jax.grad(lambda v: potential(unflatten(v)))(zero)[0]
-    curvature = jax.hessian(lambda v: potential(unflatten(v)))(zero)[0, 0]
+    # Operation by operation each would compile by itself.
+    slopes, hessian = jax.jit(
+        lambda v: tuple(of(lambda v: potential(unflatten(v)))(v) for of in (jax.grad, jax.hessian))
+    )(zero)
+    slope, curvature = slopes[0], hessian[0, 0]
     return float(-slope / curvature), float(curvature**-0.5)
 
 

@@ -3,10 +3,11 @@
 import re
 
 import jax
+import nets
 import numpy as np
 import pandas as pd
 import pytest
-from numpyro.infer import HMC
+from quiet import quiet
 
 import numpyro_bnn as bnn
 from numpyro_bnn.cli import job, saved_fit, tables
@@ -28,12 +29,12 @@ def shop(tmp_path_factory):
     frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "price": x.sum(1) + rng.normal(size=60)})
     frame.to_csv(folder / "shop.csv", index=False)
     table = tables.read_table(folder / "shop.csv", "price").imputed(np.arange(ROWS))
-    options = job.Options(hidden=(2,))
-    kernel = HMC(job.model_of(table, options), num_steps=5, trajectory_length=None)
-    mcmc = bnn.MCMC(kernel, num_warmup=100, num_samples=100, num_chains=2, progress_bar=False)
-    mcmc.run(jax.random.key(0), table.x[:ROWS], table.y[:ROWS])
+    options = job.Options(hidden=())
+    data, model = (table.x[:ROWS], table.y[:ROWS]), job.model_of(table, options)
+    mcmc = quiet(bnn.MALA(model, step_size=0.1), 200, 500, 2, thinning=5)
+    mcmc.run(jax.random.key(0), *data, init_params=nets.starts(2, model, *data))
     (folder / "run").mkdir()
-    saved_fit.write(table, options, folder / "run", mcmc)
+    saved_fit.write(table, options, folder / "run", mcmc, log_likelihood=False)
     return folder
 
 

@@ -286,7 +286,7 @@ def test_a_constant_column_and_a_constant_target_do_no_harm(rng):
 
 def test_the_units_are_those_of_the_first_fit_and_of_a_fit_that_succeeds(rng):
     x, y = rng.normal(size=(SIZE, 3)), rng.normal(size=SIZE)
-    ready = bnn.regression(nets.MLP(outputs=1), priors.Normal(0.5))
+    ready = bnn.regression(bnn.MLP((), 1), priors.Normal(0.5))
     bad = y.copy()
     bad[2] = np.inf
 

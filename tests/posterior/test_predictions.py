@@ -194,7 +194,7 @@ def test_a_run_becomes_draws_that_carry_their_model():
     mcmc = MCMC(NUTS(model, max_tree_depth=(4, 6)), num_warmup=3, num_samples=5, progress_bar=False)
     with pytest.raises(ValueError, match="predict: the MCMC has no draws yet"):
         bnn.predict(model, mcmc, np.ones(1))
-    mcmc.run(jax.random.key(0))
+    mcmc.run(jax.random.key(0), init_params={"w": np.zeros(())})
     draws = draws_of(mcmc)
     assert (draws.num_chains, draws.num_draws) == (1, 5)
     assert draws.model is model

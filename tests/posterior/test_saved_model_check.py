@@ -45,7 +45,7 @@ def mcmc(tmp_path_factory):
     """A run whose draws are on disk."""
     pytest.importorskip("zarr")
     folder = tmp_path_factory.mktemp("run") / "run.zarr"
-    kernel = bnn.SGLD(model, step_size=1e-4)
+    kernel = bnn.RandomWalk(model, step_size=1e-3)
     settings = {"num_warmup": 2, "num_samples": 4, "num_chains": 2, "chain_method": "vectorized"}
     mcmc = bnn.MCMC(kernel, **settings, progress_bar=False, draws=folder)
     mcmc.run(jax.random.key(0), X, Y, init_params=nets.starts(2, model, X, Y))

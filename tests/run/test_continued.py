@@ -37,14 +37,19 @@ def slope(m, y):
     return m / PRIOR_SD**2 + np.sum(m - y)
 
 
+def starts(mcmc):
+    """Looking for them compiles for longer than the steps."""
+    return {"m": np.zeros(mcmc.num_chains)}
+
+
 def continued(kernel, *, then=SECOND, by_hand=False, num_warmup=3, num_samples=4, **options):
     """An MCMC that sampled `then` from a state that the first data gave."""
     mcmc = quiet(kernel, num_warmup, num_samples, **options)
     if by_hand:
-        mcmc.run(jax.random.key(0), FIRST)
+        mcmc.run(jax.random.key(0), FIRST, init_params=starts(mcmc))
         mcmc.post_warmup_state = mcmc.last_state
     else:
-        mcmc.warmup(jax.random.key(0), FIRST)
+        mcmc.warmup(jax.random.key(0), FIRST, init_params=starts(mcmc))
     mcmc.run(jax.random.key(1), then, extra_fields=("potential_energy",))
     return mcmc
 
@@ -85,9 +90,9 @@ def test_a_run_on_the_same_data_keeps_its_draws_bit_for_bit(shift):
     # Copies: what counts are the values. Minibatches would be others if anything were computed again.
     kernel = bnn.BAOAB(model, step_size=0.05, gradient=gradients.control_variate(10))
     whole = bnn.MCMC(kernel, num_warmup=3, num_samples=4, progress_bar=False)
-    whole.run(jax.random.key(0), FIRST)
+    whole.run(jax.random.key(0), FIRST, init_params=starts(whole))
     parts = bnn.MCMC(kernel, num_warmup=3, num_samples=4, progress_bar=False)
-    parts.warmup(jax.random.key(0), FIRST)
+    parts.warmup(jax.random.key(0), FIRST, init_params=starts(parts))
     other = bnn.MCMC(kernel, num_warmup=3, num_samples=4, progress_bar=False)
     other.post_warmup_state = parts.post_warmup_state
     for run in (parts, other):
@@ -100,7 +105,7 @@ def test_data_that_changed_in_place_are_other_data():
     data = FIRST.copy()
     kernel = bnn.RandomWalk(model, step_size=LONG)
     mcmc = bnn.MCMC(kernel, num_warmup=3, num_samples=4, progress_bar=False)
-    mcmc.warmup(jax.random.key(0), data)
+    mcmc.warmup(jax.random.key(0), data, init_params=starts(mcmc))
     data += 5.0
     mcmc.run(jax.random.key(1), data, extra_fields=("potential_energy",))
     found = mcmc.get_extra_fields()["potential_energy"][-1]
@@ -132,7 +137,7 @@ def test_states_of_another_number_of_chains_are_refused(chain_method, before, no
         return quiet(kernel, 2, 2, num_chains, chain_method=chain_method)
 
     first, second = run(before), run(now)
-    first.warmup(jax.random.key(0), FIRST)
+    first.warmup(jax.random.key(0), FIRST, init_params=starts(first))
     second.post_warmup_state = first.post_warmup_state
     with pytest.raises(ValueError, match=f"of {before} chain.* num_chains={now}"):
         second.run(jax.random.key(1), FIRST)
@@ -163,7 +168,7 @@ ADAPTING = {
 def test_a_longer_warmup_does_not_adapt_what_continues(name):
     make, step_size = ADAPTING[name]
     short = bnn.MCMC(make(), num_warmup=20, num_samples=2, progress_bar=False)
-    short.run(jax.random.key(0), FIRST)
+    short.run(jax.random.key(0), FIRST, init_params=starts(short))
     then = bnn.MCMC(make(), num_warmup=400, num_samples=30, progress_bar=False)
     then.post_warmup_state = short.last_state
     then.run(jax.random.key(1), FIRST)

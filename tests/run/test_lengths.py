@@ -46,7 +46,8 @@ def model(x):
 
 def run(kernel, num_samples, thinning=1, chain_method="vectorized", num_warmup=10):
     mcmc = quiet(kernel, num_warmup, num_samples, 2, thinning=thinning, chain_method=chain_method)
-    mcmc.run(jax.random.key(0), X)
+    # Looking for starts compiles for longer than the steps.
+    mcmc.run(jax.random.key(0), X, init_params={"w": np.zeros((2, 2))})
     (programs,) = mcmc._programs.values()
     return programs, np.asarray(mcmc.get_samples(group_by_chain=True)["w"])
 

@@ -23,7 +23,7 @@ model = row_model(
 
 def run(folder, key=0):
     mcmc = bnn.MCMC(
-        bnn.SGLD(model, step_size=0.1),
+        bnn.RandomWalk(model, step_size=1e-3),
         num_warmup=2,
         num_samples=110,
         num_chains=2,
@@ -117,7 +117,7 @@ def test_draws_of_a_run_that_goes_on_are_those_of_one_run(tmp_path):
     """Files are replaced when a run is resumed, by the same draws: what was loaded before stays readable."""
     settings = {"num_warmup": 2, "num_chains": 2, "progress_bar": False, "checkpoint_every": 50}
     where = {"draws": tmp_path / "draws.zarr", "checkpoint": tmp_path / "checkpoint"}
-    kernel = bnn.SGLD(model, step_size=0.1)
+    kernel = bnn.RandomWalk(model, step_size=1e-3)
     mcmc = bnn.MCMC(kernel, num_samples=110, **settings, **where)
     mcmc.run(jax.random.key(0), X, Y, init_params={"w": np.full((2, 2), 5.0)})
     loaded = bnn.load(where["draws"], model)["w"]

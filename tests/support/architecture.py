@@ -29,10 +29,15 @@ DOORS = {"__init__", "__main__", "moves"}
 
 
 @cache
-def imports(path: Path) -> list[str]:
-    """Dotted names that a file imports, wherever in it."""
+def imports(path: Path, at_once: bool = False) -> list[str]:
+    """Dotted names that a file imports: wherever in it, or `at_once` when it is loaded itself."""
     found: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    for node in nodes:
+        of_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if at_once and (of_types or isinstance(node, ast.FunctionDef)):
+            continue
+        nodes += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -40,9 +45,9 @@ def imports(path: Path) -> list[str]:
     return found
 
 
-def own_imports(name: str) -> Iterator[str]:
+def own_imports(name: str, at_once: bool = False) -> Iterator[str]:
     """The files of this package that a file imports."""
-    for imported in imports(FILES[name]):
+    for imported in imports(FILES[name], at_once):
         head, _, inner = imported.partition(".")
         while head == "numpyro_bnn" and inner:
             if inner in FILES:

@@ -164,7 +164,10 @@ def _numbers_of(site: dict[str, Any]) -> list[jax.Array]:
 def dependent_rows_message(size: int, batch_size: int, others: Sequence[Place]) -> str:
     """The error for blocks of rows that depend on one another."""
     named = [f"'{p}'" if isinstance(p, str) else f"number {p + 1}" for p in others]
-    table = f" Or is the argument {', '.join(named)}, as long as x, not by row? Lengthen it then."
+    names = ", ".join(named)
+    table = (
+        f" If the argument {names}, which is as long as x, is not by row, give it another length."
+    )
     return (
         f"predict: among {batch_size} rows a row has other predictions than among more: the model relates "
         "rows, as one does that standardises its inputs by their own mean, or has lags or a recurrent "

@@ -67,8 +67,8 @@ def sampler(folder=None, **options):
 
 
 def until(mcmc, **options):
-    rule = {"test_data": (X, None), "until": FOUR_LOOKS} | options
-    return mcmc.run_until(jax.random.key(1), X, Y, init_params=STARTS, **rule)
+    rule = {"test_data": (X, None), "until": FOUR_LOOKS, "init_params": STARTS} | options
+    return mcmc.run_until(jax.random.key(1), X, Y, **rule)
 
 
 def assert_draws_of(mcmc, whole, dropped=0):

@@ -153,8 +153,9 @@ def _answer(outcome: Outcome) -> Iterator[Any]:
     """Scores of the test rows beside those of guessing and of plain training."""
     table = outcome.table
     classes = table.task == "classification"
+    by_method = {row.method: row for row in outcome.scores}
     names = (POSTERIOR, guess_name(table), "plain training")
-    own, guessed, trained = ({row.method: row for row in outcome.scores}[name] for name in names)
+    own, guessed, trained = (by_method[name] for name in names)
     gain = scores.paired_difference(own.by_row, trained.by_row)
     errors = (row.error for row in (own, guessed, trained))
     words = (f"{1 - error:.1%}" if classes else f"{error:.4g}" for error in errors)

@@ -249,9 +249,8 @@ class RowsTaken(NamedTuple):
     plate: str
     size: int  # Number of rows of the plate
     ahead: jax.Array | None = None  # Row numbers that are read next
-    take: Callable | None = (
-        None  # ``take(values, axis)`` for data on the device; default: by NumPyro
-    )
+    # ``take(values, axis)`` for data on the device; default: by NumPyro
+    take: Callable | None = None
 
 
 class WithStandIns(Messenger):

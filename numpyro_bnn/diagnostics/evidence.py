@@ -187,9 +187,8 @@ class ParameterErrors(NamedTuple):
     sd: np.ndarray
     mean_error: np.ndarray  # Monte Carlo standard errors of both, (scalar,)
     sd_error: np.ndarray
-    relative: (
-        np.ndarray
-    )  # The larger of both errors over `sd`; infinite where it is not known, (scalar,)
+    # The larger of both errors over `sd`; infinite where it is not known, (scalar,)
+    relative: np.ndarray
     ess: np.ndarray  # Effective draws, (scalar,)
     apart: np.ndarray  # How far the averages of chains are apart, in standard deviations, (scalar,)
     agreement: Agreement  # The test of whether chains agree on them

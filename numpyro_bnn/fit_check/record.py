@@ -145,9 +145,8 @@ class HeldOut(NamedTuple):
     score: float  # The mean log score in nats
     error: float
     rows: int  # How many
-    kind: str = (
-        ""  # What `share` is of: `"right"` (classes), `"inside"` (90 % intervals), `""` for none
-    )
+    # What `share` is of: `"right"` (classes), `"inside"` (90 % intervals), `""` for none
+    kind: str = ""
     share: float = float("nan")  # Share of rows that are right, or of targets inside
     share_error: float = float("nan")
 

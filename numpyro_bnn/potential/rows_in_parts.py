@@ -168,10 +168,8 @@ def _are_separate(potential: Any, plate: str, size: int) -> bool:
     some = jax.ShapeDtypeStruct((min(_TOGETHER, size),), jnp.int32)
     kinds = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arguments.arrays]
     # The text has the numbers of constants, and the jaxpr the functions that are called on the host.
-    text, jaxpr = (
-        Program(distributions).text(some, kinds),
-        jax.make_jaxpr(distributions)(some, kinds),
-    )
+    text = Program(distributions).text(some, kinds)
+    jaxpr = jax.make_jaxpr(distributions)(some, kinds)
 
     def compare() -> bool:
         arrays = [made_up(array) for array in arguments.arrays]

@@ -145,9 +145,8 @@ class BoundModel:
     args: tuple  # Its arguments as it takes them, in the units of a ready model
     kwargs: dict[str, Any]
     structure: Structure  # Its sites and plates
-    arrays: tuple[
-        tuple, dict[str, Any]
-    ]  # Arguments and keyword arguments as arrays in the user's units
+    # Arguments and keyword arguments as arrays in the user's units
+    arrays: tuple[tuple, dict[str, Any]]
     columns: Columns  # Names of the columns of its inputs
 
     @classmethod

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from jax.flatten_util import ravel_pytree
-from linear_gaussian import BIAS, KERNEL, NOISE, check_law, key, posterior
+from linear_gaussian import BIAS, KERNEL, NOISE, check_distribution, key, posterior
 from scipy.stats import t as student
 from small_models import network_model, row_model
 
@@ -40,7 +40,7 @@ def laplace(model, *args, **options):
 def test_it_is_exact_for_a_linear_model(data, mode):
     mean, precision = posterior(*data)
     draws = laplace(linear.model, *data, num_samples=4000, mode=mode)
-    check_law(linear.weights(draws)[0], mean, np.linalg.inv(precision))
+    check_distribution(linear.weights(draws)[0], mean, np.linalg.inv(precision))
     assert draws.info["curvature"] == "hessian"
     assert draws.info["covariance"] == "full"
     assert draws.info["newton_decrement"] < 1e-6
@@ -49,14 +49,14 @@ def test_it_is_exact_for_a_linear_model(data, mode):
 def test_the_diagonal_one_has_the_variances_given_all_other_weights(data, mode):
     mean, precision = posterior(*data)
     draws = laplace(linear.model, *data, num_samples=4000, mode=mode, covariance="diagonal")
-    check_law(linear.weights(draws)[0], mean, np.diag(1 / np.diag(precision)))
+    check_distribution(linear.weights(draws)[0], mean, np.diag(1 / np.diag(precision)))
 
 
 def test_a_subset_varies_given_the_rest(data, mode):
     draws = laplace(linear.model, *data, num_samples=4000, mode=mode, subset=[KERNEL])
     mean, precision = posterior(*data)
     assert np.unique(draws[BIAS]).size == 1
-    check_law(linear.weights(draws)[0][:, :3], mean[:3], np.linalg.inv(precision[:3, :3]))
+    check_distribution(linear.weights(draws)[0][:, :3], mean[:3], np.linalg.inv(precision[:3, :3]))
 
 
 def test_the_decrement_says_how_far_the_mode_is(data):
@@ -247,11 +247,11 @@ def factor(x, y):
 
 
 @pytest.mark.parametrize(
-    ("model", "law"), [(counts, "Poisson, the distribution of"), (factor, "a `numpyro.factor`")]
+    ("model", "what"), [(counts, "Poisson, the distribution of"), (factor, "a `numpyro.factor`")]
 )
-def test_low_rank_says_that_it_needs_the_matrix(data, model, law):
+def test_low_rank_says_that_it_needs_the_matrix(data, model, what):
     """No Hessian was computed, of which anything could be said."""
-    with pytest.raises(ValueError, match=rf"not known for {law} 'y'\."):
+    with pytest.raises(ValueError, match=rf"not known for {what} 'y'\."):
         laplace(model, *data, covariance="low_rank", rank=2, num_steps=0)
 
 
@@ -277,11 +277,11 @@ def test_a_matrix_that_is_not_finite_is_an_error_that_says_so(data):
         laplace(infinite, *data, init_params={"w": jnp.zeros(2)}, num_steps=0)
 
 
-def residuals(x, y, law=dist.Normal):
-    """The linear model with the weights in the observed value, where the law has none."""
+def residuals(x, y, family=dist.Normal):
+    """The linear model with the weights in the observed value, where the family has none."""
     w = numpyro.sample("w", dist.Normal(0.0, linear.SCALE).expand([x.shape[1] + 1]).to_event(1))
     with numpyro.plate("data", len(x)):
-        numpyro.sample("r", law(0.0, NOISE), obs=y - x @ w[:-1] - w[-1])
+        numpyro.sample("r", family(0.0, NOISE), obs=y - x @ w[:-1] - w[-1])
 
 
 def test_gauss_newton_is_told_by_weights_in_an_observed_value(data):
@@ -293,7 +293,7 @@ def test_gauss_newton_is_told_by_weights_in_an_observed_value(data):
 
 
 def by_t(x, y):
-    residuals(x, y, law=lambda loc, scale: dist.StudentT(5.0, loc, scale))
+    residuals(x, y, family=lambda loc, scale: dist.StudentT(5.0, loc, scale))
 
 
 def test_gauss_newton_of_student_t_takes_weights_in_the_value(data):
@@ -339,12 +339,12 @@ def test_gauss_newton_of_student_t_has_the_information_of_the_degrees_of_freedom
 
 
 def soft_labels(x, y):
-    """A Bernoulli law whose value depends on a latent site, as no other one known here has."""
+    """A Bernoulli distribution whose value depends on a latent site, as no other one known here has."""
     w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
     share = jax.nn.sigmoid(w[0])
     with numpyro.plate("data", len(x)):
-        law = dist.Bernoulli(logits=x @ w, validate_args=False)
-        numpyro.sample("y", law, obs=share * jnp.asarray(y > 0, float))
+        distribution = dist.Bernoulli(logits=x @ w, validate_args=False)
+        numpyro.sample("y", distribution, obs=share * jnp.asarray(y > 0, float))
 
 
 def test_gauss_newton_refuses_a_value_that_it_does_not_know(data):
@@ -364,7 +364,7 @@ def test_low_rank_has_the_information_of_an_observed_value(data):
     _, precision = posterior(*data)
     draws = laplace(residuals, *data, num_samples=4000, covariance="low_rank", rank=4)
     w = np.asarray(draws["w"], np.float64)[0]
-    check_law(w, posterior(*data)[0], np.linalg.inv(precision))
+    check_distribution(w, posterior(*data)[0], np.linalg.inv(precision))
     assert draws.info["newton_decrement"] < 1e-6
 
 
@@ -375,7 +375,7 @@ frequencies = row_model(
 
 
 def one_mean(x, y):
-    """One law for all values, without a plate."""
+    """One distribution for all values, without a plate."""
     w = numpyro.sample("w", dist.Normal(0.0, 1.0))
     numpyro.sample("y", dist.Normal(w, NOISE), obs=y)
 
@@ -398,10 +398,10 @@ def hidden_labels(x, y):
 
 
 def hidden_entries(x, y):
-    """A mask inside of a law of many values."""
+    """A mask inside of a distribution of many values."""
     w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
-    law = dist.Normal(x @ w, NOISE).expand([2, 20]).mask(SHOWN).to_event(1)
-    numpyro.sample("y", law, obs=jnp.stack([y, y]))
+    distribution = dist.Normal(x @ w, NOISE).expand([2, 20]).mask(SHOWN).to_event(1)
+    numpyro.sample("y", distribution, obs=jnp.stack([y, y]))
 
 
 @pytest.mark.parametrize(

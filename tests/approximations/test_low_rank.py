@@ -12,7 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
-from linear_gaussian import check_law, key, posterior
+from linear_gaussian import check_distribution, key, posterior
 from small_models import network_model, row_model
 
 import numpyro_bnn as bnn
@@ -90,7 +90,7 @@ def test_draws_are_from_the_posterior_of_a_linear_model():
     draws = bnn.laplace(
         linear.model, key(1), *data, covariance="low_rank", num_samples=4000, **NEWTON
     )
-    check_law(linear.weights(draws)[0], mean, np.linalg.inv(precision))
+    check_distribution(linear.weights(draws)[0], mean, np.linalg.inv(precision))
     assert draws.info["covariance"] == "low_rank"
     assert draws.info["rank"] == 4
     assert draws.info["variance_factor"] == 1.0
@@ -117,7 +117,7 @@ def test_a_subset_of_the_sites():
     options = {"covariance": "low_rank", "rank": 3, "subset": [linear.KERNEL]}
     draws = bnn.laplace(linear.model, key(1), *data, num_samples=4000, **NEWTON, **options)
     assert np.unique(draws[linear.BIAS]).size == 1
-    check_law(linear.weights(draws)[0][:, :3], mean[:3], np.linalg.inv(precision[:3, :3]))
+    check_distribution(linear.weights(draws)[0][:, :3], mean[:3], np.linalg.inv(precision[:3, :3]))
 
 
 def coupled(x, y=None):

@@ -11,7 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
-from linear_gaussian import BIAS, KERNEL, NOISE, SCALE, check_law, key, posterior
+from linear_gaussian import BIAS, KERNEL, NOISE, SCALE, check_distribution, key, posterior
 from numpyro import handlers
 from scipy import stats
 from small_models import network_model
@@ -119,7 +119,7 @@ def test_precisions_of_samples_are_drawn_from_their_conditional(data):
     draws = descent.draws(many, key())
     conditional = stats.gamma(2.0 + 3 / 2, scale=1 / (0.5 + (0.4**2 + 0.7**2 + 0.2**2) / 2))
     found = np.asarray(draws[f"{KERNEL}.precision"][0], np.float64)
-    check_law(found[:, None], conditional.mean(), np.array([[conditional.var()]]))
+    check_distribution(found[:, None], conditional.mean(), np.array([[conditional.var()]]))
     np.testing.assert_allclose(draws[KERNEL], many[KERNEL], rtol=1e-5)
     point = descent.draws({name: v[None, None] for name, v in z.items()}, None)
     np.testing.assert_allclose(point[f"{KERNEL}.precision"], conditional.mean(), rtol=1e-5)
@@ -128,7 +128,7 @@ def test_precisions_of_samples_are_drawn_from_their_conditional(data):
 def test_modes_of_randomised_problems_of_a_linear_model_are_posterior_draws(data):
     """Those that the noise of each member asks for; that members reach theirs is tested as well."""
     mean, precision = posterior(*data)
-    check_law(linear.randomized_modes(1000, *data), mean, np.linalg.inv(precision))
+    check_distribution(linear.randomized_modes(1000, *data), mean, np.linalg.inv(precision))
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_randomised_modes_of_a_linear_model_are_posterior_draws(data):
     draws = bnn.randomized_map(linear.model, key(), *data, num_members=1000, **NEWTON)
     mean, precision = posterior(*data)
     assert draws[KERNEL].shape == (1000, 1, 3, 1)
-    check_law(linear.weights(draws)[:, 0], mean, np.linalg.inv(precision))
+    check_distribution(linear.weights(draws)[:, 0], mean, np.linalg.inv(precision))
 
 
 def test_randomised_targets_follow_their_rows_in_a_minibatch(data):
@@ -164,7 +164,7 @@ def test_randomised_modes_count_rows_and_priors_as_often_as_their_weights_say():
     )
     precision = 2 + np.sum(counts * x**2) / 0.7**2
     mean = (2 * 0.5 + np.sum(counts * x * y) / 0.7**2) / precision
-    check_law(np.asarray(draws["slope"], np.float64), mean, np.array([[1 / precision]]))
+    check_distribution(np.asarray(draws["slope"], np.float64), mean, np.array([[1 / precision]]))
 
 
 def masked_rows(x, y=None):
@@ -194,13 +194,13 @@ def test_randomised_modes_of_any_gaussian_model_are_posterior_draws():
     draws = bnn.randomized_map(masked_rows, key(), x, y, **options)["slope"]
     precision = 1 + np.sum(x[:5] ** 2) / 0.49
     mean = (0.5 + np.sum(x[:5] * y[:5]) / 0.49) / precision
-    check_law(np.asarray(draws, np.float64), mean, np.array([[1 / precision]]))
+    check_distribution(np.asarray(draws, np.float64), mean, np.array([[1 / precision]]))
     two = np.stack([y, np.sin(3 * x)], 1)
     draws = bnn.randomized_map(correlated, key(), x, two, **options)["w"]
     covariance = np.array([[1.0, 0.9], [0.9, 0.97]])
     inverse = np.linalg.inv(covariance)
     posterior_of_both = np.linalg.inv(inverse * (1 + np.sum(x**2)))
-    check_law(
+    check_distribution(
         np.asarray(draws[:, 0], np.float64),
         posterior_of_both @ inverse @ (x @ two),
         posterior_of_both,
@@ -209,7 +209,7 @@ def test_randomised_modes_of_any_gaussian_model_are_posterior_draws():
     rows = np.c_[np.ones(9), x]
     precision = np.diag([1.0, 0.0]) + rows.T @ rows / 0.49
     mean = np.linalg.solve(precision, rows.T @ y / 0.49 + [1.0, 0.0])
-    check_law(np.asarray(draws[:, 0], np.float64), mean, np.linalg.inv(precision))
+    check_distribution(np.asarray(draws[:, 0], np.float64), mean, np.linalg.inv(precision))
 
 
 def test_rows_of_validation_count_as_often_as_their_weights_say():
@@ -265,7 +265,7 @@ def test_a_noise_that_is_fitted_calls_for_weights_of_rows(data, weighted):
     share = counts / counts.sum()
     center = share @ y
     variance = share @ (y - center) ** 2 / (counts.sum() + 1)
-    check_law(found[:, None], center, np.array([[variance]]))
+    check_distribution(found[:, None], center, np.array([[variance]]))
 
 
 def test_validation_keeps_each_members_best_parameters(data):

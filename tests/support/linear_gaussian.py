@@ -70,7 +70,7 @@ def within_errors(samples, expected, multiple=5.0):
     np.testing.assert_array_less(np.abs(samples.mean(0) - expected), multiple * error)
 
 
-def check_law(samples, mean, covariance):
+def check_distribution(samples, mean, covariance):
     """First and second moments of independent samples (sample, parameter)."""
     within_errors(samples, mean)
     gap = samples - mean

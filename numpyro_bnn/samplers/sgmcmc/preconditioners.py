@@ -322,6 +322,7 @@ class _FromWarmup(Preconditioner):
         overall = total(lambda v: v, variance) / size(variance)
         # The identity until a window is complete, and if no parameter has moved.
         known = (state.old.size > 0) & (overall > 0)
+        # The barrier keeps the compiler from computing it again wherever momenta are used.
         return lax.optimization_barrier(
             map_like(
                 lambda v: jnp.where(known, (count * v + 5 * overall) / (count + 5), 1.0), variance

@@ -49,9 +49,8 @@ class Isokinetic(Dynamics):
     """
 
     friction: bool = True
-    reuses_gradient: ClassVar[bool] = (
-        True  # A step begins with the gradient that the last one ended with
-    )
+    # A step begins with the gradient that the last one ended with
+    reuses_gradient: ClassVar[bool] = True
     tracks_work: ClassVar[bool] = True
 
     @property

@@ -19,7 +19,6 @@ from numpyro_bnn import scores
 from numpyro_bnn._sentences import say
 from numpyro_bnn.cli.tables import Table
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.fit_check.record import FitCheck
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
@@ -133,11 +132,10 @@ class Outcome(NamedTuple):
     options: Options
     train: np.ndarray  # row numbers
     test: np.ndarray
+    fitted: Fit
     mcmc: MCMC
     scores: list[Score]  # of guessing, plain training, deep ensemble and posterior average
     predictions: dict[str, Predictions]  # of the test rows, by method
-    report: Any
-    check: FitCheck | str  # on the training rows; a sentence where it cannot be made
     evaluation: Evaluation | None = None  # None where no rows were held out for calibration
 
     @property
@@ -224,26 +222,7 @@ def run(
     if held.size:
         calibrated = calibrate(fitted, table.x[held], table.y[held], COVERAGE)
         evaluation = calibrated.evaluate(x_test, y_test)
-    return Outcome(
-        table,
-        options,
-        train,
-        test,
-        fitted.mcmc,
-        rows,
-        predictions,
-        fitted.report,
-        _checked(fitted, [table.row_names[i] for i in train], table.classes),
-        evaluation,
-    )
-
-
-def _checked(fitted: Fit, names: list[str], classes: tuple[str, ...] = ()) -> FitCheck | str:
-    """The check of the fit; hours of sampling end in a report even where there is none."""
-    try:
-        return fitted.check(names=names, classes=classes)
-    except ValueError as error:
-        return str(error)
+    return Outcome(table, options, train, test, fitted, fitted.mcmc, rows, predictions, evaluation)
 
 
 def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:

@@ -25,6 +25,7 @@ from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import mean_over_draws
 from numpyro_bnn.storage.folders import OWN_PREFIX, require_writable
+from numpyro_bnn.workflow.fit import Fit
 
 # Draws used of each chain: the average of a few hundred is known well enough.
 _DRAWS = 50
@@ -102,15 +103,14 @@ def write(outcome: Outcome, folder: Path) -> Path:
     frame = saved_fit.frame_of(table, _test_names(outcome), outcome.posterior, y)
     frame.to_csv(folder / "predictions.csv", index=False)
     data = table.x[outcome.train], table.y[outcome.train]
-    new = {"test": table.x[outcome.test]}
-    saved_fit.write(table, outcome.options, folder, outcome.mcmc, *data, predict=new)
+    saved_fit.write(table, outcome.options, folder, outcome.mcmc, *data)
     page(f"{table.name}: {table.target}", parts_of(outcome, frame), folder / "report.html")
     return folder / "report.html"
 
 
 def parts_of(outcome: Outcome, frame: pd.DataFrame) -> list[Any]:
     """The page of a job: how good predictions are, whether they may be used, pictures, the rest folded."""
-    report, table = outcome.report, outcome.table
+    report, table = outcome.fitted.report, outcome.table
     classes = table.task == "classification"
     held = len(table.y) - len(outcome.train) - len(outcome.test)
     kept = f", {held} for calibration" if held else ""
@@ -119,11 +119,8 @@ def parts_of(outcome: Outcome, frame: pd.DataFrame) -> list[Any]:
         f"{len(outcome.train)} rows to fit{kept}, {len(outcome.test)} to test."
     )
     pictures = list(_of_classes(outcome) if classes else _of_a_quantity(outcome))
-    check = outcome.check
-    if isinstance(check, str):
-        checked = Section("Does the model fit?", [Note(check, "warning")], folded=True)
-    else:
-        checked = check.section(folded=True)
+    names = [table.row_names[i] for i in outcome.train]
+    checked = _checked(outcome.fitted, names, table.classes)
     trace = picture(
         lambda figure: plots.plot_trace(outcome.mcmc, ax=figure.subplots()),
         "Log joint density of each chain",
@@ -143,6 +140,14 @@ def parts_of(outcome: Outcome, frame: pd.DataFrame) -> list[Any]:
         Section("Log joint density of each chain", [trace], folded=True),
         Section("What was fitted", list(_settings(outcome)), folded=True),
     ]
+
+
+def _checked(fitted: Fit, names: list[str], classes: tuple[str, ...] = ()) -> Section:
+    """The check of the fit; hours of sampling end in a report even where there is none."""
+    try:
+        return fitted.check(names=names, classes=classes).section(folded=True)
+    except ValueError as error:
+        return Section("Does the model fit?", [Note(str(error), "warning")], folded=True)
 
 
 def _test_names(outcome: Outcome) -> list[str]:

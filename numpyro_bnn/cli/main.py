@@ -382,7 +382,10 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
     if outcome.evaluation is not None:
         lines.append(f"Coverage of 90 % on the test rows: {outcome.evaluation}")
     # The last line of a report is for those who hold it in Python.
-    lines += [*wrapped(str(outcome.mcmc.stopped), most=4), str(outcome.report).rsplit("\n", 1)[0]]
+    lines += [
+        *wrapped(str(outcome.mcmc.stopped), most=4),
+        str(outcome.fitted.report).rsplit("\n", 1)[0],
+    ]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     page = job_report.write(outcome, parsed.output)
     console.print(f"All of it, with pictures: {page}", markup=False, soft_wrap=True)

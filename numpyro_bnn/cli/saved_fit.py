@@ -52,7 +52,9 @@ def write(
     table: Table, options: Options, folder: Path, run: Run, *data: PyTree, **groups: Any
 ) -> Path:
     """Write ``posterior.nc`` and beside it what :func:`read` needs; return the latter's path."""
-    # An update moves the draws in the coordinates that they were sampled in.
+    # An update moves the draws in the coordinates that they were sampled in. Predictions of each draw would
+    # be the largest part of the file by far.
+    groups = {"posterior_predictive": False, **groups}
     idata = to_inference_data(run, *data, base_sites=True, **groups)
     idata.to_netcdf(str(folder / "posterior.nc"), engine="h5netcdf")
     kept = {name: getattr(table, name) for name in _KEPT}

@@ -155,15 +155,16 @@ class ArvizGroups:
                 given = self.draws, training.x, training.others
                 predictor = predictor_of(*given, owner=OWNER, batch_size=batch_size, site=target)
                 together = predictor.rows_at_a_time(self.draws)
-                rows = max(1, _BLOCK // (total * 16) // together) * together
-                pieces = []
+                rows = min(len(y), max(1, _BLOCK // (total * 16) // together) * together)
+                shape = (self.draws.num_chains, self.draws.num_draws, len(y))
+                value = np.empty(shape, jnp.result_type(float))
                 for begin in range(0, len(y), rows):
-                    block = slice(begin, begin + rows)
+                    # The last block repeats some rows, so that one program serves all blocks.
+                    block = slice(min(begin, len(y) - rows), begin + rows)
                     x = taken(training.x, block)
                     others = {p: taken(v, block, len(y)) for p, v in training.others.items()}
                     part = predict_draws(self.draws, x, others, batch_size=together, site=target)
-                    pieces.append(part.log_likelihood(y[block]))
-                value = np.concatenate(pieces, axis=2)
+                    value[:, :, block] = part.log_likelihood(y[block])
             axes = _row_axes("", value.ndim, 2)
             if not is_counted.all():
                 # ArviZ treats a log likelihood of 0 in all draws as an error.

@@ -84,7 +84,7 @@ def predict(
         :class:`Draws`, or a mapping of draws by site with leading axes (draw,) or (chain, draw).
     :param x: inputs, an array, a table or a pytree of them with rows first. Columns of tables are compared by
         name with those of the fit, however the run was given its inputs: by position, by name, in a pytree.
-    :param batch_size: rows at a time; default: 1000, or all rows where these depend on one another.
+    :param batch_size: rows at a time; default: at most 1000, or all rows where these depend on one another.
     :param site: the target, where the model has several sites without draws; or a deterministic
         site with a value for every row, of which there is only the mean.
     :param reduce: a function of predictions, called with those of some rows at a time, that returns arrays
@@ -235,11 +235,12 @@ class Predictor:
         if model is None:
             raise ValueError(f"{owner}: these draws carry no model. Give it, too.")
         self._in_given_blocks, self._owner = batch_size is not None, owner
-        self.batch_size = check_whole(
-            owner, "batch_size", _ROWS if batch_size is None else batch_size
-        )
         table, x = x, checked_inputs(owner, model, about, x)
         self.size = num_rows(f"{owner}: x", x)
+        if batch_size is None:
+            # Blocks of one size, so that one program serves all of them.
+            batch_size = math.ceil(self.size / math.ceil(self.size / _ROWS))
+        self.batch_size = check_whole(owner, "batch_size", batch_size)
         self.inputs, self._fitted, self._site = x, about.get("fitted_rows"), site
         self.others: dict[Place, PyTree] = {**bound_by_row(model, self.size), **(others or {})}
         self.arguments = prepared(model, *call_with({0: table, **self.others}))
@@ -398,6 +399,8 @@ class Predictor:
             # Put on the device once for all blocks of rows.
             block = jax.device_put({name: value[:, drawn] for name, value in grouped.items()})
             for begin in range(0, self.size, self.batch_size):
+                # The last block repeats some rows of the one before, so that it has as many.
+                begin = max(0, min(begin, self.size - self.batch_size))
                 rows = slice(begin, begin + self.batch_size)
                 part = Arguments.split(*taken(self.arguments, rows, self.size)).arrays
                 own = None
@@ -496,9 +499,8 @@ def check_values_of_rows(
         return
     raise ValueError(
         f"predict: for a block of {expected[0]} rows the site '{target}' gives values of shape {shape} under "
-        f"each draw ({what}), where shape {expected} was expected, rows first. Let the model give a value "
-        "for each row, however many there are: `f[:, 0]` or `f.squeeze(-1)` in place of `f.squeeze()`, which "
-        "drops the axis of a single row; and a distribution of each row in place of one of all rows."
+        f"each draw ({what}), where shape {expected} was expected, rows first. Let the model give each row a "
+        "distribution of its own, in place of one of all rows."
     )
 
 

@@ -249,6 +249,8 @@ class Predictions:
         :param key: random key.
         :return: shape (chain, draw, row, …).
         """
+        if "probs" in self.values:
+            return _classes(self.probs, key)
         self._check_counts("sample")
         return self._evaluate("sample", key)["sample"]
 
@@ -281,6 +283,19 @@ class Predictions:
 
     def __repr__(self) -> str:
         return f"Predictions({ {name: value.shape for name, value in self.values.items()} })"
+
+
+def _classes(probs: np.ndarray, key: jax.Array) -> np.ndarray:
+    """One class for each distribution, on the host: compiling the same takes seconds."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    drawn = np.zeros(probs.shape[:-1], np.int32)
+    below = np.zeros(probs.shape[:-1])
+    # Probabilities in single precision do not quite add up to 1.
+    place = rng.random(probs.shape[:-1]) * probs.sum(-1, dtype=np.float64)
+    for k in range(probs.shape[-1] - 1):
+        below += probs[..., k]
+        drawn += place >= below
+    return drawn
 
 
 def _of_some_rows(

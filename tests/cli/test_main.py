@@ -24,7 +24,7 @@ from short_jobs import main_in_short
 import numpyro_bnn
 from numpyro_bnn import Draws, from_inference_data
 from numpyro_bnn.cli import saved_fit
-from numpyro_bnn.cli.job import _checked
+from numpyro_bnn.cli.job_report import _checked
 from numpyro_bnn.cli.main import main
 from numpyro_bnn.cli.saved_fit import frame_of
 from numpyro_bnn.cli.tables import Table
@@ -108,9 +108,9 @@ def test_the_first_table_comes_before_sampling(regression):
 
 def test_a_fit_that_cannot_be_checked_is_reported_all_the_same():
     few = SimpleNamespace(check=Mock(side_effect=ValueError("too few draws")))
-    said = _checked(few, ["a"])
+    (said,) = _checked(few, ["a"]).parts
     few.check.assert_called_once_with(names=["a"], classes=())
-    assert said == "too few draws"
+    assert said.text == "too few draws"
 
 
 def test_the_page_stands_by_itself_and_tells_the_scores_first(regression):

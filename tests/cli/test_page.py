@@ -1,6 +1,7 @@
 """What the page of a job and the terminal show, without a fit."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -94,8 +95,10 @@ def outcome():
         options=Options(num_chains=3),
         evaluation=None,
         warnings=["Look twice."],
-        check="No check.",
-        report=diagnose_draws(None, {"mean": mean, "scale": np.ones_like(mean)}),
+        fitted=SimpleNamespace(
+            check=Mock(side_effect=ValueError("No check.")),
+            report=diagnose_draws(None, {"mean": mean, "scale": np.ones_like(mean)}),
+        ),
         mcmc=SimpleNamespace(stopped="Stopped. " * 20),
     )
 

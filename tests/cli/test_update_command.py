@@ -34,7 +34,7 @@ def shop(tmp_path_factory):
     mcmc = quiet(bnn.MALA(model, step_size=0.1), 200, 500, 2, thinning=5)
     mcmc.run(jax.random.key(0), *data, init_params=nets.starts(2, model, *data))
     (folder / "run").mkdir()
-    saved_fit.write(table, options, folder / "run", mcmc, log_likelihood=False)
+    saved_fit.write(table, options, folder / "run", mcmc)
     return folder
 
 

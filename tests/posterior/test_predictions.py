@@ -220,3 +220,32 @@ def test_a_distribution_that_a_plate_expands_has_its_own_distribution_function()
     df, y = np.array([[2.5, 4.0]], np.float32), np.array([-1.0, 0.0, 2.5])
     found = bnn.predict(heavy, {"df": df}, np.zeros((3, 1))).cdf(y)
     np.testing.assert_allclose(found[0], stats.t.cdf(y, df[0][:, None]), atol=1e-6)
+
+
+def test_classes_are_drawn_by_their_probabilities():
+    probs = np.array([[0.0, 0.25, 0.75], [0.5, 0.5, 0.0]], np.float32)
+    predictions = Predictions({"probs": np.broadcast_to(probs, (2, 20_000, 2, 3))}, None)
+    drawn = predictions.sample(jax.random.key(0))
+    assert drawn.shape == (2, 20_000, 2)
+    shares = (drawn[..., None] == np.arange(3)).mean((0, 1))
+    assert (np.abs(shares - probs) <= 4 * np.sqrt(probs * (1 - probs) / 40_000)).all()
+
+
+def test_blocks_of_rows_have_one_size(monkeypatch):
+    """One program serves seven rows in blocks of four, of which the second repeats one."""
+    rows = []
+
+    def model(x, y=None):
+        rows.append(len(x))
+        w = numpyro.sample("w", dist.Normal())
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(w * x[:, 0], 1.0), obs=y)
+
+    monkeypatch.setattr("numpyro_bnn.posterior.predictions._ROWS", 4)
+    x, w = np.arange(7.0)[:, None], np.array([1.0, 2.0])
+    predictions = bnn.predict(model, {"w": w}, x)
+    np.testing.assert_allclose(predictions.mean[0], w[:, None] * x[:, 0])
+    rows.clear()
+    expected = stats.norm(w[:, None] * x[:, 0]).logpdf(x[:, 0])
+    np.testing.assert_allclose(predictions.log_prob(x[:, 0])[0], expected, rtol=1e-5)
+    assert rows == [4]

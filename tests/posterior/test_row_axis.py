@@ -64,12 +64,6 @@ REFUSED = {
     "one output": (one_output_first, 3, {}, rf"shape \(1, 3\) at 3 rows\. {AXIS}"),
     "a number": (no_plate_no_rows, 3, {}, r"shape \(\) at 3 rows\. .*a plate of rows"),
     "a single row": (squeezed, 1, {}, r"shape \(\) at 1 rows.*`f\.squeeze\(-1\)`"),
-    "a last row": (
-        squeezed,
-        5,
-        {"batch_size": 2},
-        r"a block of 1 rows the site 'y' gives values of shape \(\).*`f\.squeeze\(-1\)`",
-    ),
     "computed, turned": (computed, 3, {"site": "turned"}, r"'turned' has shape \(3, 3\) at 3 rows"),
     "computed, one number": (computed, 3, {"site": "total"}, r"'total' has shape \(\) at 3 rows"),
 }
@@ -80,6 +74,15 @@ def test_a_target_without_rows_on_its_first_axis_is_refused(name):
     model, rows, options, message = REFUSED[name]
     with pytest.raises(ValueError, match=f"(?s)predict: .*{message}"):
         bnn.predict(model, W, X[:rows], **options)
+
+
+def test_a_distribution_of_all_rows_together_has_no_density_of_each():
+    def together(x, y=None):
+        numpyro.sample("y", dist.Normal(x[:, 0] * slope(), 1.0).to_event(1), obs=y)
+
+    predictions = bnn.predict(together, W, X)
+    with pytest.raises(ValueError, match=r"of 6 rows .* shape \(\) .* a distribution of its own"):
+        predictions.log_prob(X[:, 0])
 
 
 def test_a_file_of_predictions_has_rows_first_too(tmp_path):

@@ -27,8 +27,8 @@ from numpyro_bnn.posterior.predictive_draws import mean_over_draws
 from numpyro_bnn.storage.folders import OWN_PREFIX, require_writable
 from numpyro_bnn.workflow.fit import Fit
 
-# Draws used of each chain: the average of a few hundred is known well enough.
-_DRAWS = 50
+# Draws used of each chain: the average of a hundred or so is known well enough.
+_DRAWS = 25
 
 
 def relevance(

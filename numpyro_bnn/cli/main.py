@@ -3,6 +3,7 @@
 import argparse
 import math
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -263,14 +264,22 @@ def main(argv: list[str] | None = None) -> int:
     command = commands.get(name, _fit)
     parser = _new_rows_parser(name) if name in _NEW_ROWS else _parser()
     parsed = parser.parse_args(arguments[command is not _fit :])
-    try:
-        return command(parsed, Console())
-    except (ValueError, OSError) as error:
-        Console(stderr=True).print(f"error: {error}", style="red", markup=False)
-        return 2
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted before there were any draws", style="red")
-        return 130
+    errors = Console(stderr=True)
+
+    def show(message: Warning | str, *_: Any) -> None:
+        """A warning without its place in the source."""
+        errors.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        try:
+            return command(parsed, Console())
+        except (ValueError, OSError) as error:
+            errors.print(f"error: {error}", style="red", markup=False)
+            return 2
+        except KeyboardInterrupt:
+            errors.print("interrupted before there were any draws", style="red")
+            return 130
 
 
 def _require_file(path: Path) -> None:

@@ -373,6 +373,19 @@ def test_progress_is_shown_in_terminals_alone(terminal, quiet, shown, tmp_path, 
     assert asked.call_args.kwargs["progress_bar"] == shown
 
 
+def test_a_warning_is_one_line_without_its_place_in_the_source(monkeypatch, capsys):
+    def run(*_, **__):
+        warnings.simplefilter("always")
+        warnings.warn("look at [0]", UserWarning, stacklevel=1)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("numpyro_bnn.cli.job.run", run)
+    shown = warnings.showwarning
+    assert main(["digits"]) == 2
+    assert capsys.readouterr().err.splitlines() == ["warning: look at [0]", "error: enough"]
+    assert warnings.showwarning is shown
+
+
 @pytest.mark.parametrize("width", [60, 80])
 def test_the_summary_of_a_wide_table_is_folded(width, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))

@@ -1,4 +1,4 @@
-"""What do the defaults of `BNNRegressor` buy, beside `bde` with the settings of its README?
+"""What do the defaults of `BNNRegressor` buy, and shorter limits, beside `bde` with its README's settings?
 
 Splits of five tables as in `against_boosting`. Both get the same rows, and each fit is a process
 of its own, so that its CPU seconds count imports and compiling. Numbers are those of ours over or less
@@ -24,7 +24,7 @@ from benchmarks.predictions.other_regressors import BDE, bde
 from benchmarks.predictions.tabular import cpu_seconds, scored, selecting
 
 TABLES = ("diabetes", "yacht", "energy", "concrete", "airfoil")
-OURS = {"defaults": {}}
+OURS = {"defaults": {}, "30 s": {"max_minutes": 1 / 2}, "10 s": {"max_minutes": 1 / 6}}
 
 
 def fitted(given, table, seed, method):

@@ -266,7 +266,7 @@ def main(argv: list[str] | None = None) -> int:
     parsed = parser.parse_args(arguments[command is not _fit :])
     errors = Console(stderr=True)
 
-    def show(message: Warning | str, *_: Any) -> None:
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
         """A warning without its place in the source."""
         errors.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
 

@@ -55,10 +55,8 @@ from numpyro_bnn.workflow.until import check_until
 
 # Shares of the limit for optimising, and for judging the run at its end, which takes some seconds more.
 _OPTIMISING, _JUDGING, _MORE = 1 / 3, 0.02, 4.0
-# With a limit below so many seconds the optimisation has all cores, and steps of the default are larger: this
-# gained .07 nats a row in 16 short runs on tables of regression, and lost .01 in 6 on tables of classes.
+# With a limit below so many seconds the optimisation has all cores.
 _LONG = 30.0
-_ENERGY_VARIANCE_IN_HASTE = 1e-2
 # Fewer draws of a chain than these are worth less than the optimised networks alone.
 _FEWEST = 10
 # Every fiftieth step is kept of samplers that take one gradient a step.
@@ -266,9 +264,8 @@ def fit(
         predictions at these inputs are within it, see :meth:`numpyro_bnn.MCMC.run_until`.
     :param max_minutes: time limit of the fit, compiling and judging included, kept to a tenth or 5 s; but the
         optimisation is compiled in any case, some ten seconds the first time. Where `num_warmup` and
-        `num_samples` would take longer, both become shorter in proportion, and `mcmc` has them. Below 30 s
-        steps of MCLMC are larger, with more bias, unless `until` is given. Without time to sample, draws are
-        the optimised members, `mcmc` is None, and a warning says so.
+        `num_samples` would take longer, both become shorter in proportion, and `mcmc` has them. Without time
+        to sample, draws are the optimised members, `mcmc` is None, and a warning says so.
     :param on_ensemble: called with the optimised members, a chain of one draw each, before sampling begins:
         to show what they predict while the chains run.
     :param progress_bar: show progress.
@@ -306,9 +303,6 @@ def fit(
     weighted = {} if weights is None else {"weights": _rows(np.asarray(weights), train)}
     if batch_size is None and kernel is None and len(train) > MANY_ROWS:
         batch_size = BATCH
-    in_haste = limit.seconds < _LONG and until is None and batch_size is None
-    if in_haste and kernel in (None, DEFAULT):
-        options = {"energy_variance": _ENERGY_VARIANCE_IN_HASTE, **options}
     sampler, steps = kernel_for_fit(kernel, model, batch_size, options)
     bound = BoundModel.of(model, (x_train, y_train), weighted)
     if len(targets := bound.structure.targets) > 1:

@@ -4,6 +4,7 @@ import functools
 import pickle
 import warnings
 from dataclasses import replace
+from unittest.mock import Mock
 
 import few_outputs
 import joblib
@@ -329,28 +330,48 @@ def test_several_processes():
     np.testing.assert_allclose(found, cross_val_score(network, X, Y, cv=2), atol=1e-3)
 
 
-def test_every_setting_reaches_the_fit(monkeypatch):
-    given = {}
+def given_to_fit(network, x=X, y=Y):
+    """The options that an estimator hands on to `fit`."""
+    with pytest.MonkeyPatch.context() as patch:
+        fit = Mock(side_effect=InterruptedError)
+        patch.setattr(estimators, "fit_model", fit)
+        with pytest.raises(InterruptedError):
+            network.fit(x, y)
+    return fit.call_args.kwargs
 
-    class Stop(Exception):
-        pass
 
-    def seen(model, x, y, **options):
-        given.update(options)
-        raise Stop("seen")
-
-    monkeypatch.setattr(estimators, "fit_model", seen)
+def test_every_setting_reaches_the_fit():
     own = {
         "until": bnn.Tolerance(relative=0.5),
         "max_minutes": 1.5,
         "batch_size": 7,
         "num_warmup": 3,
     }
-    with pytest.raises(Stop, match="seen"):
-        bnn.BNNRegressor(**SETTINGS | own).fit(X, Y)
+    given = given_to_fit(bnn.BNNRegressor(**SETTINGS | own))
     names = ("kernel", "num_chains", "num_samples", "thinning")
     for name, value in ({n: SETTINGS[n] for n in names} | own).items():
         assert given[name] == value
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (1e-2, 25)),
+        ({"kernel": "mclmc", "thinning": 7}, (1e-2, 7)),
+        ({"kernel": "nuts"}, (None, None)),
+        ({"until": bnn.Tolerance()}, (None, None)),
+        ({"batch_size": 10}, (None, None)),
+    ],
+)
+def test_regression_without_a_tolerance_takes_larger_steps(options, expected):
+    given = given_to_fit(bnn.BNNRegressor(**options))
+    assert (given.get("energy_variance"), given["thinning"]) == expected
+
+
+def test_minibatches_and_classes_are_sampled_as_fit_does(monkeypatch):
+    monkeypatch.setattr(estimators, "MANY_ROWS", 30)
+    for given in (given_to_fit(bnn.BNNRegressor()), given_to_fit(bnn.BNNClassifier(), X, TEXT)):
+        assert "energy_variance" not in given
 
 
 @pytest.mark.slow

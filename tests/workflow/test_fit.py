@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import re
-from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -245,19 +244,6 @@ def test_a_run_that_would_take_longer_than_the_limit_is_shorter(until):
     again = bnn.fit(linear_gaussian.model, X, Y, num_warmup=warmup, num_samples=draws, **options)
     for name, values in again.draws.items():
         np.testing.assert_array_equal(limited.draws[name], values)
-
-
-@pytest.mark.parametrize(
-    ("options", "chosen"),
-    [({}, 1e-2), ({"until": bnn.Tolerance()}, 1e-5), ({"energy_variance": 1e-4}, 1e-4)],
-)
-def test_steps_of_a_fit_in_less_than_half_a_minute_are_larger(monkeypatch, options, chosen):
-    made = Mock(side_effect=InterruptedError)
-    monkeypatch.setitem(KERNELS, "mclmc", KERNELS["mclmc"]._replace(make=made))
-    for minutes, expected in ((0.4, chosen), (0.6, options.get("energy_variance", 1e-5))):
-        with pytest.raises(InterruptedError):
-            bnn.fit(linear_gaussian.model, X, Y, max_minutes=minutes, **options)
-        assert made.call_args.kwargs == {"energy_variance": expected}
 
 
 @pytest.mark.parametrize("slow_step", [False, True])

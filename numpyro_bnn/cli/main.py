@@ -5,9 +5,10 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -33,80 +34,44 @@ Ctrl-C after the warm-up keeps the draws so far and reports on them.
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that says all that is wrong with its arguments at once."""
+def _of_kind(kind: Callable[[str], Any], expected: str, holds: Callable[[Any], bool]) -> Any:
+    """What argparse calls with a text: a value of one kind for which `holds` is true."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(allow_abbrev=False, **settings)
-        self.problems: list[str] = []
+    def value_of(text: str) -> Any:
+        with suppress(ValueError):
+            if holds(value := kind(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"must be {expected}, got {text!r}")
 
-    def checked(
-        self,
-        flag: str,
-        expected: str,
-        kind: Callable[[str], Any],
-        holds: Callable[[Any], bool],
-        **settings: Any,
-    ) -> None:
-        """Add an option that takes values of one kind for which `holds` is true."""
+    return value_of
 
-        def value_of(text: str) -> Any:
-            try:
-                value = kind(text)
-                wrong = not holds(value)
-            except ValueError:
-                value, wrong = None, True
-            if wrong:
-                self.problems.append(f"{flag} must be {expected}, got {text!r}")
-            return value
 
-        self.add_argument(flag, type=value_of, **settings)
-
-    def whole(self, flag: str, low: int = 1, **settings: Any) -> None:
-        """Add an option that takes whole numbers from `low` on that 32 bits hold."""
-        expected = f"a whole number of at least {low}"
-        self.checked(flag, expected, int, lambda n: low <= n < 2**32, metavar="N", **settings)
-
-    def between(self, flag: str, high: float, **settings: Any) -> None:
-        """Add an option that takes a number between 0 and `high`."""
-        expected = "a positive number" if high == math.inf else f"between 0 and {high}"
-        self.checked(flag, expected, float, lambda value: 0 < value < high, **settings)
-
-    def choice(self, flag: str, words: str, **settings: Any) -> None:
-        """Add an option that takes one of some words."""
-        shown, allowed = words.replace(" ", ", "), words.split()
-        self.checked(
-            flag, f"one of {shown}", str, allowed.__contains__, metavar=f"{{{shown}}}", **settings
-        )
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The values of the arguments; ends the process where any is wrong."""
-        parsed, unknown = self.parse_known_args(args, namespace)
-        for before, text in zip(["", *unknown], unknown):
-            if not text.startswith("-"):
-                # What follows an unknown option is its value.
-                self.problems += [] if before[:1] == "-" else [f"{text!r} is one argument too many"]
-                continue
-            close = get_close_matches(text.partition("=")[0], self._option_string_actions, 1)
-            meant = f", did you mean {close[0]}?" if close else ""
-            self.problems.append(f"there is no option {text!r}{meant}")
-        if self.problems:
-            self.error("")
-        return parsed
-
-    def error(self, message: str) -> NoReturn:
-        """Print what is wrong, in a line each, and end the process."""
-        said = "\n".join(f"error: {problem}" for problem in [*self.problems, message] if problem)
-        self.exit(2, f"{said}\n{self.prog} --help lists all options.\n")
+# Numbers that 32 bits hold.
+_COUNT = _of_kind(int, "a whole number of at least 1", lambda n: 1 <= n < 2**32)
+_SEED = _of_kind(int, "a whole number of at least 0", lambda n: 0 <= n < 2**32)
+_POSITIVE = _of_kind(float, "a positive number", lambda value: 0 < value < math.inf)
+_SHARE = _of_kind(float, "between 0 and 1", lambda value: 0 < value < 1)
+_SEPARATORS = {"tab": "\t", "\\t": "\t", "semicolon": ";", "comma": ",", "space": " "}
+_SEP: dict[str, Any] = {
+    "type": _of_kind(
+        lambda text: _SEPARATORS.get(text, text),
+        "one character, or 'tab'",
+        lambda text: len(text) == 1 and text not in '"\r\n',
+    ),
+    "metavar": "CHARACTER",
+    "help": "between fields; default: the comma, semicolon, tab or bar that is most frequent in the header",
+}
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m numpyro_bnn",
+        usage="%(prog)s [compare] [digits | diabetes | FILE.csv] [options]; --help lists them",
         description="Fit a Bayesian neural network to a table, judge its convergence, and compare it "
         "with plain training.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     add = parser.add_argument
     add(
@@ -116,35 +81,37 @@ def _parser() -> argparse.ArgumentParser:
         help="digits (default), diabetes, or a CSV with a header",
     )
     add("--target", metavar="COLUMN", help="column of the CSV to predict")
-    parser.choice(
-        "--task", "classification regression", help="inferred from the target where not given"
+    tasks = ("classification", "regression")
+    add("--task", choices=tasks, help="inferred from the target where not given")
+    count: dict[str, Any] = {"type": _COUNT, "metavar": "N"}
+    add(
+        "--hidden", **count, nargs="+", default=[16], help="units of each layer; default: one of 16"
     )
-    parser.whole(
-        "--hidden", nargs="+", default=[16], help="units of each layer; default: one of 16"
-    )
-    parser.choice(
+    add(
         "--prior",
-        "hierarchical fan-in normal student-t laplace horseshoe",
+        choices=("hierarchical", "fan-in", "normal", "student-t", "laplace", "horseshoe"),
         default="hierarchical",
         help="default: hierarchical (a Gamma precision for each parameter array)",
     )
-    parser.choice(
+    add(
         "--kernel",
-        "nuts hmc mams ggmc mclmc baoab tempering",  # `KERNELS` of `workflow/fit.py`
+        # `KERNELS` of `workflow/fit.py`
+        choices=("nuts", "hmc", "mams", "ggmc", "mclmc", "baoab", "tempering"),
         help="default: mclmc, and nuts after `compare`; mclmc and baoab are not corrected for their "
         "step size, the others are exact; tempering crosses between modes",
     )
-    parser.whole("--chains", dest="num_chains", default=4, help="default: 4")
-    parser.whole("--warmup", dest="num_warmup", default=200, help="draws of warm-up; default: 200")
-    parser.whole(
+    add("--chains", **count, dest="num_chains", default=4, help="default: 4")
+    add("--warmup", **count, dest="num_warmup", default=200, help="draws of warm-up; default: 200")
+    add(
         "--samples",
+        **count,
         dest="num_samples",
         default=300,
         help="draws a chain; of a fit those at the first look, which more follow; default: 300",
     )
-    parser.between(
+    add(
         "--minutes",
-        math.inf,
+        type=_POSITIVE,
         dest="max_minutes",
         default=3.0,
         metavar="M",
@@ -152,8 +119,9 @@ def _parser() -> argparse.ArgumentParser:
         "compiling, optimising and sampling; default: 3. With little time a run is shorter, and with hardly "
         "any there are no more than the scores of the optimised networks; the report is written afterwards",
     )
-    parser.whole(
+    add(
         "--max-tree-depth",
+        **count,
         help="of nuts, hmc, mams and ggmc: at most 2^N - 1 gradients a draw; default: 8",
     )
     add(
@@ -170,22 +138,22 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COLUMN",
         help="columns of the CSV that hold names of things, though they look like numbers or dates",
     )
-    _add_separator(parser)
-    parser.choice(
+    add("--sep", **_SEP)
+    add(
         "--missing",
-        "refuse impute",
+        choices=("refuse", "impute"),
         default="refuse",
         help="impute: medians of the training rows, and an input that says where a value is missing; "
         "default: refuse",
     )
-    parser.between(
+    add(
         "--calibration",
-        1,
+        type=_SHARE,
         metavar="F",
         help="share of the rows to hold out, so that 90 %% intervals hold 90 %% also where the run is short",
     )
-    parser.between("--test-fraction", 1, default=0.25, metavar="F", help="default: 0.25")
-    parser.whole("--seed", 0, default=0, help="default: 0")
+    add("--test-fraction", type=_SHARE, default=0.25, metavar="F", help="default: 0.25")
+    add("--seed", type=_SEED, default=0, metavar="N", help="default: 0")
     add(
         "--output",
         type=Path,
@@ -208,19 +176,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_separator(parser: _Parser) -> None:
-    named = {"tab": "\t", "\\t": "\t", "semicolon": ";", "comma": ",", "space": " "}
-
-    parser.checked(
-        "--sep",
-        "one character, or 'tab'",
-        lambda text: named.get(text, text),
-        lambda text: len(text) == 1 and text not in '"\r\n',
-        metavar="CHARACTER",
-        help="between fields; default: the comma, semicolon, tab or bar that is most frequent in the header",
-    )
-
-
 # Of the commands that take new rows: what they do, their default --output, and what it is.
 _NEW_ROWS = {
     "predict": (
@@ -239,14 +194,16 @@ _NEW_ROWS = {
 
 def _new_rows_parser(command: str) -> argparse.ArgumentParser:
     description, output, kind = _NEW_ROWS[command]
-    parser = _Parser(prog=f"python -m numpyro_bnn {command}", description=description)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m numpyro_bnn {command}", description=description, allow_abbrev=False
+    )
     add = parser.add_argument
     add("run", type=Path, help="the folder that the fit wrote (its --output)")
     add("csv", type=Path, help="a CSV with the columns that were fitted; others are not read")
-    _add_separator(parser)
-    parser.choice(
+    add("--sep", **_SEP)
+    add(
         "--unknown",
-        "error skip",
+        choices=("error", "skip"),
         default="error",
         help="skip: leave out rows with texts that no fitted row had, or with values that are missing or of "
         "another kind; default: error",

@@ -10,7 +10,7 @@ import pytest
 from walker import Walk
 
 import numpyro_bnn as bnn
-from numpyro_bnn.storage import chunk_files as drawfiles
+from numpyro_bnn.storage import stored_array
 from numpyro_bnn.storage.draw_store import DrawStore, Variable
 
 pytest.importorskip("orbax.checkpoint")
@@ -73,7 +73,7 @@ DAMAGES = {
 def test_the_advice_after_damage_is_true(damage, chunks, tmp_path, monkeypatch):
     """Chunks are damaged in different sites; the first is changed in place, the last one shows by
     its size where the damage does."""
-    monkeypatch.setattr(drawfiles, "_FILE_BYTES", 60)
+    monkeypatch.setattr(stored_array, "_FILE_BYTES", 60)
     store, values = store_of(tmp_path / "d")
     for at, chunk in enumerate(chunks):
         files = sorted((tmp_path / "d" / "posterior" / "abc"[at + 1]).glob(f"c/0/{chunk}/**/0"))

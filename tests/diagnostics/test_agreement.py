@@ -118,9 +118,8 @@ def test_shuffled_shares_are_those_of_an_analysis_of_variance(
 def test_an_arrangement_does_not_beat_itself(rng, scalars):
     # Two chains of four batches: 35 ways to deal them out, so no p below one in 35 is possible.
     means = rng.standard_normal((2, 4, scalars)) + 100 * np.arange(2)[:, None, None]
-    found = module._permutation_test(means, 2000, 0)
-    assert found.p == pytest.approx(1 / 35)
-    assert found.p_max == pytest.approx(1 / 35)
+    _, found = module._permutation_test(means, 2000, 0)
+    assert [found["p"], found["p_max"]] == pytest.approx([1 / 35] * 2)
 
 
 @pytest.mark.parametrize(("chains", "batches"), [(2, 4), (2, 6), (3, 4), (5, 3)])
@@ -226,17 +225,6 @@ def test_stuck_chains_disagree(rng):
     assert not same.tested
     assert same.needed == 0
     assert not same.disagree(Tolerance())
-
-
-def test_too_few_batches_are_no_test(rng):
-    x = factors(rng, 4, 100, 10, 0.9)
-    x[0] += 5
-    found = agreement({"y": x})
-    assert not found.tested
-    assert np.isnan(found.p)
-    assert found.num_batches < 4
-    assert found.needed > 1
-    assert not found.disagree(Tolerance())
 
 
 def test_slow_scalars_are_left_out_and_named(rng):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from numpyro_bnn.diagnostics.convergence.blocks import by_first_lags, geyer
+from numpyro_bnn.diagnostics.convergence.rhat import by_first_lags, geyer
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import chain_moments
 
 

@@ -39,16 +39,6 @@ KINDS = {"array": lambda x: x, "classes": classes, "gaussian": gaussian}
 # --- many short chains ------------------------------------------------------------------------
 
 
-def test_superchains_that_have_forgotten_their_starts_are_below_their_limit():
-    above = 0
-    for seed in range(20):
-        x = stationary(np.random.default_rng(seed), (64, 100, 10), rho=0.8)
-        found = diagnose_draws(None, x, superchains=8).agreement
-        above += found.nested_rhat > found.nested_rhat_limit
-    # 5 % are meant: 5 or more of 20 have probability .003.
-    assert above < 5
-
-
 def test_superchains_that_remember_their_starts_are_run_longer(rng):
     x = stationary(rng, (64, 600, 20), rho=0.33)
     alone = diagnose_draws(None, x)

@@ -1,4 +1,1 @@
-"""R-hat and effective sample size of all scalars at once, equal to ArviZ's, in bounded memory.
-
-``rhat.py`` has the functions that users call; ``blocks.py`` computes them.
-"""
+"""R-hat and effective sample size of all scalars at once, equal to ArviZ's, in bounded memory."""

@@ -16,7 +16,6 @@ import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.posterior import predictions
 from numpyro_bnn.posterior.draws import Draws, draws_of
-from numpyro_bnn.posterior.predictive_draws import Predictions
 
 LEAD = (2, 3)
 
@@ -206,13 +205,6 @@ def test_a_run_becomes_draws_that_carry_their_model():
         assert list(draws) == ["w"]
     with pytest.raises(ValueError, match=r"two leading axes .*\{'w': \(5,\)\}"):
         Draws({"w": np.ones(5)})
-
-
-def test_an_average_has_the_standard_deviation_of_the_mixture():
-    values = {"mean": np.array([[[1.0], [3.0]]]), "scale": np.array([[[2.0], [2.0]]])}
-    found = bnn.average(Predictions(values, None))
-    assert found.mean == pytest.approx(2.0)
-    assert found.sd == pytest.approx(np.sqrt(2.0**2 + 1.0))
 
 
 def test_a_distribution_that_a_plate_expands_has_its_own_distribution_function():

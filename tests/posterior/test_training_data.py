@@ -56,7 +56,7 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("block", [2**26, 1])
 def test_other_arguments_reach_the_export(call, block, monkeypatch):
-    monkeypatch.setattr("numpyro_bnn.posterior.arviz_groups._BLOCK", block)
+    monkeypatch.setattr("numpyro_bnn.posterior.arviz_export._BLOCK", block)
     predicted = block > 1
     idata = bnn.to_inference_data(CALLS[call], posterior_predictive=predicted, batch_size=4)
     np.testing.assert_allclose(idata["log_likelihood"]["y"].values, EXACT, rtol=1e-4)

@@ -273,7 +273,7 @@ def standardized(means: np.ndarray) -> np.ndarray:
 
 def _permutation_test(
     means: np.ndarray, num: int, seed: int
-) -> tuple[np.ndarray, dict[str, float]]:
+) -> tuple[np.ndarray, dict[str, Any]]:
     """Which scalars differ on their own, and p-values of batch averages `(chain, batch, scalar)`, by name."""
     chains, count, scalars = means.shape
     flat = standardized(means)

@@ -1,6 +1,5 @@
 """The permutation test of chains: its p-values under the null, and what it must catch."""
 
-import pickle
 from importlib import import_module
 
 import numpy as np
@@ -303,12 +302,3 @@ def test_stationary_chains_stay_below_the_limit_of_nested_rhat(rng, superchains,
     assert (found > limit).any(axis=1).mean() < 0.05 + 3 * np.sqrt(0.05 / 100)
     x[:size] += 2
     assert (nested_rhat(x, superchains, method="identity") > limit).mean() > 0.5 or size == 2
-
-
-def test_a_report_of_too_few_batches_is_pickled():
-    """An estimator keeps its report, and is pickled with it."""
-    found = agreement({"mean": np.random.default_rng(0).normal(size=(2, 12, 3))})
-    assert not found.tested
-    again = pickle.loads(pickle.dumps(found))
-    assert again.differs == {}
-    assert again.batch_length == found.batch_length

@@ -35,6 +35,13 @@ WEIGHTS = {"w": W}
     [
         (lambda: diagnose_draws(), ValueError, "neither weights nor predictions"),
         (lambda: diagnose_draws({}, {}), ValueError, "neither weights nor predictions"),
+        (lambda: diagnose_draws(log_likelihood=W), ValueError, "predictions nor a log joint"),
+        (lambda: diagnose_draws(None, W, tolerance=0.01), TypeError, "a bnn.Tolerance, got 0.01"),
+        (
+            lambda: diagnose_draws(None, W, log_likelihood=W[:, :50]),
+            ValueError,
+            r"\(2, 50\) in 'log likelihood'",
+        ),
         (lambda: diagnose_draws(WEIGHTS, W[:1]), ValueError, r"\(2, 100\) .* \(1, 100\) in"),
         (lambda: diagnose_draws({"w": np.ones(3)}), ValueError, r"weights 'w': .*shape \(3,\)"),
         (
@@ -132,13 +139,15 @@ with warnings.catch_warnings():
 def test_one_noise_for_all_inputs_is_one_function(rng):
     mean, noise = rng.normal(size=(4, 200, 30)), autoregressive(rng, (4, 200), 0.95)
     scale = np.broadcast_to(np.exp(noise)[:, :, None], mean.shape)
-    space = diagnostics.diagnose_draws(predictions={"mean": mean, "scale": scale}).predictions
+    report = diagnose_draws(predictions={"mean": mean, "scale": scale})
+    assert report.monte_carlo_error.by_row["relative"].shape == (30,)
+    space = report.predictions
     assert space.num_scalars == 31
     assert space.max_rhat == pytest.approx(diagnostics.rhat(noise))
     # Counted once for every input, it would be the median.
     assert space.median_rhat < 1.02 < space.max_rhat
     scale = scale + np.where(np.arange(30) == 7, 0.1, 0.0)
-    space = diagnostics.diagnose_draws(predictions={"mean": mean, "scale": scale}).predictions
+    space = diagnose_draws(predictions={"mean": mean, "scale": scale}).predictions
     assert space.num_scalars == 60
 
 

@@ -338,11 +338,6 @@ def test_a_site_without_scalars_is_left_out(rng):
     assert not report.predictions
 
 
-def test_names_are_escaped_in_html(rng):
-    page = diagnose_draws({"<b>": rng.normal(size=(2, 100)), "c": rng.normal(size=(2, 100))})
-    assert "&lt;b&gt;" in page._repr_html_()
-
-
 def test_plot_draws_every_rhat_beside_the_limit(rng):
     report = diagnose_draws(**situation("two groups", rng))
     left, right = report.plot()

@@ -62,10 +62,6 @@ def test_superchains_too_short_for_the_test_are_compared_all_the_same(rng):
     report = diagnose_draws(None, x, superchains=8)
     assert "have forgotten their starts" in report.explanation
     assert report.verdict == "run_longer"
-    with pytest.raises(
-        ValueError, match="cut the 64 chains into two or more groups of equal size, got 7"
-    ):
-        diagnose_draws(None, x, superchains=7)
 
 
 # --- each verdict ----------------------------------------------------------------------------
@@ -149,11 +145,6 @@ def test_many_chains_too_short_to_compare_are_told_of_groups_of_starts(rng, chai
     assert not report.agreement.tested
     assert report.verdict == "run_longer"
     assert ("superchains=number of groups" in report.explanation) == said
-
-
-def test_a_log_likelihood_alone_is_nothing_to_judge(rng):
-    with pytest.raises(ValueError, match="got neither weights nor predictions nor a log joint"):
-        diagnose_draws(log_likelihood=rng.normal(size=(4, 200, 3)))
 
 
 def test_draws_that_never_move_are_not_known_however_many():
@@ -326,16 +317,6 @@ def test_the_bias_of_a_kernel_without_correction_is_measured_by_a_second_run(rng
     assert said in beside.explanation
 
 
-def test_an_array_that_is_the_same_at_all_rows_counts_once(rng):
-    x = stationary(rng, (4, 600, 30))
-    noise = np.exp(0.1 * stationary(rng, (4, 600, 1), 0.5))
-    values = {"scale": np.broadcast_to(noise, x.shape), "mean": x}
-    for order in (values, dict(reversed(values.items()))):
-        report = diagnose_draws(None, order)
-        assert report.predictions.num_scalars == 31
-        assert report.monte_carlo_error.by_row["relative"].shape == (30,)
-
-
 # --- names and arguments ---------------------------------------------------------------------
 
 VERDICTS = ("within_tolerance", "within_tolerance_on_average", "run_longer", "chains_disagree")
@@ -343,35 +324,12 @@ VERDICTS += ("too_short", "invalid")
 
 
 @pytest.mark.parametrize("name", VERDICTS)
-def test_the_words_say_if_one_chain_alone_is_within_tolerance(name):
+def test_a_verdict_is_a_string_whose_words_say_if_one_chain_alone_is_within_tolerance(name):
     alone = Verdict(name, one_chain=True)
     for verdict in (alone, pickle.loads(pickle.dumps(alone)), copy.deepcopy(alone)):
-        assert verdict == name
+        assert verdict == name == f"{verdict}"
+        assert repr(verdict) == repr(name)
         within = name.startswith("within_tolerance")
         assert verdict.words.endswith(", by one chain alone") == within
         assert Verdict(name).words == verdict.words.removesuffix(", by one chain alone")
         assert verdict.at_best("run_longer").words == ("run longer" if within else verdict.words)
-
-
-@pytest.mark.parametrize("name", VERDICTS)
-def test_a_verdict_is_a_string_otherwise(name):
-    verdict = Verdict(name)
-    assert verdict == name == verdict
-    assert verdict != "something"
-    assert verdict in VERDICTS
-    assert verdict != 3
-    assert pickle.loads(pickle.dumps(verdict)) == verdict
-    assert f"{verdict}" == name
-    assert repr(verdict) == repr(name)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"tolerance": 0.01}, TypeError, "must be a bnn.Tolerance, got 0.01"),
-        ({"log_likelihood": np.zeros((2, 100, 3))}, ValueError, r"\(2, 100\) in 'log likelihood'"),
-    ],
-)
-def test_a_mistake_gets_an_error_that_names_it(rng, options, error, message):
-    with pytest.raises(error, match=message):
-        diagnose_draws(None, rng.normal(size=(2, 200, 3)), **options)

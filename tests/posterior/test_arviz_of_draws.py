@@ -8,7 +8,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-import xarray
 import xarray as xr
 from numpyro import handlers
 from numpyro.infer import HMC
@@ -174,13 +173,6 @@ def test_errors(how: dict, error: type[Exception], message: str) -> None:
         call(**how)
 
 
-def test_clash_of_names() -> None:
-    values = np.ones((1, 2))
-    draws = Draws({"net/w": values, "net.w": values}, linear)
-    with pytest.raises(ValueError, match=r"group posterior would be called 'net\.w'"):
-        to_inference_data(draws, log_likelihood=False)
-
-
 def test_errors_of_the_way_back() -> None:
     with pytest.raises(KeyError, match="posterior"):
         from_inference_data({"prior": None})
@@ -343,7 +335,7 @@ def test_draws_in_16_bits_are_written_as_float32(tmp_path):
     idata = bnn.to_inference_data(run, log_likelihood=False)
     assert idata["posterior"]["w"].dtype == np.float32
     idata.to_netcdf(tmp_path / "draws.nc")
-    with xarray.open_dataset(tmp_path / "draws.nc", group="posterior") as read:
+    with xr.open_dataset(tmp_path / "draws.nc", group="posterior") as read:
         np.testing.assert_array_equal(read["w"], np.asarray(draws, np.float32))
 
 

@@ -271,9 +271,7 @@ def standardized(means: np.ndarray) -> np.ndarray:
     return np.divide(flat, size, out=np.zeros_like(flat), where=size > 0)
 
 
-def _permutation_test(
-    means: np.ndarray, num: int, seed: int
-) -> tuple[np.ndarray, dict[str, Any]]:
+def _permutation_test(means: np.ndarray, num: int, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
     """Which scalars differ on their own, and p-values of batch averages `(chain, batch, scalar)`, by name."""
     chains, count, scalars = means.shape
     flat = standardized(means)

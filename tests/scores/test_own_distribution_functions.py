@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy import stats
-from test_score_distributions import random_probs
+from test_scores import random_probs
 
 from numpyro_bnn import scores
 from numpyro_bnn.data import units

@@ -50,7 +50,6 @@ from numpyro_bnn.potential.sites import all_rows
 from numpyro_bnn.priors.axis_names import dims_of, layer_of, variable_name
 from numpyro_bnn.priors.coordinates import Standardized, parameterize
 from numpyro_bnn.samplers.suspects import named, named_elsewhere, warn_of_use
-from numpyro_bnn.storage.draw_store import refuse_names
 from numpyro_bnn.storage.stored_array import StoredArray
 
 # ArviZ's names of sampler statistics; the log joint is the negative potential energy.
@@ -493,8 +492,6 @@ class ArvizGroups:
             axes: dict[str, int] = {}
             for variable in variables.values():
                 axes |= {str(name): size for name, size in variable.sizes.items()}
-            sites = {str(v.attrs.get("site", name)): name for name, v in variables.items()}
-            refuse_names(f"to_inference_data ({group})", sites, axes)
             labels = {
                 name: self.numbers.get((group, name), np.arange(size))
                 for name, size in axes.items()

@@ -11,7 +11,7 @@ xarray dataset, whose axes have names too: a site of such a name is refused.
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,9 +53,7 @@ def variables_of(draws: Mapping[str, PyTree], sample_field: str) -> list[Variabl
         shape = tuple(leaf.shape[2:])
         found.append(Variable(group, variable_name(source), source, shape, leaf.dtype))
     for group in (POSTERIOR, STATS):
-        alike = [v for v in found if v.group == group]
-        axes = [axis for names in axes_of(alike) for axis in names]
-        refuse_names("MCMC", {v.source: v.name for v in alike}, axes)
+        _refuse_clashes([v for v in found if v.group == group])
     return found
 
 
@@ -69,20 +67,20 @@ def axes_of(variables: list[Variable]) -> list[list[str]]:
     ]
 
 
-def refuse_names(owner: str, names: Mapping[str, str], axes: Iterable[str]) -> None:
-    """Refuse names that variables of one dataset cannot have; by site."""
+def _refuse_clashes(variables: list[Variable]) -> None:
+    """Refuse names that variables of one dataset cannot have."""
+    axes = {"chain", "draw", *(axis for names in axes_of(variables) for axis in names)}
     sites: dict[str, str] = {}
-    axes = {"chain", "draw", *axes}
-    for site, name in names.items():
+    for _, name, site, *_ in variables:
         if name in axes:
             raise ValueError(
-                f"{owner}: the site {site!r} cannot be stored under {name!r}, which is the name of an axis "
-                "of the draws. Rename it in the model."
+                f"MCMC: the site {site!r} cannot be stored under {name!r}, which is the name of an axis of "
+                "the draws. Rename it in the model."
             )
         if name in sites:
             raise ValueError(
-                f"{owner}: the sites {sites[name]!r} and {site!r} would be stored under one name, "
-                f"{name!r}. Rename one in the model."
+                f"MCMC: the sites {sites[name]!r} and {site!r} would be stored under one name, {name!r}. "
+                "Rename one in the model."
             )
         sites[name] = site
 

@@ -124,8 +124,9 @@ def test_other_names_are_stored_and_exported(tmp_path):
 
 @pytest.mark.parametrize(("sites", "named", "why"), ANYWHERE)
 def test_the_export_refuses_the_site_of_a_run_in_memory(sites, named, why):
+    """By xarray, which names it, or as a second quantity of its name."""
     draws = Draws({site: np.zeros((1, 3, *SHAPES.get(site, (2,)))) for site in sites})
-    with pytest.raises(ValueError, match=rf"sites? {named} .*({why})|two quantities"):
+    with pytest.raises(ValueError, match=rf"{{{named}}} are found in both|two quantities"):
         bnn.to_inference_data(draws, log_likelihood=False)
 
 
@@ -137,9 +138,7 @@ def test_the_export_refuses_a_target_that_is_called_like_an_axis(target):
             numpyro.sample(target, dist.Normal(w * x[:, 0]), obs=y)
 
     draws = Draws({"w": np.zeros((1, 3))}, model)
-    with pytest.raises(
-        ValueError, match=rf"the site '{target}' cannot be stored|be called '{target}'"
-    ):
+    with pytest.raises(ValueError, match=rf"{{'{target}'}} are found|be called '{target}'"):
         bnn.to_inference_data(draws, np.ones((4, 1)), np.ones(4))
 
 

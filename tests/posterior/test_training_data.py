@@ -119,7 +119,9 @@ def test_a_table_with_as_many_entries_as_rows_is_not_cut_with_them():
         lambda: bnn.to_inference_data(run, batch_size=5),
         lambda: bnn.to_inference_data(run, batch_size=5, posterior_predictive=False),
     ):
-        with pytest.raises(ValueError, match="argument 'table', which is as long as x, is not by row"):
+        with pytest.raises(
+            ValueError, match="argument 'table', which is as long as x, is not by row"
+        ):
             call()
     # An entry more than rows, and it stays whole.
     longer = fitted(looked_up, x, y, table=np.append(table, 0.0))

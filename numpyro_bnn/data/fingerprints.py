@@ -76,10 +76,11 @@ def row_hashes(*tables: list[PyTree]) -> list[list[bytes]]:
     # Whole numbers are exact in float64, of 8 bytes.
     types = [[np.dtype(leaf.dtype) for leaf in column] for column in zip(*tables)]
     kinds = [min(own, key=lambda k: k.itemsize if k.kind == "f" else 8) for own in types]
-    return [_of_rows(table, kinds) for table in tables]
+    return [hashes_of(table, kinds) for table in tables]
 
 
-def _of_rows(table: list[Any], kinds: list[np.dtype], size: int = 16) -> list[bytes]:
+def hashes_of(table: list[Any], kinds: list[np.dtype], size: int = 16) -> list[bytes]:
+    """A hash of each row of arrays, in these precisions."""
     columns = [
         # Zero has two signs.
         np.asarray(leaf)
@@ -137,7 +138,7 @@ def _are_rows(leaves: list[Any]) -> bool:
 
 def _short(rows: list[Any]) -> list[bytes]:
     """Fingerprints in single precision, which data keep on their way through a device."""
-    return _of_rows(rows, [np.dtype(np.float32)] * len(rows), _BYTES)
+    return hashes_of(rows, [np.dtype(np.float32)] * len(rows), _BYTES)
 
 
 def seen_rows(known: Mapping[str, Any], x: list[Any], y: list[Any]) -> list[SeenRows]:

@@ -15,7 +15,13 @@ predictions: their averages must be known, and its chains must agree about them.
 - :func:`ebfmi`: whether HMC reaches the tails.
 """
 
-from numpyro_bnn.diagnostics.compare_runs import QuantileDifference, SecondOpinion, compare_draws
+from numpyro_bnn.diagnostics.compare_runs import (
+    QuantileDifference,
+    SecondOpinion,
+    VarianceParts,
+    compare_draws,
+    variance_parts,
+)
 from numpyro_bnn.diagnostics.convergence.rhat import (
     Summary,
     ebfmi,
@@ -27,8 +33,7 @@ from numpyro_bnn.diagnostics.convergence.rhat import (
     rhat_limit,
     summarize,
 )
-from numpyro_bnn.diagnostics.diagnose import diagnose
-from numpyro_bnn.diagnostics.diagnose_draws import diagnose_draws
+from numpyro_bnn.diagnostics.diagnose import diagnose, diagnose_draws
 from numpyro_bnn.diagnostics.evidence import Relabelling, RhatTable
 from numpyro_bnn.diagnostics.hidden_units import HiddenLayer, align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, agreement
@@ -36,7 +41,6 @@ from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_err
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError, monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
-from numpyro_bnn.diagnostics.variance_parts import VarianceParts, variance_parts
 from numpyro_bnn.diagnostics.verdict import Verdict
 
 __all__ = [

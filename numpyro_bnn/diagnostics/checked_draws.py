@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from numpyro_bnn._sentences import say
-from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.diagnostics.convergence.rhat import checked
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictive_draws import Predictions
 

@@ -1,4 +1,4 @@
-"""Finds chains that do not move, and where two runs differ by more than Monte Carlo errors."""
+"""How chains and runs differ: variance between chains, chains that do not move, differences beyond chance."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,8 +8,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import norm
 
 from numpyro_bnn.diagnostics.checked_draws import counted_once
-from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
-from numpyro_bnn.diagnostics.convergence.rhat import moments
+from numpyro_bnn.diagnostics.convergence.rhat import checked, moments, powers_of
 
 # A difference of this many Monte Carlo errors is significant: chance reaches it once in 16,000.
 _ERRORS = 4.0
@@ -158,3 +157,48 @@ def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike
     limit = limit_of_errors(len(found))
     parted = sorted((p for p in found if not p.errors <= limit), key=lambda p: -p.errors)
     return SecondOpinion(len(found), len(parted), limit, tuple(parted[:5]))
+
+
+class VarianceParts(NamedTuple):
+    """Variance of each scalar, `total = within + between` exactly.
+
+    - **within** - mean variance inside a group.
+    - **between** - variance of the groups' means; it includes their Monte Carlo error, about
+      `within / ESS` of a group, so it is above zero for chains that agree.
+    - **share** - `between / (within + between)`, NaN for constants.
+    """
+
+    within: np.ndarray
+    between: np.ndarray
+    share: np.ndarray
+
+
+def variance_parts(x: ArrayLike, groups: ArrayLike | None = None) -> VarianceParts:
+    """Split the variance over all draws into parts within and between groups of chains.
+
+    Total variance for draws of equal weights; the weight of a group is its number of chains.
+
+    :param x: draws `(chain, draw, ...)`.
+    :param groups: a label for each chain; default: each chain its own group (mode).
+    :return: arrays of shape `...`, in squared units of `x`.
+    :raises ValueError: without axes of chains and draws.
+
+    >>> parts = variance_parts([[0.0, 2.0], [4.0, 6.0]])
+    >>> float(parts.within), float(parts.between)
+    (1.0, 4.0)
+    """
+    x = checked("diagnostics.variance_parts", x)
+    labels = np.arange(len(x)) if groups is None else np.asarray(groups)
+    means = x.mean(axis=1, dtype=np.float64)
+    variances = x.var(axis=1, dtype=np.float64)
+    total_mean = means.mean(axis=0)
+    between = np.zeros(x.shape[2:])
+    within = variances.mean(axis=0)
+    for label in np.unique(labels):
+        members = labels == label
+        centre = means[members].mean(axis=0)
+        # Differences between chains of one group are part of the variance within it.
+        within += members.mean() * means[members].var(axis=0)
+        between += members.mean() * np.square(centre - total_mean)
+    with np.errstate(invalid="ignore"):
+        return VarianceParts(within, between, between / (within + between))

@@ -82,11 +82,6 @@ class Numbers:
         return self.rhat.size
 
     @property
-    def num_bad(self) -> int:
-        """Scalars with NaN or infinities, or too few draws for an ESS."""
-        return int(np.isnan(self.ess).sum())
-
-    @property
     def max_rhat(self) -> float:
         """Largest R-hat."""
         return _summary(np.max, self.rhat)

@@ -385,7 +385,7 @@ def temperatures_of(heat: Temperatures) -> list[Grid]:
         cells = ["–" if one is None else f"{one.value:.3f} ± {one.error:.3f}" for one in found]
         rows.append(("all sites" if site == "all" else site, *cells))
     if heat.along_gradient is not None:
-        value, error = heat.along_gradient
+        value, error, _ = heat.along_gradient
         cells = ["–" if kind != "kinetic" else f"{value:.3f} ± {error:.3f}" for kind in kinds]
         rows.append(("along gradients", *cells))
     said = (

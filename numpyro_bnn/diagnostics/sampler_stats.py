@@ -87,6 +87,7 @@ class MeasuredTemperature(NamedTuple):
 
     value: float
     error: float
+    scatter: float  # the error if all draws were independent
 
 
 class Temperatures(NamedTuple):
@@ -95,8 +96,6 @@ class Temperatures(NamedTuple):
     target: float = float("nan")  # mean temperature asked for; NaN where not recorded
     # "kinetic" (momenta) and "configurational" (positions), by site and for "all"
     measured: Mapping[str, Mapping[str, MeasuredTemperature]] = {}
-    # The errors that these would have if all draws were independent
-    scatter: Mapping[str, Mapping[str, float]] = {}
     # Kinetic, along minibatch gradients; None where not recorded
     along_gradient: MeasuredTemperature | None = None
     step_is_zero: bool = False
@@ -116,8 +115,7 @@ class Temperatures(NamedTuple):
         if self.target == 0:
             return "normal"
         target = self.asked
-        value, error = self.measured[kind][site]
-        scatter = self.scatter[kind][site]
+        value, error, scatter = self.measured[kind][site]
         off = abs(value - target)
         certain = off > max(_WRONG * target, _ERRORS * error)
         if not certain and not off > max(_FAR * target, _ERRORS * scatter):
@@ -149,7 +147,7 @@ class Temperatures(NamedTuple):
             return False
         if any(self.level(k, "all") not in ("absent", "normal") for k in self.measured):
             return False
-        value, error = self.along_gradient
+        value, error, _ = self.along_gradient
         return value - self.asked > max(_SHARED * self.asked, _ERRORS * error)
 
     def comments(self) -> list[str]:
@@ -170,7 +168,7 @@ class Temperatures(NamedTuple):
         )
         said = [self._comment(worst_first[advice], advice) for advice in order]
         if self.shares_noise and self.along_gradient is not None:
-            value, error = self.along_gradient
+            value, error, _ = self.along_gradient
             advice, asked = say("shared noise"), self.asked
             said.append(
                 say("gradient temperature", value=value, error=error, asked=asked, advice=advice)
@@ -207,7 +205,6 @@ def temperatures_of(stats: Mapping[str, ArrayLike], corrected: bool) -> Temperat
     targets = stats.get("temperature")
     target = float("nan") if targets is None else float(np.mean(np.asarray(targets)))
     measured: dict[str, dict[str, MeasuredTemperature]] = {}
-    scatter: dict[str, dict[str, float]] = {}
     for kind in ("kinetic", "configurational"):
         sites = {"all": stats[f"{kind}_temperature"]} if f"{kind}_temperature" in stats else {}
         lead = f"{kind}_temperatures["
@@ -215,18 +212,16 @@ def temperatures_of(stats: Mapping[str, ArrayLike], corrected: bool) -> Temperat
         for site, draws in sites.items():
             mean = _measure(np.asarray(draws), target)
             if mean is not None:
-                measured.setdefault(kind, {})[site] = mean[0]
-                scatter.setdefault(kind, {})[site] = mean[1]
+                measured.setdefault(kind, {})[site] = mean
     along = stats.get("gradient_temperature")
-    found = None if along is None else _measure(np.asarray(along), target)
-    shared = None if found is None else found[0]
+    shared = None if along is None else _measure(np.asarray(along), target)
     steps = stats.get("step_size", stats.get("adapt_state.step_size"))
     is_zero = steps is not None and np.size(steps) > 0 and not np.any(np.asarray(steps))
-    return Temperatures(target, measured, scatter, shared, is_zero, corrected)
+    return Temperatures(target, measured, shared, is_zero, corrected)
 
 
-def _measure(draws: np.ndarray, target: float) -> tuple[MeasuredTemperature, float] | None:
-    """Mean with its error, and the error of as many independent draws; None without finite draws."""
+def _measure(draws: np.ndarray, target: float) -> MeasuredTemperature | None:
+    """Mean with its errors; None without finite draws."""
     mean = float(draws.mean(dtype=np.float64)) if draws.size else float("nan")
     if not np.isfinite(mean):
         return None
@@ -237,9 +232,9 @@ def _measure(draws: np.ndarray, target: float) -> tuple[MeasuredTemperature, flo
         scatter = 2**0.5 * (1.0 if np.isnan(target) else target)
     if draws.shape[1] < 4:
         # There are too few draws to estimate an effective sample size.
-        return MeasuredTemperature(mean, scatter), scatter
+        return MeasuredTemperature(mean, scatter, scatter)
     size, _, sd = (float(v) for v in moments("diagnose_draws", draws))
-    return MeasuredTemperature(mean, sd / size**0.5), scatter
+    return MeasuredTemperature(mean, sd / size**0.5, scatter)
 
 
 class SamplerStats(NamedTuple):

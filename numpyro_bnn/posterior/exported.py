@@ -20,8 +20,13 @@ from numpyro_bnn._checks import require_extra
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, is_ready
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.prediction_programs import VECTOR, flat_draws, parameters_of
-from numpyro_bnn.posterior.prediction_sites import draws_for, measured_sites
+from numpyro_bnn.posterior.prediction_sites import (
+    VECTOR,
+    draws_for,
+    flat_draws,
+    measured_sites,
+    parameters_of,
+)
 from numpyro_bnn.posterior.predictions import Predictor, keys_of_draws, predictor_of
 from numpyro_bnn.potential.compiled_arguments import map_in_blocks
 from numpyro_bnn.samplers.suspects import warn_of_use
@@ -84,8 +89,6 @@ def export(
     path = Path(path)
     require_writable(path.parent, "export: the folder {folder} cannot be written ({why}).")
     warn_of_use("export", draws.suspect)
-    if draws.model is None:
-        raise ValueError("export: these draws carry no model. Give `Draws(values, model)`.")
     others: dict[Any, PyTree] = dict(by_row)
     predictor = predictor_of(draws, x, others, owner="export", site=site)
     specification = _specification(draws.model, predictor.inputs, predictor.others)

@@ -8,8 +8,12 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro
 from numpyro import primitives
+from numpyro.handlers import substitute
+from numpyro.primitives import Messenger
 
 from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._checks import check_whole
@@ -19,21 +23,17 @@ from numpyro_bnn.data.arguments import bound_by_row, innermost, is_by_row, num_r
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.new_groups import ADVICE, with_new_groups
-from numpyro_bnn.posterior.prediction_programs import (
+from numpyro_bnn.posterior.prediction_sites import (
     DRAWN,
     VECTOR,
-    dependent_rows_message,
-    programs_of,
-    rows_depend,
-)
-from numpyro_bnn.posterior.prediction_sites import (
     ModelCall,
     check_same_rows,
     draws_for,
     is_of_rows,
     measured_sites,
     of_all_rows,
+    programs_of,
+    rows_depend,
     site_in,
     sites_without_draws,
     structure_at,
@@ -43,7 +43,11 @@ from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
 from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments, with_first_values
 from numpyro_bnn.potential.data_dependencies import Place
-from numpyro_bnn.potential.known_indices import refuse_unknown_indices
+from numpyro_bnn.potential.known_indices import (
+    largest_beside,
+    refuse_unknown_indices,
+    unknown_index,
+)
 from numpyro_bnn.potential.sites import Structure, all_rows
 from numpyro_bnn.storage.stored_array import StoredArray
 
@@ -57,6 +61,7 @@ _traced = LastUsed()
 _REDUCED = 2**22
 # Rows at a time, where these can be predicted in blocks.
 _ROWS = 1000
+_ADVICE = " `predict(…, new_groups='sample')` draws the effects of new groups of a plate."
 
 
 def predict(
@@ -233,7 +238,10 @@ class Predictor:
         owner: str = "predict",
     ) -> None:
         if model is None:
-            raise ValueError(f"{owner}: these draws carry no model. Give it, too.")
+            raise ValueError(
+                f"{owner}: these draws carry no model to predict with. Give it, too; draws of a run over a "
+                "`potential_fn` are for `bnn.diagnostics.diagnose_draws`."
+            )
         self._in_given_blocks, self._owner = batch_size is not None, owner
         table, x = x, checked_inputs(owner, model, about, x)
         self.size = num_rows(f"{owner}: x", x)
@@ -266,12 +274,12 @@ class Predictor:
         self._extended: set[str] = set()
         if drawn_anew:
             given = self.structure, *self.arguments
-            self.model, self._extended = with_new_groups(self.model, *given, drawn_anew)
+            self.model, self._extended = _with_new_groups(self.model, *given, drawn_anew)
         if self._extended:
             # A new group has one effect in all rows.
             self.batch_size, self._frozen = self.size, None
             self.structure = self._structure_at(self.size)
-        advice = ADVICE if owner == "predict" and not drawn_anew else ""
+        advice = _ADVICE if owner == "predict" and not drawn_anew else ""
         once = partial(self._traced, self.arguments, "looks up")
         refuse_unknown_indices(owner, self.model, *self.arguments, advice, once)
         # Targets that were found to have their rows first.
@@ -334,7 +342,14 @@ class Predictor:
             return self.batch_size
         if self._in_given_blocks:
             by_row = [p for p, value in self.others.items() if is_by_row(value, self.size)]
-            raise ValueError(dependent_rows_message(self.size, self.batch_size, by_row))
+            names = ", ".join(f"'{p}'" if isinstance(p, str) else f"number {p + 1}" for p in by_row)
+            table = f" If the argument {names}, which is as long as x, is not by row, give it another length."
+            raise ValueError(
+                f"predict: among {self.batch_size} rows a row has other predictions than among more: the "
+                "model relates rows, as one does that standardises its inputs by their own mean, or has lags "
+                "or a recurrent network along the rows. Blocks of them would be predicted wrongly. Predict "
+                f"all together, `batch_size={self.size}`, or leave it out.{table if by_row else ''}"
+            )
         self.batch_size = self.size
         self.structure = self._structure_at(self.size)
         return self.size
@@ -480,15 +495,19 @@ def check_rows_first(
     # Predictions are put together from blocks along this axis. A plate of outputs around that of the data
     # makes values (outputs, rows), which look like rows where there are as many of both.
     shape = _shape(structure, target)
-    if shape[:1] != (count,):
-        raise ValueError(_message(target, count, structure))
-    if count == 1 or count not in shape[1:]:
-        return
-    # The axis of the rows is the one that changes with them. A target whose size does not depend on the
-    # inputs has no rows.
-    fewer = result_or_error(lambda: _shape(at_rows(count - 1), target))
-    if isinstance(fewer, tuple) and fewer[:1] == (count,) and fewer != shape:
-        raise ValueError(_message(target, count, structure))
+    wrong = shape[:1] != (count,)
+    if not wrong and count > 1 and count in shape[1:]:
+        # The axis of the rows is the one that changes with them. A target whose size does not depend on the
+        # inputs has no rows.
+        fewer = result_or_error(lambda: _shape(at_rows(count - 1), target))
+        wrong = isinstance(fewer, tuple) and fewer[:1] == (count,) and fewer != shape
+    if wrong:
+        raise ValueError(
+            f"predict: the site '{target}' has shape {shape} at {count} rows. Its first axis must be that of "
+            f"the rows, with {count} entries that follow from the inputs: a plate of rows with an entry for "
+            "each (`f.squeeze(-1)`, not `f.squeeze()`); of several outputs (rows, outputs), the plate of "
+            "rows with `dim=-2` or the distribution with `.to_event(1)`."
+        )
 
 
 def check_values_of_rows(
@@ -509,11 +528,47 @@ def _shape(structure: Structure, target: str) -> tuple[int, ...]:
     return structure.deterministic[target] if site is None else site.distribution_shape
 
 
-def _message(target: str, count: int, structure: Structure) -> str:
-    """The error for a site whose first axis is not that of the rows."""
-    return (
-        f"predict: the site '{target}' has shape {_shape(structure, target)} at {count} rows. Its first axis "
-        f"must be that of the rows, with {count} entries that follow from the inputs: a plate of rows with "
-        "an entry for each (`f.squeeze(-1)`, not `f.squeeze()`); of several outputs (rows, outputs), the "
-        "plate of rows with `dim=-2` or the distribution with `.to_event(1)`."
-    )
+class _Completed(Messenger):
+    """Adds values of new groups to those that draws give to the sites under some plates."""
+
+    def __init__(self, fn: Callable, plates: Mapping[str, int]) -> None:
+        self.plates = plates
+        super().__init__(fn)
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        """Draw the values of new groups from the distribution that this site has given the others."""
+        if msg["type"] != "sample" or msg["is_observed"]:
+            return
+        for frame in msg["cond_indep_stack"]:
+            axis = frame.dim - msg["fn"].event_dim
+            known = self.plates.get(frame.name)
+            if known is None or jnp.shape(msg["value"])[axis] != known:
+                continue
+            fresh = msg["fn"].sample(numpyro.prng_key())
+            new = jnp.take(fresh, jnp.arange(known, frame.size), axis=axis)
+            msg["value"] = jnp.concatenate([msg["value"], new], axis)
+
+
+def _with_new_groups(
+    model: Callable,
+    structure: Structure,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    drawn: Collection[str],
+) -> tuple[Callable, set[str]]:
+    """The model with an entry for each group of the data, and the sites with draws that get new values."""
+    plates = {p for name in drawn if name in structure.sites for p in structure.sites[name].plates}
+    done: set[str] = set()
+    while (found := unknown_index(model, args, kwargs)) is not None:
+        index, size = found
+        here = {name for name in plates - done if structure.plates[name].size == size}
+        if index < 0 or not here:
+            break  # the refusal says which index it is
+        done |= here
+        entries = jnp.arange(largest_beside(index, model, args, kwargs) + 1)
+        model = substitute(
+            _Completed(model, dict.fromkeys(here, size)), data=dict.fromkeys(here, entries)
+        )
+    return model, {
+        n for n in drawn if n in structure.sites and done & set(structure.sites[n].plates)
+    }

@@ -168,12 +168,38 @@ class Predictions:
         """Quantiles of the predictive distribution, the average over all draws.
 
         :param levels: probabilities strictly between 0 and 1, (levels,).
-        :return: shape (levels, row), in the units of the target; whole numbers for counts.
+        :return: shape (levels, row), in the units of the target: the least q with F(q) ≥ level on average
+            over draws, by bisection; whole numbers for counts.
         :raises ValueError: for other levels.
         """
         mean, scale = self.mean, self._value("scale")
         self._check_counts("quantiles", float(np.finfo(np.float32).max))
-        return quantiles_of(mean, scale, self.cdf_at, levels, self.discrete)
+        asked = np.atleast_1d(np.asarray(levels, np.float64))
+        if asked.ndim != 1 or not np.all((asked > 0) & (asked < 1)):
+            raise ValueError(
+                f"quantiles: levels must lie strictly between 0 and 1, got {asked.tolist()}. Give 0.05 and "
+                "0.95 for the ends of a central 90 % interval."
+            )
+
+        def averaged(at: np.ndarray) -> np.ndarray:
+            found = self.cdf_at(at)
+            if found.dtype == np.float32 and (asked > _LARGEST).any():
+                raise ValueError(
+                    f"quantiles: single precision does not tell the level {float(max(asked))!r} from 1. "
+                    f"Give levels up to {_LARGEST}, or predict in double precision (`numpyro.enable_x64()`)."
+                )
+            return found.mean((0, 1), dtype=np.float64)
+
+        # Distributions with heavy tails have no mean or no standard deviation: any start does.
+        mean = np.where(np.isfinite(mean), mean, 0.0)
+        scale = np.where(np.isfinite(scale), scale, 1.0)
+        spread = scale.max((0, 1)) + np.ptp(mean, axis=(0, 1))
+        middle, varies = mean.mean((0, 1), dtype=np.float64), spread > 0
+        step = np.where(varies, spread, 1.0)
+        found = np.stack([_solved(averaged, middle, step, p, self.discrete) for p in asked])
+        # A value that is the same in all draws, without noise, is its own quantile.
+        # A zero without a sign: just below 0 it would be rounded to -0.
+        return np.where(varies, np.round(found) + 0.0 if self.discrete else found, middle)
 
     def rounding_of(self, values: np.ndarray) -> np.ndarray:
         """How far single precision may move targets near some values, one a row."""
@@ -191,14 +217,6 @@ class Predictions:
 
     def _of_rows(self, what: str, y: ArrayLike) -> np.ndarray:
         """A log density under each draw, (chain, draw, row): that of all outputs of a row."""
-        found = self._at_targets(what, y)
-        found = found.reshape(*found.shape[:3], -1).sum(-1)
-        if "probs" in self.values:  # NumPyro takes logits of NaN for certainty.
-            found[np.isnan(self.probs).reshape(*found.shape, -1).any(-1)] = np.nan
-        return found
-
-    def _at_targets(self, what: str, y: ArrayLike) -> np.ndarray:
-        """A function of the target's distribution under each draw, at one value a row."""
         y = self._in_units(what, y)
         finite, missing = np.isfinite(y), np.isnan(y).reshape(len(y), -1)
         partly = (missing.any(1) & ~missing.all(1)).any()
@@ -212,6 +230,9 @@ class Predictions:
                     f"{what}: the targets y of {bad.size} of {len(y)} rows are NaN or infinite, the first in "
                     f"row {bad[0]}: {y[bad[0]]}. Leave out rows whose targets are not known, in x and in y."
                 )
+        found = found.reshape(*found.shape[:3], -1).sum(-1)
+        if "probs" in self.values:  # NumPyro takes logits of NaN for certainty.
+            found[np.isnan(self.probs).reshape(*found.shape, -1).any(-1)] = np.nan
         return found
 
     def _in_units(self, what: str, y: ArrayLike, is_data: bool = True) -> np.ndarray:
@@ -376,41 +397,6 @@ def mean_over_draws(values: np.ndarray, kind: type = np.float64) -> np.ndarray:
     return values.mean((0, 1), dtype=kind)
 
 
-def quantiles_of(
-    mean: np.ndarray,
-    scale: np.ndarray,
-    cdf: Callable[[np.ndarray], np.ndarray],
-    levels: ArrayLike,
-    discrete: bool = False,
-) -> np.ndarray:
-    """The least q with average over draws of F_s(q) ≥ level for each row, by bisection."""
-    levels = np.atleast_1d(np.asarray(levels, np.float64))
-    if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
-        raise ValueError(
-            f"quantiles: levels must lie strictly between 0 and 1, got {levels.tolist()}. Give 0.05 and "
-            "0.95 for the ends of a central 90 % interval."
-        )
-
-    def averaged(at: np.ndarray) -> np.ndarray:
-        found = cdf(at)
-        if found.dtype == np.float32 and (levels > _LARGEST).any():
-            raise ValueError(
-                f"quantiles: single precision does not tell the level {float(max(levels))!r} from 1. Give "
-                f"levels up to {_LARGEST}, or predict in double precision (`numpyro.enable_x64()`)."
-            )
-        return found.mean((0, 1), dtype=np.float64)
-
-    # Distributions with heavy tails have no mean or no standard deviation: any start does.
-    mean, scale = np.where(np.isfinite(mean), mean, 0.0), np.where(np.isfinite(scale), scale, 1.0)
-    spread = scale.max((0, 1)) + np.ptp(mean, axis=(0, 1))
-    middle, varies = mean.mean((0, 1), dtype=np.float64), spread > 0
-    step = np.where(varies, spread, 1.0)
-    found = np.stack([_solved(averaged, middle, step, level, discrete) for level in levels])
-    # A value that is the same in all draws, without noise, is its own quantile.
-    # A zero without a sign: just below 0 it would be rounded to -0.
-    return np.where(varies, np.round(found) + 0.0 if discrete else found, middle)
-
-
 def _solved(
     averaged: Callable[[np.ndarray], np.ndarray],
     middle: np.ndarray,
@@ -443,18 +429,15 @@ def _beyond(
     is_far: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
     """A number a row that is on the far side of the quantile."""
-    at = middle + step
-    while not (far := is_far(_require_finite(averaged(at)))).all():
-        step = np.where(far, step, 2 * step)
+    while True:
         at = middle + step
-    return at
-
-
-def _require_finite(values: np.ndarray) -> np.ndarray:
-    """Refuse NaN, with which no side would ever be far enough."""
-    if np.isnan(values).any():
-        raise ValueError(
-            "quantiles: the predictions hold values that are not finite. Look for a chain that exploded "
-            "(`mcmc.left_out`), and leave it out."
-        )
-    return values
+        values = averaged(at)
+        # With NaN no side would ever be far enough.
+        if np.isnan(values).any():
+            raise ValueError(
+                "quantiles: the predictions hold values that are not finite. Look for a chain that exploded "
+                "(`mcmc.left_out`), and leave it out."
+            )
+        if (far := is_far(values)).all():
+            return at
+        step = np.where(far, step, 2 * step)

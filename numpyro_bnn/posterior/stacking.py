@@ -18,7 +18,6 @@ Vehtari and Gelman, *Stacking for non-mixing Bayesian computations* (2022).
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
@@ -26,7 +25,7 @@ from scipy.special import logsumexp
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.prediction_programs import flat_draws
+from numpyro_bnn.posterior.prediction_sites import flat_draws
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.training_data import observed_targets
 
@@ -111,11 +110,5 @@ def stack(
     # The points of one chain spread evenly over its draws.
     within = (points - (ends - weights)[chain]) / weights[chain] * length
     taken = chain * length + np.clip(within.astype(int), 0, length - 1)
-    chosen = _taken({name: jnp.asarray(value) for name, value in draws.items()}, taken)
+    chosen = {name: flat_draws(np.asarray(value))[taken][None] for name, value in draws.items()}
     return Draws(chosen, draws.model, info=draws.info | {"weights": [float(w) for w in weights]})
-
-
-@jax.jit
-def _taken(values: dict[str, jax.Array], taken: ArrayLike) -> dict[str, jax.Array]:
-    """Some of the draws of all chains, as one chain."""
-    return {name: flat_draws(value)[taken][None] for name, value in values.items()}

@@ -300,20 +300,12 @@ def _at_rows(
     def found() -> tuple[Place, TrainingData]:
         places = target_places(own, given) if given and own is not None else frozenset()
         place = next(iter(places)) if len(places) == 1 else place_by_name(model)
-        return place, data_of(model, _not_by_row(given, places) | {0: x, place: y})
+        size = next((np.shape(leaf)[0] for leaf in jax.tree.leaves(given.get(0))), 0)
+        # Other arguments of the run belong to the call where they have no value for each of its rows.
+        others = {p: value for p, value in given.items() if not is_by_row(value, size)}
+        others = {p: value for p, value in others.items() if p != 0 and p not in places}
+        return place, data_of(model, others | {0: x, place: y})
 
     # The model may need more arguments.
     made = result_or_error(found)
     return (None, TrainingData()) if isinstance(made, Exception) else made
-
-
-def _not_by_row(given: Mapping[Place, PyTree], places: frozenset[Place]) -> dict[Place, PyTree]:
-    """Arguments of a run but its inputs, its targets and others with a value for each of its rows."""
-    size = np.shape(jax.tree.leaves(given.get(0))[0])[:1] if given.get(0) is not None else ()
-    return {
-        place: value
-        for place, value in given.items()
-        if place != 0
-        and place not in places
-        and not any(np.shape(leaf)[:1] == size != () for leaf in jax.tree.leaves(value))
-    }

@@ -19,7 +19,6 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.run.chain_states import ChainStates, Plan, Segment
 from numpyro_bnn.samplers.failed_chains import exploded_chains
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
-from numpyro_bnn.storage.chunk_files import DTYPES
 from numpyro_bnn.storage.draw_store import DrawStore, variables_of
 from numpyro_bnn.storage.folders import (
     FolderInUse,
@@ -31,7 +30,7 @@ from numpyro_bnn.storage.folders import (
 )
 from numpyro_bnn.storage.processes import Processes
 from numpyro_bnn.storage.same_run import Facts
-from numpyro_bnn.storage.stored_array import StoredArray
+from numpyro_bnn.storage.stored_array import DTYPES, StoredArray
 
 _UNWRITABLE = (
     "MCMC: the folder {folder} cannot be written ({why}); nothing was sampled. Give checkpoint= and "

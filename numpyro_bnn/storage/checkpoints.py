@@ -111,8 +111,6 @@ class Checkpoint:
 
     def begin(self, start: Start, facts: Facts, program: Mapping[str, str]) -> None:
         """Store what a run is and its start, before its first step."""
-        import orbax.checkpoint as ocp
-
         self.refuse_occupied()
         leaves, structure = jax.tree.flatten((start.keys, start.init_params, start.at))
         form: Any = structure
@@ -122,11 +120,6 @@ class Checkpoint:
             raise TypeError(
                 "checkpoint=: starts must be dicts, lists or tuples of arrays, got "
                 f"{type(start.init_params).__name__}. Give a kernel over a potential such a position."
-            ) from error
-        except RuntimeError as error:
-            raise ValueError(
-                "checkpoint=: the names of sites must be valid Unicode, and those of the starts are "
-                f"not: one cannot be stored ({list(start.init_params)!a}). Rename it in the model."
             ) from error
         plain, kinds = _to_plain(leaves)
         content = {
@@ -145,7 +138,7 @@ class Checkpoint:
         }
         self.directory.mkdir(parents=True, exist_ok=True)
         self._draft.write_text(json.dumps(content, indent=1))
-        with _quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=_alone()) as writer:
+        with _quiet_orbax() as ocp, ocp.StandardCheckpointer(**_alone(ocp)) as writer:
             writer.save(self.directory / "start", _named(plain), force=True)
         os.replace(self._draft, self._header)
 
@@ -177,10 +170,8 @@ class Checkpoint:
 
     def _read_leaves(self, start: dict[str, Any]) -> Any:
         """Random keys, initial positions, and inputs of the stopping rule, as the header lists them."""
-        import orbax.checkpoint as ocp
-
         target = [np.zeros(shape, kind) for shape, kind in start["shapes"]]
-        with _quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=_alone()) as reader:
+        with _quiet_orbax() as ocp, ocp.StandardCheckpointer(**_alone(ocp)) as reader:
             found = reader.restore(self.directory / "start", _named(target))
         form = jax.tree_util.PyTreeDef.deserialize_using_proto(
             jax.tree_util.default_registry, bytes.fromhex(start["form"])
@@ -211,14 +202,12 @@ class Checkpoint:
 
     def save(self, states: PyTree, progress: Progress) -> None:
         """Store the complete states of all chains; until that is done the last checkpoint is kept."""
-        import orbax.checkpoint as ocp
-
         plain, kinds = _to_plain(jax.tree.leaves(states))
-        args = ocp.args.Composite(
-            state=ocp.args.StandardSave(_named(plain)),
-            progress=ocp.args.JsonSave({**progress._asdict(), "kinds": kinds}),
-        )
-        with _quiet_orbax():
+        with _quiet_orbax() as ocp:
+            args = ocp.args.Composite(
+                state=ocp.args.StandardSave(_named(plain)),
+                progress=ocp.args.JsonSave({**progress._asdict(), "kinds": kinds}),
+            )
             self._open().save(progress.steps, args=args, force=True)
 
     def last_step(self) -> int | None:
@@ -231,8 +220,6 @@ class Checkpoint:
 
     def load(self, like: PyTree, step: int) -> tuple[PyTree, Progress]:
         """The complete states of all chains, and the numbers of steps and draws taken before them."""
-        import orbax.checkpoint as ocp
-
         leaves, structure = jax.tree.flatten(like)
         progress, kinds = self._load_progress(step)
         if len(kinds) != len(leaves):
@@ -244,9 +231,9 @@ class Checkpoint:
             )
         shapes = [jax.eval_shape(jax.random.key_data, x) if is_typed_key(x) else x for x in leaves]
         plain = [np.zeros(x.shape, x.dtype) for x in shapes]
-        args = ocp.args.Composite(state=ocp.args.StandardRestore(_named(plain)))
         try:
-            with _quiet_orbax():
+            with _quiet_orbax() as ocp:
+                args = ocp.args.Composite(state=ocp.args.StandardRestore(_named(plain)))
                 found = self._open().restore(step, args=args).state
             restored = _from_plain(_in_order(found, plain), kinds)
             return jax.tree.unflatten(structure, restored), progress
@@ -255,11 +242,9 @@ class Checkpoint:
 
     def _load_progress(self, step: int) -> tuple[Progress, list[str | None]]:
         """Numbers of steps and draws, and the kinds of the arrays that the states consist of."""
-        import orbax.checkpoint as ocp
-
-        args = ocp.args.Composite(progress=ocp.args.JsonRestore())
         try:
-            with _quiet_orbax():
+            with _quiet_orbax() as ocp:
+                args = ocp.args.Composite(progress=ocp.args.JsonRestore())
                 found = self._open().restore(step, args=args).progress
             progress = Progress(*(int(found[name]) for name in Progress._fields))
             return progress, list(found["kinds"])
@@ -282,30 +267,24 @@ class Checkpoint:
 
     def _open(self) -> Any:
         if self._manager is None:
-            import orbax.checkpoint as ocp
-
             self._steps.mkdir(parents=True, exist_ok=True)
-            options = ocp.CheckpointManagerOptions(
-                max_to_keep=2,
-                enable_async_checkpointing=False,
-                create=False,
-                multiprocessing_options=_alone(),
-            )
-            with _quiet_orbax():
+            with _quiet_orbax() as ocp:
+                options = ocp.CheckpointManagerOptions(
+                    max_to_keep=2, enable_async_checkpointing=False, create=False, **_alone(ocp)
+                )
                 self._manager = ocp.CheckpointManager(
                     self._steps, options=options, item_names=("state", "progress")
                 )
         return self._manager
 
 
-def _alone() -> Any:
+def _alone(ocp: Any) -> dict[str, Any]:
     """Options of orbax for one process that writes, or reads, without waiting for the others."""
-    import orbax.checkpoint as ocp
-
     here = jax.process_index()
-    return ocp.options.MultiprocessingOptions(
+    options = ocp.options.MultiprocessingOptions(
         primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"process_{here}"
     )
+    return {"multiprocessing_options": options}
 
 
 def _named(leaves: Sequence[Array]) -> dict[str, Array]:
@@ -334,12 +313,14 @@ def _from_plain(leaves: Sequence[Array], kinds: list[str | None]) -> list[jax.Ar
 
 
 @contextmanager
-def _quiet_orbax() -> Iterator[None]:
-    """Silence the warnings that orbax logs about its own waiting."""
+def _quiet_orbax() -> Iterator[Any]:
+    """Orbax, without the warnings that it logs about its own waiting."""
+    import orbax.checkpoint as ocp
+
     logger = logging.getLogger("absl")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        yield ocp
     finally:
         logger.setLevel(before)

@@ -4,15 +4,14 @@ The store holds two groups named as in ArviZ, ``posterior`` (one variable a site
 field of the sampler), with axes (chain, draw, …). A chunk of draws is written in full before the metadata
 (``zarr.json``, each file replaced atomically) count it. So readers see complete draws only, and when the
 process is killed, all draws that were counted are intact. Every chunk ends in a checksum, and reading a
-damaged chunk raises an error that says which draws are intact. A site becomes a folder, a variable of an
-xarray dataset, whose axes have names too, and one of a netCDF file. Each of these accepts most names, and
-fails at some late: others are refused at once.
+damaged chunk raises an error that says which draws are intact. A site becomes a folder and a variable of an
+xarray dataset, whose axes have names too: a site of such a name is refused.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +21,8 @@ import numpy as np
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.not_finite import first_bad_draws, not_finite
 from numpyro_bnn.priors.axis_names import dims_of, variable_name
-from numpyro_bnn.storage.chunk_files import DrawFiles, layout
 from numpyro_bnn.storage.folders import UNREADABLE, damaged, entries, read_json
-from numpyro_bnn.storage.stored_array import StoredArray
+from numpyro_bnn.storage.stored_array import DrawFiles, StoredArray, layout
 
 FORMAT = "numpyro_bnn draws on disk 1"
 _SAFE = "The draws in its subfolders are untouched; restore the file from a copy."
@@ -32,8 +30,6 @@ _SAFE = "The draws in its subfolders are untouched; restore the file from a copy
 
 # The two groups of a store, named as ArviZ names them.
 POSTERIOR, STATS = "posterior", "sample_stats"
-# Bytes of the name of a folder, on the file systems in use.
-_LONGEST = 255
 
 
 class Variable(NamedTuple):
@@ -57,9 +53,7 @@ def variables_of(draws: Mapping[str, PyTree], sample_field: str) -> list[Variabl
         shape = tuple(leaf.shape[2:])
         found.append(Variable(group, variable_name(source), source, shape, leaf.dtype))
     for group in (POSTERIOR, STATS):
-        alike = [v for v in found if v.group == group]
-        axes = [axis for names in axes_of(alike) for axis in names]
-        refuse_names("MCMC", {v.source: v.name for v in alike}, axes, on_disk=True)
+        _refuse_clashes([v for v in found if v.group == group])
     return found
 
 
@@ -73,50 +67,22 @@ def axes_of(variables: list[Variable]) -> list[list[str]]:
     ]
 
 
-def refuse_names(
-    owner: str, names: Mapping[str, str], axes: Iterable[str], on_disk: bool = False
-) -> None:
-    """Refuse names under which a site cannot be written, or not be read again; by site."""
+def _refuse_clashes(variables: list[Variable]) -> None:
+    """Refuse names that variables of one dataset cannot have."""
+    axes = {"chain", "draw", *(axis for names in axes_of(variables) for axis in names)}
     sites: dict[str, str] = {}
-    axes = {"chain", "draw", *axes}
-    for site, name in names.items():
-        why = _fault(name, axes) or (_fault_on_disk(name) if on_disk else "")
-        if why:
+    for _, name, site, *_ in variables:
+        if name in axes:
             raise ValueError(
-                f"{owner}: the site {site!r} cannot be stored under {name!r}, {why}. Rename it in the "
-                "model."
+                f"MCMC: the site {site!r} cannot be stored under {name!r}, which is the name of an axis of "
+                "the draws. Rename it in the model."
             )
         if name in sites:
             raise ValueError(
-                f"{owner}: the sites {sites[name]!r} and {site!r} would be stored under one name, "
-                f"{name!r}. Rename one in the model."
+                f"MCMC: the sites {sites[name]!r} and {site!r} would be stored under one name, {name!r}. "
+                "Rename one in the model."
             )
         sites[name] = site
-
-
-def _fault(name: str, axes: set[str]) -> str:
-    """The reason why ArviZ or netCDF cannot hold a name; empty where they can."""
-    if name in ("", ".", ".."):
-        return "which is no name to a file system"
-    if name in axes:
-        return "which is the name of an axis of the draws"
-    if "\0" in name:
-        return "because names in files end at a null character"
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return "which is no valid Unicode"
-    return ""
-
-
-def _fault_on_disk(name: str) -> str:
-    if name == "zarr.json":
-        return "which is the name of a file of zarr"
-    if "\\" in name:
-        return "because a backslash means a subfolder"
-    if len(name.encode()) > _LONGEST:
-        return f"because it has {len(name.encode())} bytes, and the limit is {_LONGEST}"
-    return ""
 
 
 class DrawStore:

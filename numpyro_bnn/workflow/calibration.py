@@ -20,7 +20,6 @@ targets with a score up to that threshold form the predicted set. The methods di
 
 import copy
 import math
-from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
@@ -32,6 +31,7 @@ from scipy.special import log_softmax, softmax
 from numpyro_bnn._checks import check_share
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, refuse_text_columns, targets_of
+from numpyro_bnn.data.fingerprints import hashes_of
 from numpyro_bnn.data.units import taken, with_targets
 from numpyro_bnn.likelihoods.observe import check_finite
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
@@ -414,16 +414,8 @@ def uniforms(x: PyTree) -> np.ndarray:
     """A number between 0 and 1 a row, by a hash of its inputs: the same row gets the same set anywhere."""
     # A score that depends on the inputs alone, and not on a generator, is exchangeable when rows are.
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(x) if np.ndim(leaf)]
-    numbers = [
-        int.from_bytes(
-            blake2b(
-                b"".join((np.asarray(part, np.float64) + 0.0).tobytes() for part in row),
-                digest_size=6,
-            ).digest()
-        )
-        for row in zip(*leaves)
-    ]
-    return (np.array(numbers, np.float64) + 0.5) / 2.0**48
+    hashes = hashes_of(leaves, [np.dtype(np.float64)] * len(leaves), 6)
+    return (np.array([*map(int.from_bytes, hashes)], np.float64) + 0.5) / 2.0**48
 
 
 def nominal_sets(source: Draws | FittedEstimator, x: PyTree, coverage: float) -> np.ndarray:

@@ -31,8 +31,8 @@ from numpyro_bnn.approximations.sgd_iterates import swag
 from numpyro_bnn.approximations.stopping import num_held
 from numpyro_bnn.data.arguments import as_arrays, num_rows, with_tables
 from numpyro_bnn.data.columns import check_columns, column_names
-from numpyro_bnn.diagnostics.convergence.rhat import rhat
 from numpyro_bnn.diagnostics.diagnose import diagnose
+from numpyro_bnn.diagnostics.evidence import RhatTable
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, is_finished, run_of
@@ -262,6 +262,7 @@ def compare(
     key = jax.random.key(0) if key is None else key
     key_start, key = jax.random.split(key)
     settings = {
+        "progress_bar": progress_bar,
         "num_chains": check_whole("compare", "num_chains", num_chains),
         "num_warmup": check_whole("compare", "num_warmup", num_warmup, least=0),
         "num_samples": check_whole("compare", "num_samples", num_samples),
@@ -275,9 +276,7 @@ def compare(
             )
         key, key_fit = jax.random.split(key)
         try:
-            found[name] = _fitted(
-                name, method, model, rows, key_fit, starts, settings, progress_bar
-            )
+            found[name] = _fitted(name, method, model, rows, key_fit, starts, settings)
         except NoMode as error:
             if name == reference:
                 raise
@@ -405,7 +404,6 @@ def _fitted(
     key: jax.Array,
     starts: Any,
     settings: dict[str, int],
-    progress_bar: bool,
 ) -> Fitted:
     """Run a method, or take the draws of a finished run."""
     if is_finished(method):
@@ -414,11 +412,10 @@ def _fitted(
         return Fitted(draws_of(method, None if has_its_own else model, f"compare: {name}"))
     begin = time.perf_counter()
     if isinstance(method, MCMCKernel):
-        draws, gradients = _sampled(method, data, key, starts, settings, progress_bar)
+        draws, gradients = _sampled(method, data, key, starts, settings)
     else:
-        draws = draws_of(
-            method(model, key, data.x, data.y, progress_bar=progress_bar), model, f"compare: {name}"
-        )
+        made = method(model, key, data.x, data.y, progress_bar=bool(settings["progress_bar"]))
+        draws = draws_of(made, model, f"compare: {name}")
         gradients = float(draws.info.get("gradients", float("nan")))
     return Fitted(draws, gradients, time.perf_counter() - begin)
 
@@ -442,12 +439,7 @@ def _check_rows(name: str, run: Any, data: Data) -> None:
 
 
 def _sampled(
-    kernel: MCMCKernel,
-    data: Data,
-    key: jax.Array,
-    starts: Any,
-    settings: dict[str, int],
-    progress_bar: bool,
+    kernel: MCMCKernel, data: Data, key: jax.Array, starts: Any, settings: dict[str, int]
 ) -> tuple[Draws, float]:
     """Draws of a kernel and the passes over all rows that its gradients took."""
     thinning = _THINNING if isinstance(kernel, SGMCMC) and kernel.num_steps == 1 else 1
@@ -457,7 +449,7 @@ def _sampled(
         num_samples=settings["num_samples"] * thinning,
         num_chains=settings["num_chains"],
         thinning=thinning,
-        progress_bar=progress_bar,
+        progress_bar=bool(settings["progress_bar"]),
     )
     if "num_steps" in fields_of(kernel):
         mcmc.warmup(key, data.x, data.y, init_params=starts, collect_warmup=True)
@@ -476,13 +468,9 @@ def _sampled(
 
 
 def _worst(values: Mapping[str, np.ndarray]) -> float:
-    """Largest R-hat of the predictions, constants left out; NaN for too few or non-finite draws."""
-    shape = next(iter(values.values())).shape
-    if shape[0] < 2 or shape[1] < 4 or not all(np.isfinite(v).all() for v in values.values()):
-        return float("nan")
-    found = np.concatenate([np.ravel(rhat(v)) for v in values.values()])
-    found = found[~np.isnan(found)]
-    return float(found.max()) if found.size else float("nan")
+    """Largest R-hat of the predictions, constants left out; NaN for one chain or too few draws."""
+    one_chain = len(next(iter(values.values()))) < 2
+    return float("nan") if one_chain else RhatTable.from_draws("", values).max_rhat
 
 
 def second_opinion(

@@ -194,8 +194,20 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[list
         or (site["type"] == "deterministic" and is_parameter(site))
     }
     levels = levels_of(sites)
-    rows: list[Row] = []
-    told: set[str] = set()
+    rows: dict[str, Row] = {}
+
+    def add(name: str, layer: int | None, fixed: tuple[int, ...] = ()) -> None:
+        site = latent.get(name)
+        shape = fixed if site is None else tuple(jnp.shape(site["value"]))
+        if site is None:
+            prior, kind = "", "fixed"
+        elif site["type"] == "deterministic":
+            parts = [n.removeprefix(name) for n in latent if n.startswith(f"{name}.")]
+            prior, kind = f"from its {', '.join(parts)}", "computed"
+        else:
+            prior, kind = _prior_text(name, site, levels, computed[name]), "random"
+        rows.setdefault(name, Row(name, shape, layer, prior, kind, prod(shape)))
+
     for network, (apply, values, inputs, keywords) in calls.seen.items():
         leaves = {
             p: jax.ShapeDtypeStruct(jnp.shape(v), jnp.result_type(v)) for p, v in values.items()
@@ -210,18 +222,15 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[list
             beside = [
                 n for n in latent if n.startswith((*prefixes, f"{site_name(network, layer)}."))
             ]
-            for name in dict.fromkeys([*names, *beside]):
-                if name in told:
-                    continue
-                told.add(name)
-                shape = tuple(jnp.shape(values[own[names.index(name)]])) if name in names else None
-                rows.append(_row(name, latent, levels, computed, at, shape))
-    rows += [
-        _row(name, latent, levels, computed, None, None) for name in latent if name not in told
-    ]
+            for name, path in zip(names, own):
+                add(name, at, tuple(jnp.shape(values[path])))
+            for name in beside:
+                add(name, at)
+    for name in latent:
+        add(name, None)
     marked = (n for n, site in sites.items() if site.get("infer", {}).get("of_network"))
     made = dict.fromkeys(name.rpartition("/")[0].rpartition("/")[2] for name in marked)
-    return rows, [name for name in made if name not in calls.seen]
+    return [*rows.values()], [name for name in made if name not in calls.seen]
 
 
 def _computed_numbers(
@@ -273,30 +282,8 @@ def _numbers(site: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _row(
-    name: str,
-    latent: Mapping[str, Any],
-    levels: Mapping[str, Level],
-    computed: Mapping[str, Mapping[str, str]],
-    layer: int | None,
-    shape: tuple[int, ...] | None,
-) -> Row:
-    site = latent.get(name)
-    if site is None:
-        assert shape is not None
-        return Row(name, shape, layer, "", "fixed", prod(shape))
-    shape = tuple(jnp.shape(site["value"]))
-    if site["type"] == "deterministic":
-        parts = [n.removeprefix(name) for n in latent if n.startswith(f"{name}.")]
-        return Row(name, shape, layer, f"from its {', '.join(parts)}", "computed", prod(shape))
-    return Row(name, shape, layer, _prior_text(name, site, levels, computed), "random", prod(shape))
-
-
 def _prior_text(
-    name: str,
-    site: Mapping[str, Any],
-    levels: Mapping[str, Level],
-    computed: Mapping[str, Mapping[str, str]],
+    name: str, site: Mapping[str, Any], levels: Mapping[str, Level], computed: Mapping[str, str]
 ) -> str:
     """The distribution of a site, where it depends on others with the names of these."""
     if name in levels:
@@ -312,7 +299,7 @@ def _prior_text(
                 family = "Normal(0, " if array.df is None else f"StudentT({array.df:g}, 0, "
                 return f"{family}{scale}^-1/2), τ = {level.site}"
     parts = [
-        f"{key}={computed[name][key] or text_of(_rounded(value))}"
+        f"{key}={computed[key] or text_of(_rounded(value))}"
         for key, value in _numbers(site).items()
     ]
     return f"{type(unwrapped(site['fn'])).__name__}({', '.join(parts)})"

@@ -22,7 +22,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, num_rows
 from numpyro_bnn.data.columns import Columns, about_inputs, check_columns, check_row_shapes
 from numpyro_bnn.data.not_finite import first_bad_draws
-from numpyro_bnn.diagnostics.diagnose_draws import diagnose_draws
+from numpyro_bnn.diagnostics.diagnose import diagnose_draws
 from numpyro_bnn.diagnostics.evidence import predictions_not_finite
 from numpyro_bnn.diagnostics.monte_carlo.agreement import draws_to_drop
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error

@@ -1,5 +1,7 @@
 """Tables, series, tensors and lists at every door; and rows that do not belong together."""
 
+from decimal import Decimal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
 from numpyro_bnn import scores
-from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.data.arguments import as_array, as_arrays
 
 KEY = jax.random.key(0)
 X, Y = small_run.X.astype(np.float32), small_run.Y.astype(np.float32)
@@ -211,3 +213,23 @@ def test_a_network_is_no_model(door):
     }
     with pytest.raises(TypeError, match=r"got the network MLP.*bnn\.regression\(MLP\(…\), prior\)"):
         doors[door]()
+
+
+# -- decimals, as databases give them ----------------------------------------------------------
+
+
+A = [Decimal("1.5") + i for i in range(40)]
+TABLE = pd.DataFrame({"a": A, "b": A[::-1]})
+NUMBERS = np.stack([np.array(A, float), np.array(A[::-1], float)], 1)
+
+
+@pytest.mark.parametrize("table", [TABLE.to_numpy(), TABLE.assign(b=NUMBERS[:, 1])])
+def test_decimals_are_numbers_of_a_model(table):
+    np.testing.assert_array_equal(as_array("model", "x", table), NUMBERS)
+    np.testing.assert_array_equal(as_array("model", "y", TABLE["a"]), NUMBERS[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:BNNRegressor. the predictions are not known")
+def test_other_objects_are_refused():
+    with pytest.raises(TypeError, match="expected numbers"):
+        as_array("model", "x", np.array([Decimal(1), "2"], object))

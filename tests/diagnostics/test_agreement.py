@@ -1,6 +1,5 @@
 """The permutation test of chains: its p-values under the null, and what it must catch."""
 
-import pickle
 from importlib import import_module
 
 import numpy as np
@@ -118,9 +117,8 @@ def test_shuffled_shares_are_those_of_an_analysis_of_variance(
 def test_an_arrangement_does_not_beat_itself(rng, scalars):
     # Two chains of four batches: 35 ways to deal them out, so no p below one in 35 is possible.
     means = rng.standard_normal((2, 4, scalars)) + 100 * np.arange(2)[:, None, None]
-    found = module._permutation_test(means, 2000, 0)
-    assert found.p == pytest.approx(1 / 35)
-    assert found.p_max == pytest.approx(1 / 35)
+    _, found = module._permutation_test(means, 2000, 0)
+    assert [found["p"], found["p_max"]] == pytest.approx([1 / 35] * 2)
 
 
 @pytest.mark.parametrize(("chains", "batches"), [(2, 4), (2, 6), (3, 4), (5, 3)])
@@ -228,17 +226,6 @@ def test_stuck_chains_disagree(rng):
     assert not same.disagree(Tolerance())
 
 
-def test_too_few_batches_are_no_test(rng):
-    x = factors(rng, 4, 100, 10, 0.9)
-    x[0] += 5
-    found = agreement({"y": x})
-    assert not found.tested
-    assert np.isnan(found.p)
-    assert found.num_batches < 4
-    assert found.needed > 1
-    assert not found.disagree(Tolerance())
-
-
 def test_slow_scalars_are_left_out_and_named(rng):
     x = factors(rng, 4, 2000, 100, 0.0)
     x[:, :, 7] = factors(rng, 4, 2000, 1, 0.97)[:, :, 0]
@@ -315,12 +302,3 @@ def test_stationary_chains_stay_below_the_limit_of_nested_rhat(rng, superchains,
     assert (found > limit).any(axis=1).mean() < 0.05 + 3 * np.sqrt(0.05 / 100)
     x[:size] += 2
     assert (nested_rhat(x, superchains, method="identity") > limit).mean() > 0.5 or size == 2
-
-
-def test_a_report_of_too_few_batches_is_pickled():
-    """An estimator keeps its report, and is pickled with it."""
-    found = agreement({"mean": np.random.default_rng(0).normal(size=(2, 12, 3))})
-    assert not found.tested
-    again = pickle.loads(pickle.dumps(found))
-    assert again.differs == {}
-    assert again.batch_length == found.batch_length

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from numpyro_bnn.diagnostics.convergence import blocks as rhat_blocks
 from numpyro_bnn.diagnostics.convergence import rhat
 
 with warnings.catch_warnings():
@@ -80,13 +79,13 @@ def test_ranks_of_ties_are_averages_as_in_scipy(rng):
     values = rng.integers(0, 4, size=(6, 2, 20)).astype(float)
     ranks = stats.rankdata(values.reshape(6, -1), axis=1)
     expected = stats.norm.ppf((ranks - 0.375) / 40.25).reshape(values.shape)
-    np.testing.assert_allclose(rhat_blocks.rank_scores(values), expected, atol=1e-14)
+    np.testing.assert_allclose(rhat.rank_scores(values), expected, atol=1e-14)
 
 
 def test_the_size_of_the_blocks_does_not_matter(rng, monkeypatch):
     x = rng.normal(size=(3, 50, 4, 5))
     expected = rhat.summarize(x)
-    monkeypatch.setattr(rhat_blocks, "BLOCK_SIZE", 450)
+    monkeypatch.setattr(rhat, "BLOCK_SIZE", 450)
     for given, value in zip(rhat.summarize(x), expected):
         assert given.shape == (4, 5)
         np.testing.assert_array_equal(given, value)
@@ -97,7 +96,7 @@ def test_products_of_first_lags_and_transforms_of_all_give_the_same(rng, monkeyp
     x = np.stack([CHAINS[kind](rng, (4, 201)) for _ in range(20)], axis=-1)
     expected = rhat.summarize(x)
     for lags in (2, 31, 1000):
-        monkeypatch.setattr(rhat_blocks, "_MOST_LAGS", lags)
+        monkeypatch.setattr(rhat, "_MOST_LAGS", lags)
         for given, value in zip(rhat.summarize(x), expected):
             np.testing.assert_allclose(given, value, rtol=1e-12)
 
@@ -241,5 +240,5 @@ def test_scores_are_those_of_mean_ranks(rng, kind, dtype, folded):
     expected = stats.norm.ppf(
         (stats.rankdata(ranked.astype(float), axis=1) - 0.375) / (size + 0.25)
     )
-    scores = rhat_blocks.rank_scores(values[:, None], folded)[:, 0]
+    scores = rhat.rank_scores(values[:, None], folded)[:, 0]
     np.testing.assert_allclose(scores, expected, rtol=1e-12, atol=1e-12)

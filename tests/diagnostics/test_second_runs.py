@@ -1,6 +1,5 @@
 """A second run in the verdict, and draws that are no time series."""
 
-import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -123,9 +122,3 @@ def test_nan_is_named_at_the_weights_that_hold_it(rng):
     report = bnn.diagnose(bnn.Draws({"w": w}, linear), X)
     assert report.verdict == "invalid"
     assert "from draw 5 on (weights 'w')" in report.explanation
-
-
-def test_the_fit_of_one_row_is_refused_in_words(rng):
-    draws = bnn.Draws({"w": rng.normal(size=(4, 300)).astype(np.float32)}, linear)
-    with pytest.raises(ValueError, match="check_fit: expected two rows or more, got 1"):
-        bnn.check_fit(draws, X[:1], Y[:1], key=jax.random.key(0))

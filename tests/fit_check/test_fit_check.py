@@ -112,6 +112,7 @@ def test_thresholds_depend_on_the_number_of_draws():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        (np.zeros((2, 60, 1)), "expected two rows or more, got 1"),
         (np.zeros((4, 20, 3)), "4 chains of 20 draws are too few"),
         (np.zeros((50, 3, 3)), "50 chains of 3 draws are too few"),
         (

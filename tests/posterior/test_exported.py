@@ -231,12 +231,9 @@ def test_what_cannot_be_exported(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_is_no_file(tmp_path):
+def test_a_folder_is_no_file_and_a_file_no_folder(tmp_path):
     with pytest.raises(IsADirectoryError):
         bnn.export(single(per_row_mean), np.ones((4, 3)), tmp_path)
-
-
-def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="cannot be written"):
         bnn.export(single(per_row_mean), np.ones((4, 3)), tmp_path / "file" / "f")

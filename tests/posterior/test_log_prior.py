@@ -15,7 +15,7 @@ from test_arviz import IS_TREE, az
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
-from numpyro_bnn.posterior.arviz_groups import log_prior
+from numpyro_bnn.posterior.arviz_export import log_prior_of
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 3)).astype(np.float32)
@@ -69,7 +69,7 @@ def test_a_hierarchy_has_the_same_densities_in_all_coordinates(coordinates):
     model = bnn.parameterize(partial(under, LEVELS), coordinates)
     # Values of what only the sampler knows may be among the draws, and change nothing.
     draws = bnn.Draws({**HIERARCHY, f"{KERNEL}.base": normal(3, 1)}, model)
-    found, exact = log_prior(draws, X, ["y"]), of_the_hierarchy()
+    found, exact = log_prior_of(draws, X, ["y"]), of_the_hierarchy()
     assert set(found) == set(exact)
     for site, expected in exact.items():
         np.testing.assert_allclose(found[site], expected, rtol=2e-5, atol=2e-5, err_msg=site)
@@ -93,7 +93,7 @@ def test_a_horseshoe_has_the_density_of_its_weights():
         {**given, KERNEL: W, f"{KERNEL}.base": base.astype(np.float32), BIAS: B},
         partial(under, prior),
     )
-    found = log_prior(draws, X, ["y"])
+    found = log_prior_of(draws, X, ["y"])
     exact = {
         KERNEL: stats.norm.logpdf(W[..., 0], 0, scale).sum(-1),
         f"{KERNEL}.local_scale": stats.halfcauchy.logpdf(local).sum(-1),
@@ -135,7 +135,7 @@ def test_a_scale_multiplies_the_density_of_each_value(scale):
             numpyro.sample("y", dist.Normal(own.sum(), 1.0), obs=y)
 
     own = normal(3, 2)
-    found = log_prior(bnn.Draws({"own": own}, model), X, ["y"])["own"]
+    found = log_prior_of(bnn.Draws({"own": own}, model), X, ["y"])["own"]
     exact = (scale * stats.norm.logpdf(own, 0, 2.0).sum(-1)).sum(-1)
     np.testing.assert_allclose(found, exact, rtol=2e-5)
 

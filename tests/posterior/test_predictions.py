@@ -208,13 +208,6 @@ def test_a_run_becomes_draws_that_carry_their_model():
         Draws({"w": np.ones(5)})
 
 
-def test_an_average_has_the_standard_deviation_of_the_mixture():
-    values = {"mean": np.array([[[1.0], [3.0]]]), "scale": np.array([[[2.0], [2.0]]])}
-    found = bnn.average(Predictions(values, None))
-    assert found.mean == pytest.approx(2.0)
-    assert found.sd == pytest.approx(np.sqrt(2.0**2 + 1.0))
-
-
 def test_a_distribution_that_a_plate_expands_has_its_own_distribution_function():
     heavy = row_model(lambda x, df: dist.StudentT(df, 0.0, 1.0), df=dist.Gamma(2.0, 1.0))
     df, y = np.array([[2.5, 4.0]], np.float32), np.array([-1.0, 0.0, 2.5])

@@ -78,5 +78,5 @@ def test_an_error_inside_is_not_mistaken_for_a_wrong_call():
 
 def test_a_run_without_a_model_is_sent_to_the_diagnosis_of_draws():
     run = bnn.Draws({"w": np.zeros((1, 5, 2))})
-    with pytest.raises(ValueError, match=r"give its draws to `bnn.diagnostics.diagnose_draws`"):
+    with pytest.raises(ValueError, match=r"are for `bnn.diagnostics.diagnose_draws`"):
         bnn.diagnose(run, X)

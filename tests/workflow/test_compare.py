@@ -185,8 +185,8 @@ def test_gradients_are_counted_in_passes_over_all_rows(sampled_table):
 def test_steps_between_the_draws_of_a_cycle_are_counted():
     schedule = bnn.schedules.cyclical(peak=1e-3, cycle_length=10, exploration=0.8)
     kernel = bnn.SGLD(model, step_size=schedule, batch_size=15)
-    settings = {"num_warmup": 20, "num_samples": 4, "num_chains": 2}
-    _, gradients = _sampled(kernel, Data(*DATA), jax.random.key(0), None, settings, False)
+    settings = {"num_warmup": 20, "num_samples": 4, "num_chains": 2, "progress_bar": False}
+    _, gradients = _sampled(kernel, Data(*DATA), jax.random.key(0), None, settings)
     # Draws 1 and 2 of a cycle end its steps 9 and 10; ten are thinned to one.
     assert gradients == 2 * (20 * 10 + 4 * 10 // 2 * 10) * 15 / 30
 

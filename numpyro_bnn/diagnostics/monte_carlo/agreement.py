@@ -21,7 +21,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.sparse import csr_array
 from scipy.spatial.distance import pdist
 
-from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
+from numpyro_bnn.diagnostics.convergence.rhat import checked, powers_of
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import (
     MeanErrors,
     as_chains,
@@ -59,13 +59,6 @@ _SHUFFLES = 200
 _PARTS, _MOST_DROPPED = 10, 5
 # Permutations of the test: enough for p < 0.01, at a seventh of the cost of a verdict.
 _FEW_PERMUTATIONS = 299
-
-
-class Batches(NamedTuple):
-    """Averages of consecutive draws, `(chain, batch, scalar)`, and the draws in each."""
-
-    means: np.ndarray
-    length: int
 
 
 class Agreement(NamedTuple):
@@ -181,24 +174,22 @@ def agreement(
     )
     if draws // length < least or not moving:
         return untested
-    batches = _batches(arrays, judged, length)
-    found = _permutation_test(batches.means, num_permutations, seed)
+    length = max(length, draws // max(8, min(32, _MOST_BATCHES // chains)))
+    means = _batch_means(arrays, judged, length)
+    differs, found = _permutation_test(means, num_permutations, seed)
     result = untested._replace(
         tested=True,
-        p=found.p,
-        p_max=found.p_max,
-        p_median=found.p_median,
-        differs=_by_name(found.differs, judged),
-        batch_length=batches.length,
-        num_batches=batches.means.shape[1],
-        correlation=found.correlation,
+        differs=_by_name(differs, judged),
+        batch_length=length,
+        num_batches=means.shape[1],
+        **found,
     )
     if not result.disagree(tolerance or Tolerance()):
         return result
     # The scalars that show the difference: those that differ on their own, or else all.
-    few = found.p_max <= found.p_median and found.differs.any()
-    looked_at = found.differs if few else np.ones_like(found.differs)
-    members = chain_groups(batches.means[:, :, looked_at], seed)
+    few = result.p_max <= result.p_median and differs.any()
+    looked_at = differs if few else np.ones_like(differs)
+    members = chain_groups(means[:, :, looked_at], seed)
     return result._replace(members=members, groups=len(np.unique(members)))
 
 
@@ -256,30 +247,18 @@ def _farthest(arrays: Mapping[str, np.ndarray], errors: Mapping[str, MeanErrors]
     return largest
 
 
-def _batches(
-    arrays: Mapping[str, np.ndarray], judged: Mapping[str, np.ndarray], shortest: int
-) -> Batches:
-    """Batch averages of the scalars that are judged, of all arrays side by side."""
-    chains, draws = next(iter(arrays.values())).shape[:2]
-    most = max(8, min(32, _MOST_BATCHES // chains))
-    length = max(shortest, draws // most)
-    count = draws // length
+def _batch_means(
+    arrays: Mapping[str, np.ndarray], judged: Mapping[str, np.ndarray], length: int
+) -> np.ndarray:
+    """Averages of batches `(chain, batch, scalar)` of the scalars that are judged, side by side."""
     parts = []
     for name, x in arrays.items():
+        chains, draws = x.shape[:2]
+        count = draws // length
         flat = x.reshape(chains, draws, -1)[:, draws - count * length :]
         means = flat.reshape(chains, count, length, -1).mean(axis=2)
         parts.append(means[:, :, judged[name].reshape(-1)])
-    return Batches(np.concatenate(parts, axis=2), length)
-
-
-class _Found(NamedTuple):
-    """The result of a permutation test; see the fields of `Agreement`."""
-
-    p: float
-    p_max: float
-    p_median: float
-    differs: np.ndarray
-    correlation: float
+    return np.concatenate(parts, axis=2)
 
 
 def standardized(means: np.ndarray) -> np.ndarray:
@@ -292,8 +271,8 @@ def standardized(means: np.ndarray) -> np.ndarray:
     return np.divide(flat, size, out=np.zeros_like(flat), where=size > 0)
 
 
-def _permutation_test(means: np.ndarray, num: int, seed: int) -> _Found:
-    """P-values of the largest and of the median F of batch averages `(chain, batch, scalar)`."""
+def _permutation_test(means: np.ndarray, num: int, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
+    """Which scalars differ on their own, and p-values of batch averages `(chain, batch, scalar)`, by name."""
     chains, count, scalars = means.shape
     flat = standardized(means)
     observed, correlation = _observed_share(flat.reshape(means.shape))
@@ -313,7 +292,8 @@ def _permutation_test(means: np.ndarray, num: int, seed: int) -> _Found:
     least = ranks.min(axis=0)
     p = float((least <= least[-1]).mean())
     differs = observed > np.quantile(largest, 0.95)
-    return _Found(p, float(ranks[0, -1]), float(ranks[1, -1]), differs, correlation)
+    p_max, p_median = map(float, ranks[:, -1])
+    return differs, {"p": p, "p_max": p_max, "p_median": p_median, "correlation": correlation}
 
 
 def _orders(chains: int, batches: int, num: int, seed: int) -> np.ndarray:

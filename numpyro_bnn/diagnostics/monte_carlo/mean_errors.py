@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import f
 
-from numpyro_bnn.diagnostics.convergence.blocks import (
+from numpyro_bnn.diagnostics.convergence.rhat import (
     by_block,
     by_first_lags,
     checked,

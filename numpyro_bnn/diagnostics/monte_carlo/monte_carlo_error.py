@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.diagnostics.convergence.rhat import checked
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import (
     MeanErrors,
     mean_errors,

@@ -62,16 +62,20 @@ if TYPE_CHECKING:
     from numpyro_bnn.samplers.gibbs.precision_gibbs import PrecisionGibbs, neal
     from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners, schedules
     from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
-    from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
-    from numpyro_bnn.samplers.sgmcmc.named.momentum import (
+    from numpyro_bnn.samplers.sgmcmc.named import (
         AMAGOLD,
         BAOAB,
         GGMC,
+        MALA,
+        MAMS,
+        MCLMC,
+        PSGLD,
         SGHMC,
+        SGLD,
         SGNHT,
+        RandomWalk,
         WindowedHMC,
     )
-    from numpyro_bnn.samplers.sgmcmc.named.overdamped import MALA, PSGLD, SGLD, RandomWalk
     from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
     from numpyro_bnn.workflow.calibration import calibrate
     from numpyro_bnn.workflow.check_fit import check_fit

@@ -3,11 +3,12 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
+_Function = TypeVar("_Function", bound=Callable)
 
 
 def all_or_nothing(
@@ -26,11 +27,11 @@ def all_or_nothing(
     return whole
 
 
-def show_options(function: Any, source: Callable, names: Iterable[str]) -> None:
-    """Show in the signature of a function which options of another it takes by ``**``."""
+def show_options(function: Any, source: Callable, names: Container[str]) -> None:
+    """Show in the signature of a function which options of another it takes by ``**``, in their order."""
     own, taken = inspect.signature(function), inspect.signature(source).parameters
     first = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    shown = [taken[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in names]
+    shown = [p.replace(kind=p.KEYWORD_ONLY) for name, p in taken.items() if name in names]
     last = [p for p in own.parameters.values() if p.name == "kwargs"]
     function.__signature__ = own.replace(parameters=[*first, *shown, *last])
 
@@ -48,6 +49,18 @@ def with_descriptions(function: Any, source: Callable) -> str:
         r"^(?=:param kwargs:|:return:|:raises|Source:)", f"{text}\n", maxsplit=1, flags=re.M
     )
     return "".join([parts[0], more, *parts[1:]])
+
+
+def options_of(source: Callable) -> Callable[[_Function], _Function]:
+    """A decorator that shows and describes the options of another function, taken by ``**options``."""
+
+    def shown(function: _Function) -> _Function:
+        names = function.__annotations__["options"].__args__[0].__annotations__
+        show_options(function, source, names)
+        function.__doc__ = with_descriptions(function, source)
+        return function
+
+    return shown
 
 
 def result_or_error(call: Callable[[], _Made]) -> _Made | Exception:

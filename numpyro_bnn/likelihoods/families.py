@@ -9,7 +9,7 @@ Every likelihood takes predictions ``f`` of all N rows, or the network itself wi
 then evaluated on the rows of a minibatch only.
 """
 
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,8 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.util import not_jax_tracer
 
-from numpyro_bnn._types import Outputs, PyTree, Values
+from numpyro_bnn._calls import options_of
+from numpyro_bnn._types import Outputs, Values
 from numpyro_bnn.distributions.stable_densities import NegativeBinomial, Poisson, StudentT
 from numpyro_bnn.likelihoods.noise import (
     Noise,
@@ -30,6 +31,8 @@ from numpyro_bnn.likelihoods.noise import (
     positive,
 )
 from numpyro_bnn.likelihoods.observe import (
+    MaskOptions,
+    WeightOptions,
     check_array,
     check_labels,
     check_shape,
@@ -43,18 +46,15 @@ Units = tuple[Values, Values]
 STANDARD: Units = (0.0, 1.0)
 
 
+@options_of(observe)
 def gaussian(
     f: Outputs,
     y: Values | None = None,
     *,
     noise: Noise,
-    x: PyTree = None,
-    name: str = "y",
-    plate: str = "data",
     units: Units = STANDARD,
-    weights: Values | None = None,
-    obs_mask: Values | None = None,
     correlation: float | None = None,
+    **options: Unpack[MaskOptions],
 ) -> jax.Array:
     """y ~ Normal(f, σ²), one σ for all rows, or one for each output, whose noise may be correlated.
 
@@ -63,12 +63,8 @@ def gaussian(
     :param noise: σ itself, a prior on σ (site ``"{name}.scale"``), or :class:`Precision`, which may
         have a level of outputs (σ_d) and a level of cases (t-distributed noise). D numbers, or a prior over
         D numbers such as ``dist.HalfNormal(1.).expand([D])``, give every output a σ_d of its own.
-    :param x: inputs (N, …), or a dictionary of columns.
-    :param name: site name of the target.
-    :param plate: name of the data plate.
     :param units: shift and scale from the units of `f` and `noise` to those of `y`; one of each, or one of
         each for every output.
-    :param weights: (N,), how often each row counts; None for once.
     :param obs_mask: which entries of y are known, booleans of its shape; None where all are. A row counts
         with the density of these, the marginal one where noise is correlated. Others may hold anything.
     :param correlation: concentration η of an LKJ prior on the correlations of the noise of a row between its
@@ -79,12 +75,13 @@ def gaussian(
         one output or of t-distributed noise.
     """
     check_array("gaussian", "y", y)
+    name, x = options.get("name", "y"), options.get("x")
     case = noise.case if isinstance(noise, Precision) else None
     factor = None
     if correlation is not None:
         factor = noise_correlation(noise, name, correlation, num_outputs(f, y, x))
     # Residuals that are correlated or missing do not govern their precisions as Gibbs draws need it.
-    residuals = Array(name, df=case) if factor is None and obs_mask is None else None
+    residuals = Array(name, df=case) if factor is None and options.get("obs_mask") is None else None
     scale = noise_scale("gaussian", noise, name, residuals, noise_outputs(noise, f, y, x))
     shift, unit = units
 
@@ -99,30 +96,18 @@ def gaussian(
 
     shaped = f if y is None else y
     event_dim = 0 if callable(shaped) else max(0, jnp.ndim(shaped) - 1)
-    return observe("gaussian", f, y, x, name, plate, likelihood, event_dim, weights, obs_mask)
+    return observe("gaussian", f, y, likelihood, event_dim, **options)
 
 
+@options_of(observe)
 def heteroscedastic(
-    f: Outputs,
-    y: Values | None = None,
-    *,
-    x: PyTree = None,
-    name: str = "y",
-    plate: str = "data",
-    units: Units = STANDARD,
-    weights: Values | None = None,
-    obs_mask: Values | None = None,
+    f: Outputs, y: Values | None = None, *, units: Units = STANDARD, **options: Unpack[MaskOptions]
 ) -> jax.Array:
     """y ~ Normal(f₀, softplus(f₁)²): the network gives the mean and the scale of each row.
 
     :param f: predictions (N, 2), or the network, with `x`.
     :param y: targets (N,); None to predict.
-    :param x: inputs (N, …), or a dictionary of columns.
-    :param name: site name of the target.
-    :param plate: name of the data plate.
     :param units: shift and scale from the units of `f` to those of `y`.
-    :param weights: (N,), how often each row counts; None for once.
-    :param obs_mask: (N,), which targets are known; others may hold anything. None where all are.
     :return: the target.
     :raises ValueError: for shapes that do not agree.
     """
@@ -133,21 +118,18 @@ def heteroscedastic(
         check_shape("heteroscedastic", f, y, (2,))
         return dist.Normal(shift + unit * f[..., 0], unit * jax.nn.softplus(f[..., 1]))
 
-    return observe("heteroscedastic", f, y, x, name, plate, likelihood, 1, weights, obs_mask)
+    return observe("heteroscedastic", f, y, likelihood, 1, **options)
 
 
+@options_of(observe)
 def student_t(
     f: Outputs,
     y: Values | None = None,
     *,
     noise: Noise,
     df: float | dist.Distribution = 4.0,
-    x: PyTree = None,
-    name: str = "y",
-    plate: str = "data",
     units: Units = STANDARD,
-    weights: Values | None = None,
-    obs_mask: Values | None = None,
+    **options: Unpack[MaskOptions],
 ) -> jax.Array:
     """y = f + σ t with `df` degrees of freedom: regression that is robust against outliers.
 
@@ -155,12 +137,7 @@ def student_t(
     :param y: targets (N,); None to predict.
     :param noise: σ (a scale, not the standard deviation), as in :func:`gaussian`.
     :param df: degrees of freedom, or a prior on them (site ``"{name}.df"``).
-    :param x: inputs (N, …), or a dictionary of columns.
-    :param name: site name of the target.
-    :param plate: name of the data plate.
     :param units: shift and scale from the units of `f` and `noise` to those of `y`.
-    :param weights: (N,), how often each row counts; None for once.
-    :param obs_mask: (N,), which targets are known; others may hold anything. None where all are.
     :return: the target.
     :raises ValueError: for shapes that do not agree or numbers that are not positive.
     """
@@ -169,7 +146,7 @@ def student_t(
             f"student_t: the noise has a level of cases, case={noise.case}, beside df={df!r}; both are "
             "its degrees of freedom. Leave `case` out."
         )
-    df = positive("student_t", "df", df)
+    df, name = positive("student_t", "df", df), options.get("name", "y")
     residuals = Array(name, df=df) if isinstance(df, float) else None
     scale = noise_scale("student_t", noise, name, residuals)
     if isinstance(df, dist.Distribution):
@@ -181,28 +158,15 @@ def student_t(
         check_shape("student_t", f, y)
         return StudentT(df, shift + unit * f, unit * scale)
 
-    return observe("student_t", f, y, x, name, plate, likelihood, 0, weights, obs_mask)
+    return observe("student_t", f, y, likelihood, 0, **options)
 
 
-def categorical(
-    f: Outputs,
-    y: Values | None = None,
-    *,
-    x: PyTree = None,
-    name: str = "y",
-    plate: str = "data",
-    weights: Values | None = None,
-    obs_mask: Values | None = None,
-) -> jax.Array:
+@options_of(observe)
+def categorical(f: Outputs, y: Values | None = None, **options: Unpack[MaskOptions]) -> jax.Array:
     """y ~ Categorical(softmax(f)).
 
     :param f: logits (N, K), or the network, with `x`.
     :param y: integer classes (N,) from 0 to K - 1; None to predict.
-    :param x: inputs (N, …), or a dictionary of columns.
-    :param name: site name of the target.
-    :param plate: name of the data plate.
-    :param weights: (N,), how often each row counts; None for once.
-    :param obs_mask: (N,), which targets are known; others may hold anything. None where all are.
     :return: the target.
     :raises TypeError: for a target that is not integer.
     :raises ValueError: for one-hot labels, labels out of range, or shapes that do not agree.
@@ -218,29 +182,16 @@ def categorical(
 
     if getattr(y, "dtype", None) == np.bool_:
         y = y.astype(np.int32)  # type: ignore[union-attr]
-    target = y = filled("categorical", y, obs_mask)
-    return observe("categorical", f, y, x, name, plate, likelihood, 1, weights, obs_mask)
+    target = y = filled("categorical", y, options.get("obs_mask"))
+    return observe("categorical", f, y, likelihood, 1, **options)
 
 
-def bernoulli(
-    f: Outputs,
-    y: Values | None = None,
-    *,
-    x: PyTree = None,
-    name: str = "y",
-    plate: str = "data",
-    weights: Values | None = None,
-    obs_mask: Values | None = None,
-) -> jax.Array:
+@options_of(observe)
+def bernoulli(f: Outputs, y: Values | None = None, **options: Unpack[MaskOptions]) -> jax.Array:
     """y ~ Bernoulli(sigmoid(f)).
 
     :param f: logits (N,), or the network, with `x`.
     :param y: integer or boolean classes (N,), 0 or 1; None to predict.
-    :param x: inputs (N, …), or a dictionary of columns.
-    :param name: site name of the target.
-    :param plate: name of the data plate.
-    :param weights: (N,), how often each row counts; None for once.
-    :param obs_mask: (N,), which targets are known; others may hold anything. None where all are.
     :return: the target.
     :raises TypeError: for a target that is not integer or boolean.
     :raises ValueError: for labels other than 0 and 1 or shapes that do not agree.
@@ -252,8 +203,8 @@ def bernoulli(
         check_shape("bernoulli", f, y)
         return dist.Bernoulli(logits=f)
 
-    target = y = filled("bernoulli", y, obs_mask)
-    return observe("bernoulli", f, y, x, name, plate, likelihood, 0, weights, obs_mask)
+    target = y = filled("bernoulli", y, options.get("obs_mask"))
+    return observe("bernoulli", f, y, likelihood, 0, **options)
 
 
 def _check_outputs(owner: str, f: Any, expected: int | None) -> None:
@@ -266,16 +217,14 @@ def _check_outputs(owner: str, f: Any, expected: int | None) -> None:
         )
 
 
+@options_of(observe)
 def quantile(
     f: Outputs,
     y: Values | None = None,
     *,
     level: float,
     scale: float | dist.Distribution,
-    x: PyTree = None,
-    name: str = "y",
-    plate: str = "data",
-    weights: Values | None = None,
+    **options: Unpack[WeightOptions],
 ) -> jax.Array:
     """y has an asymmetric Laplace distribution around f, which fits f to a quantile of the target.
 
@@ -287,10 +236,6 @@ def quantile(
     :param y: targets (N,); None to predict.
     :param level: the probability below f, strictly between 0 and 1.
     :param scale: a positive number in the units of the target, or a prior on it (site ``"{name}.scale"``).
-    :param x: inputs (N, …), or a dictionary of columns.
-    :param name: site name of the target.
-    :param plate: name of the data plate.
-    :param weights: (N,), how often each row counts; None for once.
     :return: the target.
     :raises ValueError: for another level, a scale that is not positive, or shapes that do not agree.
     """
@@ -299,7 +244,7 @@ def quantile(
             f"quantile: level must be a probability strictly between 0 and 1, got {level!r}. Give 0.9 for "
             "the value that nine targets in ten stay below."
         )
-    spread = positive("quantile", "scale", scale)
+    name, spread = options.get("name", "y"), positive("quantile", "scale", scale)
     if isinstance(spread, dist.Distribution):
         spread = numpyro.sample(f"{name}.scale", spread)
 
@@ -309,18 +254,11 @@ def quantile(
         # NumPyro's distribution has the pinball loss over a scale that both sides share.
         return dist.AsymmetricLaplaceQuantile(f, spread, level)
 
-    return observe("quantile", f, y, x, name, plate, likelihood, 0, weights)
+    return observe("quantile", f, y, likelihood, 0, **options)
 
 
-def poisson(
-    f: Outputs,
-    y: Values | None = None,
-    *,
-    x: PyTree = None,
-    name: str = "y",
-    plate: str = "data",
-    weights: Values | None = None,
-) -> jax.Array:
+@options_of(observe)
+def poisson(f: Outputs, y: Values | None = None, **options: Unpack[WeightOptions]) -> jax.Array:
     """y ~ Poisson(exp(f)): counts whose variance is their mean.
 
     Counts over unequal times or areas have the logarithm of these added to f:
@@ -328,10 +266,6 @@ def poisson(
 
     :param f: logarithms of the means (N,), or the network, with `x`.
     :param y: counts (N,), whole numbers from 0; None to predict.
-    :param x: inputs (N, …), or a dictionary of columns.
-    :param name: site name of the target.
-    :param plate: name of the data plate.
-    :param weights: (N,), how often each row counts; None for once.
     :return: the target.
     :raises ValueError: for negative or broken numbers, or shapes that do not agree.
     """
@@ -342,18 +276,16 @@ def poisson(
         check_shape("poisson", f, y)
         return Poisson(jnp.exp(f))
 
-    return observe("poisson", f, y, x, name, plate, likelihood, 0, weights)
+    return observe("poisson", f, y, likelihood, 0, **options)
 
 
+@options_of(observe)
 def negative_binomial(
     f: Outputs,
     y: Values | None = None,
     *,
     concentration: float | dist.Distribution,
-    x: PyTree = None,
-    name: str = "y",
-    plate: str = "data",
-    weights: Values | None = None,
+    **options: Unpack[WeightOptions],
 ) -> jax.Array:
     """y ~ Poisson(exp(f) u), u ~ Gamma with mean 1: counts that vary more than Poisson ones.
 
@@ -363,10 +295,6 @@ def negative_binomial(
     :param f: logarithms of the means (N,), or the network, with `x`.
     :param y: counts (N,), whole numbers from 0; None to predict.
     :param concentration: a positive number, or a prior on it (site ``"{name}.concentration"``).
-    :param x: inputs (N, …), or a dictionary of columns.
-    :param name: site name of the target.
-    :param plate: name of the data plate.
-    :param weights: (N,), how often each row counts; None for once.
     :return: the target.
     :raises ValueError: for negative or broken counts, a concentration that is not positive, or shapes
         that do not agree.
@@ -374,14 +302,14 @@ def negative_binomial(
     _check_counts("negative_binomial", y)
     shape = positive("negative_binomial", "concentration", concentration)
     if isinstance(shape, dist.Distribution):
-        shape = numpyro.sample(f"{name}.concentration", shape)
+        shape = numpyro.sample(f"{options.get('name', 'y')}.concentration", shape)
 
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
         check_vector("negative_binomial", f)
         check_shape("negative_binomial", f, y)
         return NegativeBinomial(jnp.exp(f), shape)
 
-    return observe("negative_binomial", f, y, x, name, plate, likelihood, 0, weights)
+    return observe("negative_binomial", f, y, likelihood, 0, **options)
 
 
 def _check_counts(owner: str, y: Any) -> None:

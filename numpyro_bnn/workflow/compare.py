@@ -41,8 +41,7 @@ from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import as_observed
 from numpyro_bnn.samplers.fields import fields_of
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
-from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB
-from numpyro_bnn.samplers.sgmcmc.named.overdamped import SGLD
+from numpyro_bnn.samplers.sgmcmc.named import BAOAB, SGLD
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
 from numpyro_bnn.samplers.temperature_of_kernels import temperatures_of
 from numpyro_bnn.workflow.mcmc import MCMC

@@ -2,14 +2,14 @@
 
 :class:`SGMCMC` drives any method of :mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.methods` over a
 NumPyro model. It holds the ingredients and implements NumPyro's interface; one step with them is in
- :mod:`~numpyro_bnn.samplers.sgmcmc.transitions`. The named samplers (``named/``) only
+ :mod:`~numpyro_bnn.samplers.sgmcmc.transitions`. The named samplers (``named.py``) only
 choose ingredients.
 """
 
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Required, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -76,33 +76,45 @@ _SHOWN += ["metropolis", "resample_momentum", "tuning"]
 class Options(TypedDict, total=False):
     """Ingredients that every named sampler takes; :class:`SGMCMC` describes them."""
 
+    batch_size: int | None
     temperature: float | Schedule
+    gradient: Estimator | None
+    preconditioner: Preconditioner | None
     plate: str | None
 
 
-class MetricOptions(Options, total=False):
-    """Those of samplers whose metric is the identity by default."""
+class StepOptions(Options, total=False):
+    """Those of samplers whose step size has no default."""
 
-    preconditioner: Preconditioner | None
+    step_size: Required[StepSize]
+
+
+class NoisyStepOptions(StepOptions, total=False):
+    """Those that also take known noise of minibatches off the noise that they add."""
+
+    gradient_noise: GradientNoise
 
 
 class MomentumOptions(Options, total=False):
     """Those of samplers with momenta that may take minibatches."""
 
-    batch_size: int | None
-    gradient: Estimator | None
+    friction: float | None
     resample_momentum: int | MomentumRefresh | None
 
 
-class MomentumMetricOptions(MomentumOptions, MetricOptions, total=False):
-    """Both."""
+class LangevinOptions(MomentumOptions, StepOptions, total=False):
+    """Those of samplers with momenta whose step size has no default."""
+
+
+class NoisyLangevinOptions(MomentumOptions, NoisyStepOptions, total=False):
+    """Those that also take known noise of minibatches off the noise that they add."""
 
 
 class SGMCMC(MCMCKernel):
     r"""A stochastic-gradient sampler, composed of ingredients.
 
     The target density is proportional to exp(-U/T). Use a named sampler
-    (:class:`~numpyro_bnn.samplers.sgmcmc.named.momentum.BAOAB`, …) unless you bring your own
+    (:class:`~numpyro_bnn.samplers.sgmcmc.named.BAOAB`, …) unless you bring your own
     dynamics.
 
     :param model: a NumPyro model; minibatches need a plate around its observed sites.

@@ -5,13 +5,14 @@ interface, :class:`Network`: the shapes of the parameters, and a function from t
 to the output. :class:`linearize` and :class:`outputs` are handlers of the networks inside a model.
 """
 
+import copyreg
 import inspect
 import io
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
+from importlib import import_module
 from math import prod
 from types import FunctionType
 from typing import Any
@@ -55,22 +56,6 @@ class MLP(linen.Module):
         for units in self.hidden:
             x = self.activation(linen.Dense(units)(x))
         return linen.Dense(self.outputs)(x)
-
-    @linen.nowrap
-    def __reduce__(self) -> tuple[Callable, tuple]:
-        settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "parent"}
-        if (named := name_of(self.activation)) is not None:
-            del settings["activation"]
-        return _remade, (type(self), settings, named)
-
-
-def _remade(kind: type[MLP], settings: dict[str, Any], activation: tuple[str, str] | None) -> MLP:
-    """A perceptron from its pickled parts; a compiled activation is kept by its name."""
-    return (
-        kind(**settings)
-        if activation is None
-        else kind(**settings, activation=by_name(*activation))
-    )
 
 
 class BoundModule:
@@ -342,29 +327,24 @@ class outputs(Messenger):
         return self.seen[name]
 
 
-def by_name(module: str, name: str) -> Any:
-    """An object by its module and name."""
-    __import__(module)
-    found: Any = sys.modules[module]
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
+def _reduced(function: Any) -> str | tuple:
+    """How to pickle a function that JAX compiled: by its name, where that leads to it."""
+    # A compiled function has the name of the function inside it, which is not the same object, and which
+    # pickle would look for.
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    is_there = found is function
+    return function.__qualname__ if is_there else function.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
 
 
-def name_of(value: object) -> tuple[str, str] | None:
-    """Module and name of a function that JAX has compiled; None of anything else."""
-    wrapped = getattr(value, "__wrapped__", None)
-    module, name = (getattr(wrapped, key, None) for key in ("__module__", "__qualname__"))
-    if module not in sys.modules or name is None or "<" in name:
-        return None
-    try:
-        return (module, name) if by_name(module, name) is value else None
-    except AttributeError:
-        return None
+for _kind in (type(jnp.tanh), jax.custom_jvp, jax.custom_vjp):
+    copyreg.pickle(_kind, _reduced)
 
 
 def _default(module: str, owner: str, argument: str) -> Any:
-    return inspect.signature(by_name(module, owner)).parameters[argument].default
+    kind = getattr(import_module(module), owner)
+    return inspect.signature(kind).parameters[argument].default
 
 
 def _where_default(value: FunctionType) -> tuple[str, str, str] | None:
@@ -378,16 +358,12 @@ def _where_default(value: FunctionType) -> tuple[str, str, str] | None:
 
 
 class _Pickler(pickle.Pickler):
-    """Keeps functions that pickle refuses: compiled ones by name, and lambdas that are a class's default."""
-
-    # A compiled function has the name of the function inside it, which is not the same object.
+    """Keeps lambdas that are the default of a class."""
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
-            default = _where_default(value)
-            return NotImplemented if default is None else (_default, default)
-        named = name_of(value)
-        return NotImplemented if named is None else (by_name, named)
+        is_lambda = isinstance(value, FunctionType) and value.__name__ == "<lambda>"
+        default = _where_default(value) if is_lambda else None
+        return NotImplemented if default is None else (_default, default)
 
 
 def dumped(module: object) -> bytes:

@@ -46,13 +46,12 @@ class SGMCMCState(NamedTuple):
     # nats; exact dynamics would conserve the energy. An estimate under minibatches; NaN for all other
     # methods
     energy_error: jax.Array
-    grad_norm: jax.Array  # Euclidean norm of the last gradient
     # p ⊙ M⁻¹p and θ ⊙ ∇U, entry by entry of a flat position, else their means by site; NaN without momentum
     # or gradient
     kinetic: PyTree
     configurational: PyTree
     # Kinetic temperature along the last gradient, see `temperature_along`, which should average to the
-    # temperature; NaN without momentum and for Metropolis methods
+    # temperature; NaN without momentum or minibatches, and for Metropolis methods
     gradient_temperature: jax.Array
     # Call of `sample` at which the chain became non-finite, or a schedule gave a negative or non-finite
     # value, and the chain was frozen; -1 for a sound chain
@@ -101,7 +100,7 @@ def initial_state(
     real = jnp.result_type(float)
     zero, one = (jnp.full((), i, jnp.int32) for i in (0, 1))
     nan = jnp.full((), jnp.nan, real)
-    unknown = ("potential_energy", "step_size", "temperature", "energy_error", "grad_norm")
+    unknown = ("potential_energy", "step_size", "temperature", "energy_error")
     nans = products(lambda x: jnp.full_like(x, jnp.nan), dynamics.position)
     return SGMCMCState(
         i=zero,
@@ -140,10 +139,7 @@ def record(
         temperature=jnp.asarray(settings.temperature, real),
     )
     if gradient is not None:
-        new = new._replace(
-            grad_norm=jnp.sqrt(total(jnp.square, gradient)),
-            configurational=products(jnp.multiply, at, gradient),
-        )
+        new = new._replace(configurational=products(jnp.multiply, at, gradient))
     if dynamics.momentum is not None:
         inverse_mass = inverse_mass_like(settings, dynamics.momentum)
         squares = products(lambda p, w: w * p * p, dynamics.momentum, inverse_mass)

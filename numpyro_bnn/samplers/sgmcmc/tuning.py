@@ -9,6 +9,7 @@ once warm-up is over. There are three:
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -94,34 +95,44 @@ class Decoherence:
         """Whether step size or friction is tuned in warm-up."""
         return self.energy_variance is not None or self.finds_friction
 
-    def init(self, position: PyTree) -> WarmupStatistics:
-        """Statistics before the first step."""
+    def begin(self, tuned: StepTuning, position: PyTree) -> StepTuning:
+        """The tuning before the first step, with empty statistics of warm-up if it uses any."""
+        if not self.learns:
+            return tuned
         zero = jnp.zeros((), jnp.result_type(float))
         zeros = jax.tree.map(jnp.zeros_like, position)
-        return WarmupStatistics(zero, zero, zeros, Moments.none(position), Moments.none(position))
+        none = Moments.none(position)
+        return tuned._replace(averaging=WarmupStatistics(zero, zero, zeros, none, none))
 
-    def update(
-        self,
-        tuned: StepTuning,
-        energy_error: jax.Array,
-        energy: jax.Array,
-        position: PyTree,
-        metrics: list[PyTree],
-        i: jax.Array,
-        num_warmup: jax.Array,
+    def after_step(
+        self, context: "Ingredients", before: SGMCMCState, after: SGMCMCState, error: jax.Array
+    ) -> SGMCMCState:
+        """The state with its tuning updated by a step of warm-up; `error` is over the temperature."""
+        if not self.learns:
+            return after
+        learn = partial(self._learned, context, before, after, error)
+        warming = before.i < before.num_warmup
+        return after._replace(adaptation=where_needed(warming, learn, after.adaptation))
+
+    def _learned(
+        self, context: "Ingredients", before: SGMCMCState, after: SGMCMCState, error: jax.Array
     ) -> StepTuning:
-        """Step size, friction and statistics after step `i` of warm-up; energies are over the temperature."""
+        """Step size, friction and statistics after a step of warm-up."""
+        tuned, position, num_warmup = after.adaptation, after.dynamics.position, before.num_warmup
+        metric = context.preconditioner.inverse_mass_matrix
+        metrics = [metric(before.preconditioner), metric(after.preconditioner)]
         if self.energy_variance is not None:
+            energy = after.potential_energy / before.temperature
             rounding = _ROUNDINGS * jnp.finfo(energy.dtype).eps * jnp.abs(energy)
             target = size(position) * self.energy_variance + rounding**2
-            excess = energy_error**2 / target + 1e-8
+            excess = error**2 / target + 1e-8
             tuned = self._resized(tuned, excess, position, metrics)
         third = num_warmup // 3
         blocks = third // _BLOCKS
         if not self.finds_friction:
             return tuned
         length = jnp.maximum(blocks, 1)
-        at = i - (num_warmup - third)
+        at = before.i - (num_warmup - third)
         learned = _with_draw(tuned.averaging, position, at, third, length)
         inverse_mass = spread(metrics[1], position, "inverse_mass_matrix")
         variance = total(lambda w, v: v / w, inverse_mass, learned.draws.variance)
@@ -355,13 +366,13 @@ class CurvatureTuning(Tuning):
         """Step size and friction of the first step, with empty statistics of curvature and mixing."""
         friction = self._friction(context)
         tuned = begin_tuning(start, context.friction, follow=True, lasting=friction.finds_friction)
-        return _with_statistics(friction, tuned, start.position)
+        return friction.begin(tuned, start.position)
 
     def after_step(
         self, context: Ingredients, before: SGMCMCState, after: SGMCMCState
     ) -> SGMCMCState:
         """Update the autocorrelation from which the friction is tuned."""
-        return _learned(self._friction(context), context, before, after, jnp.zeros(()))
+        return self._friction(context).after_step(context, before, after, jnp.zeros(()))
 
     def _friction_by_step(self, context: Ingredients) -> bool:
         return context.friction is None and not self._friction(context).finds_friction
@@ -390,7 +401,7 @@ class EnergyErrorTuning(Tuning):
         if friction is None and context.auto:
             friction = _FIRST_FRICTION
         tuned = begin_tuning(start, friction, follow=not context.all_rows)
-        return _with_statistics(self._decoherence(context), tuned, start.position)
+        return self._decoherence(context).begin(tuned, start.position)
 
     def after_step(
         self, context: Ingredients, before: SGMCMCState, after: SGMCMCState
@@ -400,7 +411,7 @@ class EnergyErrorTuning(Tuning):
         if decoherence.learns:
             lost = (before.i < before.num_warmup) & ~jnp.isfinite(error)
             after = chosen(~lost, after, before._replace(adaptation=after.adaptation))
-        return _learned(decoherence, context, before, after, error / before.temperature)
+        return decoherence.after_step(context, before, after, error / before.temperature)
 
     def _decoherence(self, context: Ingredients) -> Decoherence:
         by_error = context.auto and context.all_rows
@@ -408,37 +419,3 @@ class EnergyErrorTuning(Tuning):
             energy_variance=self.energy_variance if by_error else None,
             finds_friction=context.friction is None,
         )
-
-
-def _with_statistics(rule: Decoherence, tuned: StepTuning, position: PyTree) -> StepTuning:
-    """Add empty statistics of warm-up, if the tuning uses any."""
-    return tuned._replace(averaging=rule.init(position)) if rule.learns else tuned
-
-
-def _learned(
-    rule: Decoherence,
-    context: Ingredients,
-    before: SGMCMCState,
-    after: SGMCMCState,
-    energy_error: jax.Array,
-) -> SGMCMCState:
-    """The state with its tuning updated by a step of warm-up; `energy_error` is over the temperature."""
-    if not rule.learns:
-        return after
-
-    def learn() -> StepTuning:
-        metric = context.preconditioner.inverse_mass_matrix
-        metrics = [metric(before.preconditioner), metric(after.preconditioner)]
-        energy = after.potential_energy / before.temperature
-        return rule.update(
-            after.adaptation,
-            energy_error,
-            energy,
-            after.dynamics.position,
-            metrics,
-            before.i,
-            before.num_warmup,
-        )
-
-    warming = before.i < before.num_warmup
-    return after._replace(adaptation=where_needed(warming, learn, after.adaptation))

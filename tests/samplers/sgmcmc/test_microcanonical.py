@@ -3,6 +3,8 @@
 Tolerances are 5 Monte Carlo standard errors, from means over independent chains.
 """
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -184,7 +186,9 @@ def frictions(step_size, correlation, num_warmup=6000, size=300):
     rule = Decoherence(energy_variance=None, finds_friction=True)
     zero = jnp.zeros(())
     position = jax.random.normal(jax.random.key(1), (size,))
-    start = StepTuning(jnp.asarray(step_size), zero, rule.init(position), zero, None)
+    start = rule.begin(StepTuning(jnp.asarray(step_size), zero, None, zero, None), position)
+    constant = SimpleNamespace(inverse_mass_matrix=lambda state: 0.25)
+    context = SimpleNamespace(preconditioner=constant)
 
     @jax.jit
     def run(key):
@@ -193,7 +197,10 @@ def frictions(step_size, correlation, num_warmup=6000, size=300):
             i, key = inputs
             noise = jax.random.normal(key, (size,)) * np.sqrt(1 - correlation**2)
             position = correlation * position + noise
-            adaptation = rule.update(adaptation, zero, zero, position, [0.25, 0.25], i, num_warmup)
+            state = {"i": i, "num_warmup": num_warmup, "preconditioner": None}
+            state |= {"adaptation": adaptation, "dynamics": SimpleNamespace(position=position)}
+            state = SimpleNamespace(**state)
+            adaptation = rule._learned(context, state, state, zero)
             return (adaptation, position), adaptation.friction
 
         steps = (jnp.arange(num_warmup), jax.random.split(key, num_warmup))

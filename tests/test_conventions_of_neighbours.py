@@ -25,8 +25,7 @@ from small_models import row_model
 import numpyro_bnn as bnn
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsState, Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, SemiImplicit
-from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, SemiImplicit, Splitting
 
 RNG = np.random.default_rng(0)
 CHAINS = 20_000

@@ -30,7 +30,7 @@ from numpyro_bnn.models.random_module import linearize, outputs
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.starts import BoundModel
-from numpyro_bnn.priors.axis_names import layer_of
+from numpyro_bnn.priors.paths import layer_of_site
 
 # Parameters up to which the covariance is a full one by default.
 _MOST_FULL = 5000
@@ -170,13 +170,13 @@ def _last_layer(marginal: Marginal, z: Values) -> list[str]:
         for site, slope in slopes.items():
             rows, columns = slope.shape
             if rows == columns and np.allclose(slope, np.eye(rows), atol=1e-5):
-                found.add(layer_of(site))
+                found.add(layer_of_site(site))
     if not found:
         raise ValueError(
             "laplace: no bias is added to the outputs of the network for all rows, so which layer is the "
             f"last cannot be told. Name its sites with `subset=[…]`; there are {marginal.sites}."
         )
-    return [name for name in marginal.sites if layer_of(name) in found]
+    return [name for name in marginal.sites if layer_of_site(name) in found]
 
 
 def _root(

@@ -2,10 +2,10 @@
 
 Two programs serve a whole run: `start` initialises the chains, `advance` takes steps and
 writes draws into a buffer that it updates in place. A third, `refresh`, is compiled only for a run that
-continues from a state of other data (:mod:`numpyro_bnn.run.continued`). Data are arguments of both, so that a
-second run, with new data of the same shapes too, compiles nothing; nor does a run of an equal kernel over
-an equal model (:mod:`numpyro_bnn.compilation.program_identity`). Nor does a run of another length: the buffer
-holds a fixed number of draws, and the host empties it as often as it is full.
+continues from a state of other data. Data are arguments of both, so that a second run, with new data of the
+same shapes too, compiles nothing; nor does a run of an equal kernel over an equal model
+(:mod:`numpyro_bnn.compilation.program_identity`). Nor does a run of another length: the buffer holds a fixed
+number of draws, and the host empties it as often as it is full.
 """
 
 from collections.abc import Callable, Mapping, Sequence

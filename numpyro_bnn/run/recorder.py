@@ -17,7 +17,7 @@ import jax
 from numpyro_bnn._checks import check_whole, require_extra
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.run.chain_states import ChainStates, Plan, Segment
-from numpyro_bnn.samplers.failed_chains import exploded_chains
+from numpyro_bnn.samplers.suspects import exploded_chains
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.storage.chunk_files import DTYPES
 from numpyro_bnn.storage.draw_store import DrawStore, variables_of

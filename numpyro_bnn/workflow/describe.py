@@ -19,7 +19,7 @@ from numpyro_bnn._text import text_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared, units_of
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.models.call_order import call_order
+from numpyro_bnn.models.networks import call_order
 from numpyro_bnn.potential.sites import all_rows
 from numpyro_bnn.potential.structure import as_jax, say_what_it_got
 from numpyro_bnn.priors.base import is_parameter

@@ -22,8 +22,7 @@ from numpyro_bnn.samplers.sgmcmc.accept import Metropolis, WindowedMetropolis
 from numpyro_bnn.samplers.sgmcmc.checks import check_first, check_friction
 from numpyro_bnn.samplers.sgmcmc.dynamics import methods as dynamics
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import PersistentMomentum
-from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import PersistentMomentum, Splitting
 from numpyro_bnn.samplers.sgmcmc.kernel import (
     SGMCMC,
     LangevinOptions,

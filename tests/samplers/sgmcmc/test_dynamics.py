@@ -28,8 +28,8 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.methods import (
     Langevin,
     RandomWalkProposal,
     SemiImplicit,
+    Splitting,
 )
-from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
 SHAPES = {
     1: {"bias": (1,)},

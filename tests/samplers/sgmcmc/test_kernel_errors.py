@@ -12,8 +12,7 @@ from catalogue import BATCH, SIZE, data, model
 import numpyro_bnn as bnn
 from numpyro_bnn import MCMC, gradients, preconditioners, schedules
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin
-from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, Splitting
 
 
 def potential(z):

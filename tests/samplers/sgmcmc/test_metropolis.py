@@ -18,8 +18,12 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     langevin_work,
     log_acceptance,
 )
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Amagold, Langevin, RandomWalkProposal
-from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import (
+    Amagold,
+    Langevin,
+    RandomWalkProposal,
+    Splitting,
+)
 
 
 def energy(y):

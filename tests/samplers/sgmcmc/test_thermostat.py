@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings
-from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Splitting
 
 STEP, TEMPERATURE, FRICTION, RELAXATION = 0.05, 1.5, 1.0, 0.8
 NUM_BURNIN, NUM_STEPS = 300, 900

@@ -2,11 +2,11 @@
 
 The public class with its arguments and promises is :class:`numpyro_bnn.MCMC`.
 
-A run may continue from a given state: after ``warmup``, or from a ``post_warmup_state``. A state holds numbers
-that were computed from data: a potential energy, a gradient, the anchor of a control variate. With other data
-they are wrong, and a Metropolis step or an anchored gradient goes on with them. So this file remembers for
-which data a state was made. States of other data, or of unknown ones, are computed again at the same
-position; a state of the same data is left as it is, and gives the same draws bit for bit.
+A run may continue from a given state: after ``warmup``, or from a ``post_warmup_state``. A state holds
+numbers that were computed from data: a potential energy, a gradient, the anchor of a control variate. With
+other data they are wrong, and a Metropolis step or an anchored gradient goes on with them. So this file
+remembers for which data a state was made. States of other data, or of unknown ones, are computed again at the
+same position; a state of the same data is left as it is, and gives the same draws bit for bit.
 """
 
 import warnings

@@ -1,7 +1,7 @@
 """Finds chains that failed, to leave them out, and suspect ones, which are kept and named.
 
-A chain *failed* where it exploded or has draws that are not finite. All numbers of a *suspect* chain are finite,
-but they are not draws of the posterior. It is one where, after warm-up,
+A chain *failed* where it exploded or has draws that are not finite. All numbers of a *suspect* chain are
+finite, but they are not draws of the posterior. It is one where, after warm-up,
 
 - all its latent sites (of a block of Gibbs: all of the block) keep one value, bit for bit, in all draws or in
   a tenth of them in a row, where that is not by chance;

@@ -71,7 +71,7 @@ def compute(folder, draws: int, table: str, prior: str, likelihood: str) -> Iter
         members = MemberOptimizer("optimize", BoundModel.of(model, (x, y), {}))
         options = TrainingOptions(progress_bar=False)
         z, _ = members.fit(jax.random.key(1), MEMBERS, options, to_mode=rule == "before")
-        starts = members.programs.compiled(members.programs.completed)(z, members.arrays)
+        starts = members.compiled(members.completed)(z, members.arrays)
         ensemble = ensemble_of(BoundModel.of(model, (x, y), {}), starts)
         log_density = bnn.scores.lppd(bnn.predict(None, ensemble, x), y, pointwise=False)
         energies = jax.jit(jax.vmap(bnn.potential_of(model, x, y).energies))(starts)[1]

@@ -21,7 +21,6 @@ from numpyro_bnn.approximations.finish import fit_modes, refuse_without_mode, sa
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_optimizer import (
     MemberOptimizer,
-    TrainingOptions,
     finite_members,
     keep_finite,
     trains,
@@ -29,7 +28,6 @@ from numpyro_bnn.approximations.member_optimizer import (
 from numpyro_bnn.models.random_module import linearize, outputs
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
-from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.priors.paths import layer_of_site
 
 # Parameters up to which the covariance is a full one by default.
@@ -96,10 +94,7 @@ def laplace(
         require_extra("laplace: covariance='low_rank'", "low_rank")
     rank = _RANK if rank is None else check_whole("laplace", "rank", rank)
     check_key("laplace", key)
-    options, kwargs = TrainingOptions.taken("laplace", kwargs)
-    member_optimizer = MemberOptimizer(
-        "laplace", BoundModel.of(model, args, kwargs), options.batch_size
-    )
+    member_optimizer, options = MemberOptimizer.taking("laplace", model, args, kwargs)
     key_fit, key_noise, key_precisions = jax.random.split(key, 3)
     if mode is None:
         members, _, _ = fit_modes(member_optimizer, key_fit, 1, options)
@@ -254,10 +249,9 @@ def low_rank(
     """The strongest directions of the data at a mode; each costs four products of G with a vector."""
     size = sum(z[name].size for name in sites)
     krylov = _lanczos(min(_STEPS_A_DIRECTION * rank + _MORE_STEPS, size))
-    programs = member_optimizer.programs
 
     def program(z: Values, arrays: list[Any]) -> tuple[jax.Array, ...]:
-        marginal = programs.marginal(arrays)
+        marginal = member_optimizer.marginal(arrays)
         at, of_data, of_prior = gauss_newton_parts(marginal, z, sites)
         ones = jnp.ones_like(at)
         diagonal = of_prior(ones)
@@ -275,7 +269,9 @@ def low_rank(
         matrix = basis.T @ jax.lax.map(whitened, basis.T).T
         return diagonal, coupling, basis, matrix
 
-    diagonal, coupling, basis, matrix = programs.compiled(program)(z, member_optimizer.arrays)
+    diagonal, coupling, basis, matrix = member_optimizer.compiled(program)(
+        z, member_optimizer.arrays
+    )
     _check_prior(diagonal, float(coupling))
     matrix = np.asarray(matrix, np.float64)
     if not (np.isfinite(basis).all() and np.isfinite(matrix).all()):

@@ -194,7 +194,7 @@ class _Programs:
     ) -> None:
         self.model, self.data, self.batch_size = model, member_optimizer, batch_size
         # Computed here, since a trace inside the model would be seen by NumPyro's handlers.
-        self.own, self.static = member_optimizer.whole.original, member_optimizer.programs.static
+        self.own, self.static = member_optimizer.whole.original, member_optimizer.static
         self.start = jax.jit(self._start)
         self.advance = Program(fast_convolutions(self._advance))
         self.draw = jax.jit(self._draw)

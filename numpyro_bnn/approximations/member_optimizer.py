@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +105,7 @@ def trains(function: _Trains) -> _Trains:
     return function
 
 
-class MemberOptimizer:
+class MemberOptimizer(MemberPrograms):
     """The compiled optimisation of one model on one data set."""
 
     def __init__(
@@ -130,15 +130,25 @@ class MemberOptimizer:
             batch_size = check_whole(owner, "batch_size", batch_size)
         self.estimator = full() if batch_size is None else minibatch(batch_size, order)
         arguments = Arguments.split(args, kwargs)
-        sites = frozenset(self.whole.centered.structure.data)
-        perturb = partial(held_out, sites=sites)
-        self.programs = MemberPrograms(
-            self.whole, arguments.static, self.plate, self.size, self.estimator, perturb
-        )
+        self.static = arguments.static
+        self.perturb = partial(held_out, sites=frozenset(self.whole.centered.structure.data))
         self.arrays = [jnp.asarray(a) for a in arguments.arrays]
         self.gradients = 0.0
         self.steps = 0
         self.stopped = ""
+
+    @classmethod
+    def taking(
+        cls,
+        owner: str,
+        model: Callable,
+        args: tuple,
+        kwargs: Mapping[str, Any],
+        order: Order = "permutation",
+    ) -> tuple[Self, TrainingOptions]:
+        """The optimisation of a model, by the options among keywords of a function, and these options."""
+        options, kwargs = TrainingOptions.taken(owner, kwargs)
+        return cls(owner, BoundModel.of(model, args, kwargs), options.batch_size, order), options
 
     def begin(
         self, key: jax.Array, num_members: int, given: Values | None, noise: PyTree = None
@@ -146,7 +156,7 @@ class MemberOptimizer:
         """For each member the start of lowest energy among several prior draws; `given` replaces some."""
         if given is not None:
             check_mapping(self.owner, given)
-        start = self.programs.compiled(self.programs.start, runs_once=True)
+        start = self.compiled(self.starts, runs_once=True)
         return start(jax.random.split(key, num_members), given or {}, noise, self.arrays)
 
     def members(self, key: jax.Array, z: Values, moments: PyTree, best: tuple = ()) -> Members:
@@ -163,8 +173,8 @@ class MemberOptimizer:
         held: tuple | None = None,
         given: Sequence[jax.Array] = (),
     ) -> Callable:
-        """The program :meth:`MemberPrograms.advance`, which counts its steps in `gradients`."""
-        program = self.programs.advance(optimizer, held)
+        """The program :meth:`block_of_steps`, which counts its steps in `gradients`."""
+        program = self.block_of_steps(optimizer, held)
 
         def counted(members: Members, count: int, noise: PyTree, arrays: list[jax.Array]) -> tuple:
             self.count(count * jax.tree.leaves(members.z)[0].shape[0])
@@ -230,7 +240,7 @@ class MemberOptimizer:
             best = () if held is None else (z, jnp.full(num_members, -jnp.inf))
             # Members of one optimiser may differ by their number, as in their weight decay.
             begin = jax.vmap(optimizer.init, axis_name="members")
-            moments = self.programs.compiled(begin, runs_once=True)(z)
+            moments = self.compiled(begin, runs_once=True)(z)
             members = self.members(key_rows, z, moments, best)
             z = self._descend(advance, members, training, noise)
             return z, self.energies(z)
@@ -319,7 +329,7 @@ class MemberOptimizer:
 
     def energies(self, z: Values) -> np.ndarray:
         """U of each member on all rows, nats; not finite where any of its values is not."""
-        program = self.programs.compiled(self.programs.energies, runs_once=True)
+        program = self.compiled(self.energies_of, runs_once=True)
         return np.where(finite_members(z), np.asarray(program(z, self.arrays)), np.nan)
 
     def draws(
@@ -330,7 +340,7 @@ class MemberOptimizer:
         kept = take_members(z, good) if left_out else z
         shape = jnp.shape(next(iter(kept.values())))[:2]
         keys = None if key is None else jax.random.split(key, shape)
-        program = self.programs.compiled(self.programs.draws)
+        program = self.compiled(self.draws_of)
         facts = {"kernel": self.owner, "approximation": True, "left_out": left_out}
         facts["gradients"] = self.gradients
         values = program(kept, keys, self.arrays)

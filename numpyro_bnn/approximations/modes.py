@@ -38,18 +38,12 @@ from numpyro.primitives import Messenger
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn.approximations.finish import fit_modes, say_if_not_reached
 from numpyro_bnn.approximations.marginal_energy import Marginal
-from numpyro_bnn.approximations.member_optimizer import (
-    MemberOptimizer,
-    TrainingOptions,
-    take_members,
-    trains,
-)
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, take_members, trains
 from numpyro_bnn.data.arguments import inputs_of_call
 from numpyro_bnn.distributions.unwrap import GAUSSIAN, blanks, family_of
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Site, Structure
-from numpyro_bnn.potential.starts import BoundModel
 
 
 @trains
@@ -83,10 +77,7 @@ def map_estimate(
     ((1, 1), 1.5)
     """
     num_starts = check_whole("map_estimate", "num_starts", num_starts)
-    options, kwargs = TrainingOptions.taken("map_estimate", kwargs)
-    member_optimizer = MemberOptimizer(
-        "map_estimate", BoundModel.of(model, args, kwargs), options.batch_size
-    )
+    member_optimizer, options = MemberOptimizer.taking("map_estimate", model, args, kwargs)
     z, energy, found = fit_modes(member_optimizer, key, num_starts, options)
     finite = np.isfinite(energy)
     best = [int(np.argmin(np.where(finite, energy, np.inf)))]
@@ -120,10 +111,7 @@ def deep_ensemble(
     :raises ValueError: if a number is out of range or no member stays finite.
     """
     num_members = check_whole("deep_ensemble", "num_members", num_members)
-    options, kwargs = TrainingOptions.taken("deep_ensemble", kwargs)
-    member_optimizer = MemberOptimizer(
-        "deep_ensemble", BoundModel.of(model, args, kwargs), options.batch_size
-    )
+    member_optimizer, options = MemberOptimizer.taking("deep_ensemble", model, args, kwargs)
     z, energy = member_optimizer.fit(key, num_members, options)
     member_optimizer.name_far(energy, options)
     return _as_chains(member_optimizer, z, energy)
@@ -166,16 +154,13 @@ def randomized_map(
     """
     num_members = check_whole("randomized_map", "num_members", num_members)
     check_key("randomized_map", key)
-    options, kwargs = TrainingOptions.taken("randomized_map", kwargs)
-    member_optimizer = MemberOptimizer(
-        "randomized_map", BoundModel.of(model, args, kwargs), options.batch_size
-    )
+    member_optimizer, options = MemberOptimizer.taking("randomized_map", model, args, kwargs)
     known, counts = known_noise(member_optimizer.whole.centered)
     inputs = inputs_of_call(model, member_optimizer.args, member_optimizer.kwargs)
     rows = {leaf.shape[0] for leaf in jax.tree.leaves(inputs) if getattr(leaf, "shape", ())}
     refuse_common_weights(member_optimizer.whole.centered.structure, known, rows)
     anchored = gaussian_priors(member_optimizer.whole)
-    member_optimizer.programs.perturb = partial(perturbed, known=known)
+    member_optimizer.perturb = partial(perturbed, known=known)
     key_noise, key_fit = jax.random.split(key)
     one = partial(
         draw_noise, marginal=member_optimizer.whole, anchored=anchored, known=known, counts=counts

@@ -98,8 +98,8 @@ def optimized(
             f"{member_optimizer.about_data()}Use a smaller learning rate: `optimizer=optax.adam(1e-3)`."
         )
     member_optimizer.name_far(energy, options)
-    programs = member_optimizer.programs
-    return programs.compiled(programs.completed, runs_once=True)(z, member_optimizer.arrays)
+    complete = member_optimizer.compiled(member_optimizer.completed, runs_once=True)
+    return complete(z, member_optimizer.arrays)
 
 
 def ensemble_of(bound: BoundModel, starts: Values) -> Draws:

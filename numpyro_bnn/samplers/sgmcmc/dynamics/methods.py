@@ -3,8 +3,8 @@ r"""The dynamics of each sampler: one step as pure functions of state, gradient 
 Most methods are sequences of the movements A, B, O, D (drift, kick, friction with noise, thermostat) of
 :mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction`, written as words of these letters. One class
 covers them all: :class:`Splitting` is leapfrog, BAOAB, OBABO or the thermostat, depending on its word. Beside
-it stand the common interface of all methods, :class:`Dynamics`; methods that merge several movements into one:
-SGLD (:class:`Langevin`), SGHMC (:class:`SemiImplicit`), AMAGOLD (:class:`Amagold`); the random walk; and rules
+it stand the interface of all methods, :class:`Dynamics`; methods that merge several movements into one, SGLD
+(:class:`Langevin`), SGHMC (:class:`SemiImplicit`) and AMAGOLD (:class:`Amagold`); the random walk; and rules
 that renew momenta between draws.
 
 Every method costs one gradient a step, computed at the position that ``advance`` returns and passed to

@@ -9,6 +9,7 @@ Every likelihood takes predictions ``f`` of all N rows, or the network itself wi
 then evaluated on the rows of a minibatch only.
 """
 
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import jax
@@ -153,12 +154,10 @@ def student_t(
         df = numpyro.sample(f"{name}.df", df)
     shift, unit = units
 
-    def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
-        check_vector("student_t", f)
-        check_shape("student_t", f, y)
+    def likelihood(f: jax.Array) -> dist.Distribution:
         return StudentT(df, shift + unit * f, unit * scale)
 
-    return observe("student_t", f, y, likelihood, 0, **options)
+    return _observe_numbers("student_t", f, y, likelihood, **options)
 
 
 @options_of(observe)
@@ -197,14 +196,29 @@ def bernoulli(f: Outputs, y: Values | None = None, **options: Unpack[MaskOptions
     :raises ValueError: for labels other than 0 and 1 or shapes that do not agree.
     """
 
-    def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
-        check_vector("bernoulli", f)
+    def likelihood(f: jax.Array) -> dist.Distribution:
         check_labels("bernoulli", target, 2)
-        check_shape("bernoulli", f, y)
         return dist.Bernoulli(logits=f)
 
     target = y = filled("bernoulli", y, options.get("obs_mask"))
-    return observe("bernoulli", f, y, likelihood, 0, **options)
+    return _observe_numbers("bernoulli", f, y, likelihood, **options)
+
+
+def _observe_numbers(
+    owner: str,
+    f: Outputs,
+    y: Values | None,
+    likelihood: Callable[[jax.Array], dist.Distribution],
+    **options: Unpack[MaskOptions],
+) -> jax.Array:
+    """Observe a target whose distribution takes one number a row from the network."""
+
+    def checked(f: jax.Array, y: Any) -> dist.Distribution:
+        check_vector(owner, f)
+        check_shape(owner, f, y)
+        return likelihood(f)
+
+    return observe(owner, f, y, checked, 0, **options)
 
 
 def _check_outputs(owner: str, f: Any, expected: int | None) -> None:
@@ -248,13 +262,11 @@ def quantile(
     if isinstance(spread, dist.Distribution):
         spread = numpyro.sample(f"{name}.scale", spread)
 
-    def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
-        check_vector("quantile", f)
-        check_shape("quantile", f, y)
+    def likelihood(f: jax.Array) -> dist.Distribution:
         # NumPyro's distribution has the pinball loss over a scale that both sides share.
         return dist.AsymmetricLaplaceQuantile(f, spread, level)
 
-    return observe("quantile", f, y, likelihood, 0, **options)
+    return _observe_numbers("quantile", f, y, likelihood, **options)
 
 
 @options_of(observe)
@@ -270,13 +282,7 @@ def poisson(f: Outputs, y: Values | None = None, **options: Unpack[WeightOptions
     :raises ValueError: for negative or broken numbers, or shapes that do not agree.
     """
     _check_counts("poisson", y)
-
-    def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
-        check_vector("poisson", f)
-        check_shape("poisson", f, y)
-        return Poisson(jnp.exp(f))
-
-    return observe("poisson", f, y, likelihood, 0, **options)
+    return _observe_numbers("poisson", f, y, lambda f: Poisson(jnp.exp(f)), **options)
 
 
 @options_of(observe)
@@ -304,12 +310,10 @@ def negative_binomial(
     if isinstance(shape, dist.Distribution):
         shape = numpyro.sample(f"{options.get('name', 'y')}.concentration", shape)
 
-    def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
-        check_vector("negative_binomial", f)
-        check_shape("negative_binomial", f, y)
+    def likelihood(f: jax.Array) -> dist.Distribution:
         return NegativeBinomial(jnp.exp(f), shape)
 
-    return observe("negative_binomial", f, y, likelihood, 0, **options)
+    return _observe_numbers("negative_binomial", f, y, likelihood, **options)
 
 
 def _check_counts(owner: str, y: Any) -> None:

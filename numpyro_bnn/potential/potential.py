@@ -372,17 +372,21 @@ def _no_plate(plate: str | None, candidates: list[str]) -> str:
     )
 
 
-def transforms_of(model: Callable, args: tuple, kwargs: dict | None) -> dict[str, Callable]:
-    """The transform from unconstrained to constrained values of each latent site, by its support."""
+def constrained_by_support(
+    model: Callable, args: tuple, kwargs: dict | None
+) -> Callable[[Values], Values]:
+    """A function from unconstrained to constrained values, by the supports of sites alone."""
+    # Unlike that of a potential it takes some of the sites, and discrete ones, which stay as they are.
     seeded = substitute(seed(model, jax.random.key(0)), substitute_fn=init_to_sample)
     sites = trace(seeded).get_trace(*args, **(kwargs or {}))
-    return {
+    transforms = {
         name: biject_to(site["fn"].support)
         for name, site in sites.items()
         if site["type"] == "sample"
         and not site["is_observed"]
         and not site["fn"].support.is_discrete
     }
+    return lambda z: {n: transforms[n](v) if n in transforms else v for n, v in z.items()}
 
 
 def potential_of(model: Callable, *args: object, **kwargs: object) -> Potential:

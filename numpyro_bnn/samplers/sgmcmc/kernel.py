@@ -25,24 +25,13 @@ from numpyro_bnn._checks import check_share, check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.flat_position import flattened
-from numpyro_bnn.potential.potential import Potential, transforms_of
+from numpyro_bnn.potential.potential import Potential, constrained_by_support
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.sites import Structure, own_batch_size
 from numpyro_bnn.potential.starts import gentle_start
-from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners
+from numpyro_bnn.samplers.sgmcmc import checks, gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
-from numpyro_bnn.samplers.sgmcmc.checks import (
-    GradientNoise,
-    check_changed,
-    check_first,
-    check_fit,
-    check_friction,
-    check_gradient_noise,
-    check_momentum,
-    check_noise_in_warmup,
-    check_target,
-    refuse_integrals,
-)
+from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, FreshMomentum, MomentumRefresh
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator, anchored_in_warmup, begin_noise
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
@@ -181,11 +170,11 @@ class SGMCMC(MCMCKernel):
             gradient = gradients.minibatch(check_whole(name, "batch_size", batch_size), order)
         gradient = gradients.full() if gradient is None else gradient
         preconditioner = preconditioners.identity() if preconditioner is None else preconditioner
-        check_target(name, model, potential_fn, batch_size, gradient)
-        check_friction(name, friction, dynamics)
+        checks.check_target(name, model, potential_fn, batch_size, gradient)
+        checks.check_friction(name, friction, dynamics)
         check_share(name, "target_accept_prob", target_accept_prob)
-        check_gradient_noise(name, gradient_noise, dynamics, metropolis, gradient)
-        check_fit(name, dynamics, gradient, preconditioner, metropolis)
+        checks.check_gradient_noise(name, gradient_noise, dynamics, metropolis, gradient)
+        checks.check_fit(name, dynamics, gradient, preconditioner, metropolis)
         self._model = model
         self._potential_fn = potential_fn
         self.dynamics = dynamics
@@ -199,15 +188,15 @@ class SGMCMC(MCMCKernel):
         self.friction = friction
         if dynamics.has_momentum and friction is None and not self._auto:
             reason = "the friction is 0.1 / step_size where none is given. Give `friction=`."
-            check_first(name, "step size", self.step_size, reason)
+            checks.check_first(name, "step size", self.step_size, reason)
         self.gradient_noise = gradient_noise
         self.metropolis = metropolis
-        check_momentum(name, dynamics, resample_momentum=resample_momentum)
+        checks.check_momentum(name, dynamics, resample_momentum=resample_momentum)
         if resample_momentum is not None and not callable(resample_momentum):
             every = check_whole(name, "resample_momentum", resample_momentum)
             resample_momentum = FreshMomentum(every)
         if resample_momentum is not None:
-            check_changed(name, dynamics)
+            checks.check_changed(name, dynamics)
         self.resample_momentum = resample_momentum
         self.target_accept_prob = target_accept_prob
         if tuning is None and metropolis is None:
@@ -303,7 +292,7 @@ class SGMCMC(MCMCKernel):
             order = _order_for(self.gradient_noise, self.dynamics, self.metropolis)
             gradient = gradients.minibatch(size, order)
             name = f"{name}, whose model subsamples {size} rows (`subsample_size=`)"
-            check_fit(name, self.dynamics, gradient, self.preconditioner, self.metropolis)
+            checks.check_fit(name, self.dynamics, gradient, self.preconditioner, self.metropolis)
         self.gradient = gradient
 
     def _rows(self, args: tuple, kwargs: dict | None) -> Rows:
@@ -320,7 +309,7 @@ class SGMCMC(MCMCKernel):
                 "steps."
             )
         if self._ingredients().estimates_noise:
-            check_noise_in_warmup(name, self.gradient, num_warmup)
+            checks.check_noise_in_warmup(name, self.gradient, num_warmup)
 
     def init(
         self,
@@ -340,7 +329,7 @@ class SGMCMC(MCMCKernel):
         if not isinstance(num_warmup, jax.core.Tracer):
             self.check_num_warmup(int(num_warmup))
         rows = self._rows(model_args, model_kwargs)
-        refuse_integrals(self, rows)
+        checks.refuse_integrals(self, rows)
         key_start, key_momentum, key_batches, key_curvature, rng_key = jax.random.split(rng_key, 5)
         name = type(self).__name__
         z = flattened(start_of(name, rows, key_start, init_params, model_kwargs))
@@ -432,8 +421,7 @@ class SGMCMC(MCMCKernel):
         """Constrained values of the sites that this kernel moves, from their supports alone."""
         if self._model is None:
             return identity
-        transforms = transforms_of(self._model, model_args, model_kwargs)
-        return lambda z: {name: transforms[name](value) for name, value in z.items()}
+        return constrained_by_support(self._model, model_args, model_kwargs)
 
     def wrap_model(self, wrapper: Callable) -> "SGMCMC":
         """This kernel with `wrapper` applied to its model."""
@@ -450,7 +438,7 @@ class SGMCMC(MCMCKernel):
 
         :raises ValueError: for a splitting whose word ends with its only kick.
         """
-        check_changed(type(self).__name__, self.dynamics)
+        checks.check_changed(type(self).__name__, self.dynamics)
         kernel = copy.copy(self)
         kernel._is_changed = True
         return kernel

@@ -27,7 +27,7 @@ from numpyro.util import is_prng_key
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.potential.potential import Potential, Values, transforms_of
+from numpyro_bnn.potential.potential import Potential, Values, constrained_by_support
 from numpyro_bnn.potential.starts import own_coordinates
 from numpyro_bnn.samplers.gibbs.moves import Bound, Move
 from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_redraw
@@ -354,8 +354,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
 
     def get_constrain_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """Constrained values of the latent sites, from their supports alone."""
-        transforms = transforms_of(self._model, model_args, model_kwargs)
-        return lambda z: {name: transforms[name](value) for name, value in z.items()}
+        return constrained_by_support(self._model, model_args, model_kwargs)
 
 
 def _pilot(kernel: ParallelTempering, key: jax.Array, arguments: Arguments) -> jax.Array:

@@ -36,8 +36,12 @@ if TYPE_CHECKING:
     from numpyro_bnn import diagnostics, likelihoods, moves, plots, priors, references, scores
     from numpyro_bnn.approximations.laplace import laplace
     from numpyro_bnn.approximations.mean_field import mean_field
-    from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate, randomized_map
-    from numpyro_bnn.approximations.optimize import optimize
+    from numpyro_bnn.approximations.modes import (
+        deep_ensemble,
+        map_estimate,
+        optimize,
+        randomized_map,
+    )
     from numpyro_bnn.approximations.sgd_iterates import constant_sgd, swag
     from numpyro_bnn.compilation.program_identity import cache
     from numpyro_bnn.data.host_rows import OnHost

@@ -24,7 +24,7 @@ from benchmarks._shared.data_sets import uci
 from benchmarks._shared.study import Row, Study, every_cell, parser, without
 from benchmarks._shared.words import number, span
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
-from numpyro_bnn.approximations.optimize import ensemble_of
+from numpyro_bnn.approximations.modes import ensemble_of
 from numpyro_bnn.diagnostics import rhat
 from numpyro_bnn.potential.starts import BoundModel
 

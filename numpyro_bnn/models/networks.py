@@ -102,6 +102,21 @@ def _streams(names: tuple[str, ...]) -> dict[str, jax.Array]:
     return {stream: numpyro.prng_key() for stream in names}
 
 
+def _arrays_of_call(
+    args: tuple, kwargs: dict[str, PyTree]
+) -> tuple[list[Any], Callable[[list[Any]], tuple[tuple, dict[str, PyTree]]]]:
+    """Arrays among the arguments of a call, and a function from others like them to the arguments."""
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
+
+    def joined(arrays: list[Any]) -> tuple[tuple, dict[str, PyTree]]:
+        remaining = iter(arrays)
+        filled = [next(remaining) if a else leaf for a, leaf in zip(is_array, leaves)]
+        return jax.tree.unflatten(structure, filled)
+
+    return [leaf for leaf, a in zip(leaves, is_array) if a], joined
+
+
 class Linen(Network):
     """A Flax linen module, whose parameters are known from an abstract call of `init`."""
 
@@ -140,18 +155,14 @@ class Linen(Network):
 
     def _eval_shape(self, args: tuple, kwargs: PyTree, seen: SeenLayers) -> dict[str, Any]:
         """Shapes of the variables."""
-        leaves, structure = jax.tree.flatten((args, kwargs))
-        is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
+        arrays, joined = _arrays_of_call(args, kwargs)
 
         def init(key: jax.Array, arrays: list[Any]) -> Any:
-            remaining = iter(arrays)
-            filled = [next(remaining) if a else leaf for a, leaf in zip(is_array, leaves)]
-            args, kwargs = jax.tree.unflatten(structure, filled)
+            args, kwargs = joined(arrays)
             streams = dict.fromkeys(("params", *self.apply_rng), key)
             with self._dropout(), linen.intercept_methods(seen):
                 return self.module.init(streams, *args, **kwargs)
 
-        arrays = [leaf for leaf, a in zip(leaves, is_array) if a]
         return dict(shapes_of(init, jax.random.key(0), arrays))
 
     def _dropout(self) -> Any:
@@ -399,18 +410,14 @@ def call_order(
     kwargs: dict[str, PyTree],
 ) -> CallOrder:
     """Layers with parameters, by their first call in ``apply(values by path, *args, **kwargs)``."""
-    given, structure = jax.tree.flatten((args, kwargs))
-    is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in given]
+    arrays, joined = _arrays_of_call(args, kwargs)
 
     def outputs(values: dict[str, Any], arrays: list[Any]) -> Any:
-        remaining = iter(arrays)
-        filled = [next(remaining) if a else leaf for a, leaf in zip(is_array, given)]
-        args, kwargs = jax.tree.unflatten(structure, filled)
+        args, kwargs = joined(arrays)
         # Random streams of the network must not use up the keys of the model around it.
         with block(), seed(rng_seed=0):
             return apply(values, *args, **kwargs)
 
-    arrays = [leaf for leaf, a in zip(given, is_array) if a]
     program = jax.make_jaxpr(outputs)(dict(leaves), arrays)
     # JAX flattens a dict in the order of its sorted keys.
     inputs = [frozenset([path]) for path in sorted(leaves)] + [frozenset([_DATA])] * len(arrays)

@@ -41,9 +41,9 @@ from numpyro_bnn.likelihoods.families import (
     categorical,
     gaussian,
     heteroscedastic,
+    noise_for_each,
     student_t,
 )
-from numpyro_bnn.likelihoods.noise import noise_for_each
 from numpyro_bnn.likelihoods.observe import check_finite, check_weights
 from numpyro_bnn.models import integrated_output
 from numpyro_bnn.models.random_module import dumped, network_of, sampled

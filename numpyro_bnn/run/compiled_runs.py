@@ -47,9 +47,8 @@ from numpyro_bnn.run.programs import Programs, split_fields
 from numpyro_bnn.run.recorder import Disk
 from numpyro_bnn.run.refusals import check_call
 from numpyro_bnn.run.sampling import Judge, Sampling, explain_memory
-from numpyro_bnn.samplers.fields import fields_of
+from numpyro_bnn.samplers.kernels import fields_of, warn_of_momenta
 from numpyro_bnn.samplers.suspects import failed_chains, suspect_chains, warn_of_failed, warn_of_run
-from numpyro_bnn.samplers.temperature_of_kernels import warn_of_momenta
 from numpyro_bnn.samplers.tempering.evidence import Tempering
 from numpyro_bnn.storage.checkpoints import Start
 from numpyro_bnn.storage.processes import Processes

@@ -26,7 +26,7 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.run.devices import DeviceRows, Placement
 from numpyro_bnn.run.kernel_protocol import keeps_all_in_state, with_inner_kernels
-from numpyro_bnn.samplers.fields import uncorrected_block
+from numpyro_bnn.samplers.kernels import uncorrected_block
 
 # Bytes that a draw buffer should take, and the least and most draws that it holds.
 _BUFFER_BYTES, _FEWEST, _MOST = 2**24, 64, 1024

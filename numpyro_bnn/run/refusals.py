@@ -20,7 +20,7 @@ from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.run.kernel_protocol import with_inner_kernels
-from numpyro_bnn.samplers.temperature_of_kernels import refuse_unequal
+from numpyro_bnn.samplers.kernels import refuse_unequal
 
 # Kernels of NumPyro that need all rows in every step; HMCECS is an HMCGibbs that does not.
 _ON_ALL_ROWS = (HMC, HMCGibbs, MixedHMC, BarkerMH, SA, AIES, ESS)

@@ -30,7 +30,7 @@ from numpyro_bnn._handler_stack import separate_threads
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.member_optimizer import TrainingOptions
-from numpyro_bnn.approximations.optimize import ensemble_of, optimized
+from numpyro_bnn.approximations.modes import ensemble_of, optimized
 from numpyro_bnn.data.arguments import as_arrays, is_ready, num_rows, with_tables
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS
 from numpyro_bnn.data.units import known_targets, with_targets

@@ -11,8 +11,7 @@ from ladders import hierarchical, hierarchy
 from numpyro.infer.gibbs import Gibbs
 
 import numpyro_bnn as bnn
-from numpyro_bnn.samplers.fields import fields_of
-from numpyro_bnn.samplers.temperature_of_kernels import temperature_of_momenta, warn_of_momenta
+from numpyro_bnn.samplers.kernels import fields_of, temperature_of_momenta, warn_of_momenta
 
 DATA = linear.data(rows=100)
 

@@ -11,7 +11,7 @@ from numpyro.infer.gibbs import Gibbs
 
 import numpyro_bnn as bnn
 from numpyro_bnn import moves, schedules
-from numpyro_bnn.samplers.temperature_of_kernels import temperatures_of
+from numpyro_bnn.samplers.kernels import temperatures_of
 
 X = np.linspace(-1, 1, 6)
 Y = np.sin(2 * X)

@@ -33,16 +33,15 @@ from numpyro_bnn.potential.potential import Potential, Values, tempered_likeliho
 from numpyro_bnn.potential.starts import own_coordinates
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.priors.precision_conditionals import GammaScaleMixture, Level, levels_of
-from numpyro_bnn.samplers.fields import fields_of, has_exact_energy
 from numpyro_bnn.samplers.gibbs.precision_gibbs import (
     PrecisionGibbs,
     centered_model,
     redrawn,
     refuse_altered,
 )
+from numpyro_bnn.samplers.kernels import fields_of, has_exact_energy, refuse_temperature
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
-from numpyro_bnn.samplers.temperature_of_kernels import refuse_temperature
 
 
 class Bound(ReprMixin):

@@ -416,7 +416,7 @@ class MAMS(SGMCMC):
 
     Each draw takes a fresh direction, a trajectory of random length without friction, and a Metropolis
     decision by the total energy. Begin near the typical set
-    (:func:`~numpyro_bnn.approximations.optimize.optimize`, as ``fit`` does): where the energy is in the
+    (:func:`~numpyro_bnn.approximations.modes.optimize`, as ``fit`` does): where the energy is in the
     millions, rounding errors in single precision reject trajectories at any step size. The step size then
     shrinks without end, and the chain does not move.
 

@@ -1,6 +1,6 @@
 """Optimisation in place of sampling: starts, MAP, deep ensembles, and modes of randomised problems.
 
-All of them, and their relatives in :mod:`numpyro_bnn.approximations.sgd_iterates`,
+All but :func:`optimize`, and their relatives in :mod:`numpyro_bnn.approximations.sgd_iterates`,
 :mod:`numpyro_bnn.approximations.laplace` and :mod:`numpyro_bnn.approximations.mean_field`, are called
 ``f(model, key, *args, …)`` and return :class:`numpyro_bnn.Draws`, shaped like
 ``mcmc.get_samples(group_by_chain=True)``, with the model: predictions and diagnostics accept them like

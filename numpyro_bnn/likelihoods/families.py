@@ -33,7 +33,6 @@ from numpyro_bnn.likelihoods.observe import (
     check_array,
     check_labels,
     check_shape,
-    check_vector,
     filled,
     observe,
 )
@@ -355,7 +354,11 @@ def _observe_numbers(
     """Observe a target whose distribution takes one number a row from the network."""
 
     def checked(f: jax.Array, y: Any) -> dist.Distribution:
-        check_vector(owner, f)
+        if jnp.ndim(f) != 1:
+            raise ValueError(
+                f"{owner}: f has shape {jnp.shape(f)}, expected (N,), one prediction a row. Drop an axis of "
+                "one: `f.squeeze(-1)`."
+            )
         check_shape(owner, f, y)
         return likelihood(f)
 

@@ -34,15 +34,6 @@ def check_array(owner: str, label: str, values: Any) -> None:
         )
 
 
-def check_vector(owner: str, f: Values) -> None:
-    """Refuse predictions that are not one number a row."""
-    if jnp.ndim(f) != 1:
-        raise ValueError(
-            f"{owner}: f has shape {jnp.shape(f)}, expected (N,), one prediction a row. Drop an "
-            "axis of one: `f.squeeze(-1)`."
-        )
-
-
 def check_finite(owner: str, label: str, values: PyTree) -> None:
     """Refuse NaN and infinite values in concrete data."""
     if values is None or not not_jax_tracer(values):

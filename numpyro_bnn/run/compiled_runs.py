@@ -28,7 +28,7 @@ from numpyro_bnn._checks import check_key, is_typed_key, refuse_equal_keys
 from numpyro_bnn._text import constructor_of
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.columns import Columns
-from numpyro_bnn.data.not_finite import advice_on_data
+from numpyro_bnn.data.not_finite import advice_on_data, not_finite
 from numpyro_bnn.potential.compiled_arguments import Arguments, Fixed, fixed_in
 from numpyro_bnn.potential.starts import BoundModel, starts_for
 from numpyro_bnn.potential.structure import explain_tracing
@@ -48,7 +48,12 @@ from numpyro_bnn.run.recorder import Disk
 from numpyro_bnn.run.refusals import check_call
 from numpyro_bnn.run.sampling import Judge, Sampling, explain_memory
 from numpyro_bnn.samplers.kernels import fields_of, warn_of_momenta
-from numpyro_bnn.samplers.suspects import failed_chains, suspect_chains, warn_of_failed, warn_of_run
+from numpyro_bnn.samplers.suspects import (
+    exploded_chains,
+    suspect_chains,
+    warn_of_failed,
+    warn_of_run,
+)
 from numpyro_bnn.samplers.tempering.evidence import Tempering
 from numpyro_bnn.storage.checkpoints import Start
 from numpyro_bnn.storage.processes import Processes
@@ -285,7 +290,7 @@ class CompiledRuns(NumPyroMCMC):
         remember(self._last_state, origin)
         self._states_flat = None
         suspect = self._find_suspects(self._collection_params["phase"])
-        self.left_out = failed_chains(self._last_state, bad)
+        self.left_out = exploded_chains(self._last_state) | not_finite(bad)
         if self.left_out:
             about_data = advice_on_data(self.model, self._args, self._kwargs)
             warn_of_failed(self.left_out, self.num_chains, about_data)

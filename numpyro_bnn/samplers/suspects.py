@@ -28,14 +28,8 @@ from numpy.typing import ArrayLike
 from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.data.not_finite import not_finite
 
 _BY_SCHEDULE = "its schedule"
-
-
-def failed_chains(state: PyTree, bad: dict[int, int]) -> dict[int, str]:
-    """The reason of failure by chain; `bad` is the first draw that is not finite, by chain."""
-    return exploded_chains(state) | not_finite(bad)
 
 
 def warn_of_failed(failed: dict[int, str], num_chains: int, about_data: str = "") -> None:

@@ -405,21 +405,14 @@ def rung_energies(potential: Potential, powers: jax.Array, rungs: Values) -> Run
     """Energies of the states of a ladder; a likelihood without a value is 0."""
     below = jnp.concatenate([powers[:1], powers[:-1]])
     above = jnp.concatenate([powers[1:], powers[-1:]])
-    first, last = jnp.arange(powers.size) == 0, jnp.arange(powers.size) == powers.size - 1
+    # Of the last rung the pair below it counts twice, and of the first the pair above.
+    lows = jnp.stack([powers.at[-1].set(below[-1]), below], 1)
+    highs = jnp.stack([above, powers.at[0].set(above[0])], 1)
 
-    def of_state(
-        z: Values,
-        low: jax.Array,
-        own: jax.Array,
-        high: jax.Array,
-        first: jax.Array,
-        last: jax.Array,
-    ) -> RungEnergies:
+    def of_state(z: Values, lows: jax.Array, highs: jax.Array) -> RungEnergies:
         prior, likelihood = potential.tempered(z)
-        lows = jnp.stack([jnp.where(last, low, own), low])
-        highs = jnp.stack([high, jnp.where(first, high, own)])
         up, down = likelihood.between(lows, highs)
         return RungEnergies(prior + likelihood(1.0), up, down)
 
-    found = jax.vmap(of_state)(rungs, below, powers, above, first, last)
+    found = jax.vmap(of_state)(rungs, lows, highs)
     return RungEnergies(*(jnp.where(jnp.isnan(energy), jnp.inf, energy) for energy in found))

@@ -24,17 +24,10 @@ from tqdm.auto import tqdm
 from numpyro_bnn._calls import show_options, with_descriptions
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn.approximations import stopping
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_programs import MemberPrograms, Members
-from numpyro_bnn.approximations.stopping import (
-    BLOCK,
-    Settling,
-    held_out,
-    held_out_call,
-    num_held,
-    row_numbers,
-    rows_by_member,
-)
+from numpyro_bnn.approximations.stopping import BLOCK, Settling, held_out, held_out_call
 from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import Draws
@@ -192,17 +185,17 @@ class MemberOptimizer(MemberPrograms):
             there = Arguments.split(*prepared(self.model, *call))
             return None, ("given", there.static), [jnp.asarray(a) for a in there.arrays]
         potential = self.whole.centered
-        sizes = row_numbers(potential)
+        sizes = stopping.row_numbers(potential)
         if not sizes:
             return None, None, ()
         real = self.structure.plates
         plates = potential.structure.plates.items()
         padding = sum(p.size - real[name].size for name, p in plates if name in real)
-        rows = rows_by_member(key, sizes, num_members, padding)
+        rows = stopping.rows_by_member(key, sizes, num_members, padding)
         if not (self.plate or potential.is_on_host):
             return rows, ("all", ()), ()
         plate, size = potential.data_plate() if potential.is_on_host else (self.plate, self.size)
-        return rows, ("some", (plate, size, num_held(size))), ()
+        return rows, ("some", (plate, size, stopping.num_held(size))), ()
 
     def count(self, estimates: int) -> None:
         """Add a number of gradient estimates to the passes over all rows in `gradients`."""

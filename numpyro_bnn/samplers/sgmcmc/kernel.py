@@ -29,7 +29,7 @@ from numpyro_bnn.potential.potential import Potential, constrained_by_support
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.sites import Structure, own_batch_size
 from numpyro_bnn.potential.starts import gentle_start
-from numpyro_bnn.samplers.sgmcmc import checks, gradients, preconditioners
+from numpyro_bnn.samplers.sgmcmc import checks, gradients, preconditioners, transitions
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, FreshMomentum, MomentumRefresh
@@ -39,13 +39,6 @@ from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, steps_per_draw
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, freeze, initial_state, record
 from numpyro_bnn.samplers.sgmcmc.step_size import ChainStart
-from numpyro_bnn.samplers.sgmcmc.transitions import (
-    adjusted_step,
-    conditioned,
-    reconditioned,
-    refresh_momentum,
-    unadjusted_step,
-)
 from numpyro_bnn.samplers.sgmcmc.tuning import (
     AcceptanceTuning,
     CurvatureTuning,
@@ -334,7 +327,9 @@ class SGMCMC(MCMCKernel):
         name = type(self).__name__
         z = flattened(start_of(name, rows, key_start, init_params, model_kwargs))
         estimator = self.gradient.init(rows, z, key_batches)
-        preconditioner = conditioned(self.preconditioner, self.preconditioner.init(z), rows)
+        preconditioner = transitions.conditioned(
+            self.preconditioner, self.preconditioner.init(z), rows
+        )
         parts = self._ingredients(num_warmup)
         metric = self.preconditioner.inverse_mass_matrix(preconditioner)
         step_size = None if self._auto else self.step_size(0)
@@ -376,12 +371,12 @@ class SGMCMC(MCMCKernel):
         rows = self._rows(model_args, model_kwargs)
         parts = self._ingredients(state.num_warmup)
 
-        move = unadjusted_step if self.metropolis is None else adjusted_step
+        move = transitions.unadjusted_step if self.metropolis is None else transitions.adjusted_step
 
         def step(before: SGMCMCState) -> SGMCMCState:
             return freeze(before, move(parts, rows, before))
 
-        start = refresh_momentum(parts, state)
+        start = transitions.refresh_momentum(parts, state)
         steps = steps_per_draw(self.step_size, self.temperature)
         if steps is None:
             return step(start)._replace(i=state.i + 1)
@@ -403,7 +398,7 @@ class SGMCMC(MCMCKernel):
         """Recompute cached energy and gradient, after Gibbs changed the values of other blocks."""
         rows = self._rows(model_args, model_kwargs)
         estimator = self.gradient.refresh(rows, state.estimator)
-        learned, momentum = reconditioned(
+        learned, momentum = transitions.reconditioned(
             self.preconditioner, state.preconditioner, rows, state.dynamics.momentum
         )
         dynamics = state.dynamics._replace(momentum=momentum)

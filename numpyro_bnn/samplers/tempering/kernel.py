@@ -31,20 +31,9 @@ from numpyro_bnn.potential.potential import Potential, Values, constrained_by_su
 from numpyro_bnn.potential.starts import own_coordinates
 from numpyro_bnn.samplers.gibbs.moves import Bound, Move
 from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_redraw
+from numpyro_bnn.samplers.tempering import ladder
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
-from numpyro_bnn.samplers.tempering.ladder import (
-    MoveMoments,
-    RungTuning,
-    TemperingState,
-    after_sweep,
-    begin_round,
-    ends_round,
-    first_ladder,
-    next_round,
-    round_trips,
-    swap_order,
-    swap_probabilities,
-)
+from numpyro_bnn.samplers.tempering.ladder import MoveMoments, RungTuning, TemperingState
 from numpyro_bnn.samplers.tempering.rung_kernels import (
     RungKernel,
     best_draws,
@@ -149,8 +138,8 @@ class ParallelTempering(ReprMixin, MCMCKernel):
     def default_fields(self) -> tuple[str, ...]:
         """State fields that are collected of each draw."""
         fields = ("z", "potential_energy", "accept_prob", "diverging", "num_steps")
-        ladder = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
-        return (*fields, *ladder, "move_correlations")
+        of_ladder = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
+        return (*fields, *of_ladder, "move_correlations")
 
     def get_diagnostics_str(self, state: TemperingState) -> str:
         """Rungs, round trips and acceptance in words, for the progress bar."""
@@ -215,7 +204,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
                 name: jnp.broadcast_to(jnp.asarray(value, real), (num_rungs, *jnp.shape(value)))
                 for name, value in init_params.items()
             }
-        powers = first_ladder(num_rungs)
+        powers = ladder.first_ladder(num_rungs)
         found = rung_energies(potential, powers, rungs)
         z = jax.tree.map(lambda leaf: leaf[-1], rungs)
         real = found.posterior.dtype
@@ -237,7 +226,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
             move_correlations=jnp.full(pairs, jnp.nan, real),
             move_moments=MoveMoments.empty(pairs),
             heading=jnp.zeros(num_rungs, jnp.int32),
-            adaptation=begin_round(step_size, jnp.ones((pairs, size), real)),
+            adaptation=ladder.begin_round(step_size, jnp.ones((pairs, size), real)),
             rng_key=rng_key,
         )
 
@@ -301,11 +290,11 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         both = jax.tree.map(lambda *leaves: jnp.stack(leaves), state.rungs, rungs)
         energies = jax.vmap(partial(rung_energies, potential, powers))(both)
         before, found = (jax.tree.map(itemgetter(i), energies) for i in (0, 1))
-        swap_probs = swap_probabilities(powers, found.up, found.down)
-        order = swap_order(swap_probs, key_swaps, state.i)
+        swap_probs = ladder.swap_probabilities(powers, found.up, found.down)
+        order = ladder.swap_order(swap_probs, key_swaps, state.i)
         # Round trips that began in warm-up do not count: they were on another ladder.
         heading = jnp.where(state.i == state.num_warmup, 0, state.heading)
-        heading, trips = round_trips(heading[order])
+        heading, trips = ladder.round_trips(heading[order])
         rungs = jax.tree.map(lambda leaf: leaf[order], rungs)
         warming = state.i < state.num_warmup
         moments = state.move_moments.add(before.up[1:], found.up[1:])
@@ -340,9 +329,11 @@ class ParallelTempering(ReprMixin, MCMCKernel):
 
         def learn(powers: jax.Array, adaptation: RungTuning) -> tuple[jax.Array, RungTuning]:
             target, last = self._rung_kernel.target_accept_prob, swept == state.num_warmup
-            adaptation = after_sweep(adaptation, target, last, *seen)
-            over = ends_round(swept, state.num_warmup)
-            return lax.cond(over, next_round, lambda *unchanged: unchanged, powers, adaptation)
+            adaptation = ladder.after_sweep(adaptation, target, last, *seen)
+            over = ladder.ends_round(swept, state.num_warmup)
+            return lax.cond(
+                over, ladder.next_round, lambda *unchanged: unchanged, powers, adaptation
+            )
 
         known = (state.likelihood_powers, state.adaptation)
         return lax.cond(warming, learn, lambda *unchanged: unchanged, *known)

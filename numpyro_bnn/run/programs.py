@@ -104,29 +104,38 @@ class Programs:
             key = getattr(state, "rng_key", jax.random.key(0))
             self._init(key, init_params, arrays)
 
+    def _map_states(
+        self,
+        function: Callable,
+        state: State,
+        init_params: PyTree,
+        arrays: Sequence[DeviceRows],
+        *more: PyTree,
+    ) -> Any:
+        """Apply ``function(state, args, kwargs, *more)`` to every chain, after :meth:`_prepare`."""
+
+        def one(chain: tuple, arrays: Sequence[DeviceRows]) -> Any:
+            state, init_params, *others = chain
+            self._prepare(state, init_params, arrays)
+            return function(state, *self._arguments(arrays), *others)
+
+        return self._map_chains(one, (state, init_params, *more), arrays)
+
     def _refresh(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
         """States with all that they keep of data computed again."""
 
-        def one(chain: tuple, arrays: Sequence[DeviceRows]) -> State:
-            state, init_params = chain
-            args, kwargs = self._arguments(arrays)
-            self._prepare(state, init_params, arrays)
+        def renewed(state: State, args: tuple, kwargs: dict[str, Any]) -> State:
             renew = getattr(self.kernel, "state_for_data", self.kernel.refresh)
             made = renew(state, args, kwargs)
             # Other types than before would compile `advance` again.
             return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), made, state)
 
-        return self._map_chains(one, (state, init_params), arrays)
+        return self._map_states(renewed, state, init_params, arrays)
 
     def _zeros(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
         """An empty draw buffer."""
-
-        def one(chain: tuple, arrays: Sequence[DeviceRows]) -> Draws:
-            state, init_params = chain
-            self._prepare(state, init_params, arrays)
-            return self._collected(state, *self._arguments(arrays))
-
-        shapes = jax.eval_shape(partial(self._map_chains, one), (state, init_params), arrays)
+        collect = partial(self._map_states, self._collected)
+        shapes = jax.eval_shape(collect, state, init_params, arrays)
         at = 0 if self.num_chains == 1 else 1
         # Draws of all chains that a buffer of some megabytes holds, to a power of two: chunks of nearly the
         # same size share a program.
@@ -167,11 +176,9 @@ class Programs:
     ) -> tuple[State, Draws]:
         """Take ``num_draws * thinning`` steps, and write the draws into the buffer from index `slot` on."""
 
-        def one(chain: tuple, arrays: Sequence[DeviceRows]) -> tuple[State, Draws]:
-            state, draws, init_params = chain
-            args, kwargs = self._arguments(arrays)
-            self._prepare(state, init_params, arrays)
-
+        def steps(
+            state: State, args: tuple, kwargs: dict[str, Any], draws: Draws
+        ) -> tuple[State, Draws]:
             def step(_: int, state: State) -> State:
                 after = self.kernel.sample(state, args, kwargs)
                 return jax.tree.map(lambda leaf: strong(jnp.asarray(leaf)), after)
@@ -185,7 +192,7 @@ class Programs:
 
             return lax.fori_loop(0, num_draws, draw, (state, draws))
 
-        return self._map_chains(one, (state, draws, init_params), arrays)
+        return self._map_states(steps, state, init_params, arrays, draws)
 
 
 def split_fields(fields: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -35,6 +35,7 @@ from numpyro_bnn.samplers.tempering import ladder
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 from numpyro_bnn.samplers.tempering.ladder import MoveMoments, RungTuning, TemperingState
 from numpyro_bnn.samplers.tempering.rung_kernels import (
+    Rung,
     RungKernel,
     best_draws,
     finite_or_before,
@@ -267,7 +268,8 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         keys = jax.random.split(key_trajectories, powers.size - 1)
         moved = self._rung_kernel.move_all(
             lambda power: partial(tempered, power),
-            *(powers[1:], flat[1:], keys, tuning.step_size, tuning.inverse_mass_matrix),
+            powers[1:],
+            Rung(flat[1:], keys, tuning.step_size, tuning.inverse_mass_matrix),
         )
         positions = jax.vmap(unravel)(moved.position)
         redraw = precision_redraw(potential)

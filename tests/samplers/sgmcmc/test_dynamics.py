@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from catalogue import one_step
 from jax.flatten_util import ravel_pytree
 from numpy.linalg import inv
 from scipy.linalg import solve_discrete_lyapunov
@@ -83,7 +84,7 @@ def matrices(name: str, dim: int):
             return problem.unravel(problem.hessian @ ravel_pytree(position)[0] + root * error)
 
         noises = tuple(problem.unravel(n) for n in noises)
-        return ravel_pytree(dynamics.step(unravel_state(x), noises, gradient, settings))[0]
+        return ravel_pytree(one_step(dynamics, unravel_state(x), noises, gradient, settings))[0]
 
     xi = jnp.zeros((dynamics.num_noises + 1, dim))
     return jax.jit(lambda *rest: jax.jacobian(step, argnums=(0, 1))(flat, xi, *rest))
@@ -245,7 +246,7 @@ METRIC = {"a": np.array([0.5, 1.0, 2.0]), "b": 0.7}
 def path(dynamics, state, settings, num_steps=6, which=slice(None)):
     @jax.jit
     def step(state, noises):
-        state = dynamics.step(state, noises, gradient, settings)
+        state = one_step(dynamics, state, noises, gradient, settings)
         return state, ravel_pytree(state.position)[0]
 
     positions = []
@@ -344,7 +345,7 @@ def test_a_thermostat_at_rest_is_friction():
 
 
 def _without_gradient(word, state, settings):
-    return word.step(state, (jnp.zeros(2),), jnp.zeros_like, settings)
+    return one_step(word, state, (jnp.zeros(2),), jnp.zeros_like, settings)
 
 
 @pytest.mark.usefixtures("x64")
@@ -389,7 +390,7 @@ def test_types_of_parameters_survive_a_step():
         def begun_and_stepped(position, settings, dynamics=dynamics):
             state = dynamics.init(position, position, settings, gradient=position)
             noises = (position,) * dynamics.num_noises
-            return state, dynamics.step(state, noises, lambda x: x, settings)
+            return state, one_step(dynamics, state, noises, lambda x: x, settings)
 
         state, end = jax.eval_shape(begun_and_stepped, position, settings)
         assert jax.tree.map(lambda x: x.dtype, end) == jax.tree.map(lambda x: x.dtype, state)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from catalogue import one_step
 from scipy import stats
 
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
@@ -54,8 +55,12 @@ def test_work_is_the_ratio_of_transition_densities():
     def step(y, p, noises, batches):
         first = minibatch_gradient(y, batches[0])
         start = DynamicsState(y, p, gradient=first, work=jnp.zeros(()))
-        return dynamics.step(
-            start, (noises[0], noises[1]), lambda x: minibatch_gradient(x, batches[1]), settings
+        return one_step(
+            dynamics,
+            start,
+            (noises[0], noises[1]),
+            lambda x: minibatch_gradient(x, batches[1]),
+            settings,
         )
 
     def reached(noises, y, p, batches):
@@ -122,8 +127,12 @@ def test_work_is_the_ratio_of_momentum_densities_over_a_trajectory(method):
     ratio = 0.0
     for batch, xi in zip(batches[1:], noises, strict=True):
         before = state
-        end = dynamics.step(
-            state, (jnp.asarray(xi),), lambda x, b=batch: minibatch_gradient(x, b), settings
+        end = one_step(
+            dynamics,
+            state,
+            (jnp.asarray(xi),),
+            lambda x, b=batch: minibatch_gradient(x, b),
+            settings,
         )
         if method == "amagold":
             middle = before.position + 0.5 * h * w * before.momentum
@@ -173,7 +182,7 @@ def test_langevin_work_is_the_ratio_of_proposal_densities():
     h = np.sqrt(epsilon)
     p = jax.tree.map(lambda a, b, c, m: ((b - a) / m + 0.5 * epsilon * c) / h, y, z, g, w)
     start = DynamicsState(y, p, gradient=g, work=jnp.zeros(()))
-    end = leapfrog.step(start, (), lambda x: k, settings._replace(step_size=h))
+    end = one_step(leapfrog, start, (), lambda x: k, settings._replace(step_size=h))
     np.testing.assert_allclose(end.position["a"], z["a"], rtol=1e-12)
     np.testing.assert_allclose(end.work, work, rtol=1e-10)
 

@@ -19,7 +19,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.samplers.tempering.evidence import tempering_of
-from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
+from numpyro_bnn.samplers.tempering.rung_kernels import Rung, RungKernel
 
 MEANS, SHARES, SPREAD, PRIOR = np.array([[-4.0, 0.0], [4.0, 1.0]]), np.array([0.3, 0.7]), 0.4, 3.0
 
@@ -124,14 +124,14 @@ def test_rungs_taken_in_turn_go_where_they_would_together(kernel, monkeypatch):
     """A trajectory of a length takes the steps that its rung's step size asks for; short ones repeat."""
     step_size = jnp.array([0.5, 0.1, 0.013, 1e-9])
     keys = jax.random.split(jax.random.key(0), 4)
-    given = (np.ones((4, 2), np.float32), keys, step_size, np.ones((4, 2), np.float32))
+    given = Rung(np.ones((4, 2), np.float32), keys, step_size, np.ones((4, 2), np.float32))
     found = {}
     for backend in ("cpu", "gpu"):
         with monkeypatch.context() as patch:
             patch.setattr(jax, "default_backend", lambda backend=backend: backend)
             inner = RungKernel.of(kernel, two_modes)
             move = partial(inner.move_all, lambda power: lambda z: power * jnp.sum(z**2))
-            found[backend] = jax.jit(move)(np.arange(1.0, 5.0, dtype=np.float32), *given)
+            found[backend] = jax.jit(move)(np.arange(1.0, 5.0, dtype=np.float32), given)
     jax.tree.map(lambda *both: np.testing.assert_allclose(*both, rtol=1e-5), *found.values())
     if type(kernel) is HMC:
         assert found["cpu"].num_steps.tolist() == [8 * 2, 8 * 10, 76, 512]
@@ -146,8 +146,9 @@ def test_a_rung_that_moves_often_keeps_its_distribution_and_forgets_where_it_was
     begin = np.random.default_rng(1).normal(size=(len(keys), 2, 1)).astype(np.float32)
 
     def sweep(z, key):
-        given = (jnp.ones(2), z, jax.random.split(key), step_size, jnp.ones((2, 1)))
-        return inner.move_all(lambda power: lambda z: 0.5 * power * jnp.sum(z**2), *given)
+        rungs = Rung(z, jax.random.split(key), step_size, jnp.ones((2, 1)))
+        energy_of = lambda power: lambda z: 0.5 * power * jnp.sum(z**2)  # noqa: E731
+        return inner.move_all(energy_of, jnp.ones(2), rungs)
 
     moved = jax.jit(jax.vmap(sweep))(begin, keys)
     assert np.asarray(moved.num_steps)[0].tolist() == [8, 50]
@@ -176,7 +177,7 @@ def test_a_rung_of_momenta_of_constant_size_keeps_its_distribution():
 
     def move(z, key):
         energy = lambda z: 0.5 * jnp.sum((z / scale) ** 2)  # noqa: E731
-        return inner.move(energy, z, key, jnp.array(0.7), jnp.array([1.0, 0.5, 4.0]))
+        return inner.move(energy, Rung(z, key, jnp.array(0.7), jnp.array([1.0, 0.5, 4.0])))
 
     moved = jax.jit(jax.vmap(move))(begin, keys)
     assert 0.5 < moved.accept_prob.mean() < 0.95

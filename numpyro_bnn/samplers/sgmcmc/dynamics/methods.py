@@ -113,17 +113,6 @@ class Dynamics:
         """Finish the step, given (an estimate of) the gradient of U at ``state.position``."""
         raise NotImplementedError
 
-    def step(
-        self,
-        state: DynamicsState,
-        noises: Noises,
-        gradient_fn: Callable[[PyTree], PyTree],
-        settings: Settings,
-    ) -> DynamicsState:
-        """One whole step: ``advance``, the gradient, ``complete``."""
-        state = self.advance(state, noises, settings)
-        return self.complete(state, gradient_fn(state.position), noises, settings)
-
 
 @dataclass(frozen=True)
 class Splitting(Dynamics):

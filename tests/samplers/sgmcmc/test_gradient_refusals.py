@@ -19,34 +19,10 @@ def init(estimator, model, *args, plate=None):
     return estimator.init(rows, None, jax.random.key(0))
 
 
-def plain(y, subsample=True):
+def plain(y):
     mean = numpyro.sample("mean", dist.Normal(0, 1))
     with numpyro.plate("data", y.shape[0]):
-        numpyro.sample(
-            "y", dist.Normal(mean, 1), obs=numpyro.subsample(y, event_dim=0) if subsample else y
-        )
-
-
-def no_plate(y):
-    numpyro.sample("y", dist.Normal(numpyro.sample("mean", dist.Normal(0, 1)), 1), obs=y)
-
-
-def local(y):
-    with numpyro.plate("data", y.shape[0]):
-        mean = numpyro.sample("mean", dist.Normal(0, 1))
         numpyro.sample("y", dist.Normal(mean, 1), obs=numpyro.subsample(y, event_dim=0))
-
-
-def summed(y):
-    mean = numpyro.sample("mean", dist.Normal(0, 1))
-    with numpyro.plate("data", y.shape[0]):
-        rows = numpyro.subsample(y, event_dim=0)
-        numpyro.factor("y", dist.Normal(mean, 1).log_prob(rows).sum())
-
-
-def outside(y):
-    plain(y)
-    numpyro.sample("other", dist.Normal(0, 1), obs=jnp.zeros(()))
 
 
 def two_plates(y):
@@ -56,30 +32,7 @@ def two_plates(y):
             numpyro.sample(f"y_{name}", dist.Normal(mean, 1), obs=numpyro.subsample(y, event_dim=0))
 
 
-def discrete(y):
-    kind = numpyro.sample("kind", dist.Bernoulli(0.5))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(kind, 1), obs=numpyro.subsample(y, event_dim=0))
-
-
 Y = np.arange(10.0)
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (no_plate, "needs a plate around the observed sites, and this model has none"),
-        (local, "latent site 'mean' is inside the data plate 'data'"),
-        (lambda y: plain(y, subsample=False), r"'y' has values of shape \(10,\) .* both must be 7"),
-        (summed, r"'y' has shape \(\) in the plate 'data' of 10.*would count 10 times"),
-        (outside, "observed site 'other' is outside the plate 'data'"),
-        (two_plates, r"`plate=` which plate around observed sites, \['first', 'second'\]"),
-        (discrete, r"latent site\(s\) \['kind'\] are discrete"),
-    ],
-)
-def test_models_that_minibatches_would_be_wrong_for_are_refused(model, message):
-    with pytest.raises(ValueError, match=message):
-        init(gradients.minibatch(2), model, jnp.asarray(Y))
 
 
 def test_a_plate_is_chosen_by_name():

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
     from numpyro_bnn.likelihoods.noisy_inputs import noisy_inputs
     from numpyro_bnn.models.integrated_output import integrate_output
-    from numpyro_bnn.models.parameters import from_params, to_params
-    from numpyro_bnn.models.random_module import MLP, random_module
+    from numpyro_bnn.models.random_module import MLP, from_params, random_module, to_params
     from numpyro_bnn.models.ready import classification, regression
     from numpyro_bnn.posterior.archive import load, save
     from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data

@@ -37,8 +37,7 @@ from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.sites import Structure, own_batch_size
 from numpyro_bnn.potential.starts import BoundModel, check_mapping
-from numpyro_bnn.potential.structure import explain_tracing
-from numpyro_bnn.potential.targets import check_arguments
+from numpyro_bnn.potential.structure import check_arguments, explain_tracing
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
 
 _Trains = TypeVar("_Trains", bound=Callable)

@@ -31,7 +31,6 @@ from numpyro_bnn.models.layouts import (
     shapes_of,
     without_companions,
 )
-from numpyro_bnn.models.parameters import nest
 from numpyro_bnn.priors.paths import (
     ENTER_ONCE,
     CallOrder,
@@ -43,6 +42,7 @@ from numpyro_bnn.priors.paths import (
     arrays_of,
     flatten_params,
     layer_of,
+    nest,
     path_of,
     with_arrays,
 )

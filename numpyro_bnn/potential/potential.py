@@ -44,8 +44,7 @@ from numpyro_bnn.potential.flat_position import FlatPosition
 from numpyro_bnn.potential.rows import Rows, rows_are_shared, summed, taken_by_all
 from numpyro_bnn.potential.rows_in_parts import refuse_dependent_rows
 from numpyro_bnn.potential.sites import without_subsampling
-from numpyro_bnn.potential.structure import as_jax, structure_of, with_structure
-from numpyro_bnn.potential.targets import check_targets
+from numpyro_bnn.potential.structure import as_jax, check_targets, structure_of, with_structure
 
 
 class TemperedLikelihood(NamedTuple):

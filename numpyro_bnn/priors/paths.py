@@ -257,6 +257,18 @@ def flatten_params(params: Any) -> dict[str, Any]:
     return flat
 
 
+def nest(values: Mapping[str, PyTree]) -> dict:
+    """Nested dicts from dotted paths; numbered parts (NNX lists) become integers."""
+    tree: dict[Any, Any] = {}
+    for path, value in values.items():
+        *parents, leaf = (int(part) if part.isdigit() else part for part in path.split("."))
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value
+    return tree
+
+
 def site_name(name: str, path: str) -> str:
     """Name of the sample site of a parameter."""
     return f"{name}/{path}"

@@ -1,4 +1,4 @@
-"""Whether each row of a result is computed from one row, seen in numbers; minibatches are refused where not."""
+"""Whether each row of a result is computed from one row; minibatches are refused where it is not."""
 
 import jax
 import jax.numpy as jnp

@@ -59,9 +59,6 @@ def laplace(
     Sources: MacKay, *A practical Bayesian framework for backpropagation networks* (1992); Daxberger
     et al., *Laplace redux - effortless Bayesian deep learning* (2021).
 
-    :param model: a NumPyro model.
-    :param key: random key.
-    :param args: its arguments.
     :param num_samples: draws.
     :param subset: the sites that are random: ``"all"``, ``"last_layer"`` (the layer whose bias is added to
         the outputs), or names of sites; the rest stays at the mode.
@@ -77,7 +74,6 @@ def laplace(
         then ``linearize(model, mode)``. Samples of all weights of a deep network in the network
         itself often predict badly where the curvature is that of Gauss-Newton.
     :param mode: the result of :func:`numpyro_bnn.map_estimate`; found here where None.
-    :param kwargs: keyword arguments of the model.
     :return: one chain. ``info["newton_decrement"]`` is ½ gᵀG⁻¹g at the centre in the coordinates
         that are random: by how many nats a quadratic energy with the Gauss-Newton matrix G would
         still fall. More than 10⁻³ is said in a warning: the centre is then no mode.

@@ -93,7 +93,8 @@ def trains(function: _Trains) -> _Trains:
     own = inspect.signature(function).parameters
     fields = [name for name in TrainingOptions._fields if name not in own]
     show_options(function, TrainingOptions, fields)
-    function.__doc__ = with_descriptions(function, TrainingOptions)
+    for source in (TrainingOptions, MemberOptimizer.taking):
+        function.__doc__ = with_descriptions(function, source)
     return function
 
 
@@ -138,7 +139,13 @@ class MemberOptimizer(MemberPrograms):
         kwargs: Mapping[str, Any],
         order: Order = "permutation",
     ) -> tuple[Self, TrainingOptions]:
-        """The optimisation of a model, by the options among keywords of a function, and these options."""
+        """The optimisation of a model, by the options among keywords of a function, and these options.
+
+        :param model: a NumPyro model.
+        :param key: random key.
+        :param args: its arguments.
+        :param kwargs: keyword arguments of the model.
+        """
         options, kwargs = TrainingOptions.taken(owner, kwargs)
         return cls(owner, BoundModel.of(model, args, kwargs), options.batch_size, order), options
 

@@ -65,12 +65,8 @@ def map_estimate(
     A Gaussian prior of scale s is a weight decay λ = 1/(N s²) on the mean loss over N rows, and
     a learning rate r for the mean loss is r/N for the energy in nats, which `optimizer` moves.
 
-    :param model: a NumPyro model.
-    :param key: random key.
-    :param args: its arguments.
     :param num_starts: starts of which the best is kept, by energy on all rows; by the likelihood
         of held-out rows it is each start's own parameters that are chosen.
-    :param kwargs: keyword arguments of the model.
     :return: one chain with one draw; ``stats["potential_energy"]`` is the energy in nats,
         precisions integrated out, and ``info["newton_decrement"]`` a list with how many nats the
         mode is away, where that was measured.
@@ -112,11 +108,7 @@ def deep_ensemble(
     Source: Lakshminarayanan, Pritzel and Blundell, *Simple and scalable predictive uncertainty
     estimation using deep ensembles* (2017), without adversarial training; the folds as in bagging.
 
-    :param model: a NumPyro model.
-    :param key: random key.
-    :param args: its arguments.
     :param num_members: number of members.
-    :param kwargs: keyword arguments of the model.
     :return: a chain with one draw for each member.
     :raises ValueError: if a number is out of range or no member stays finite.
     """
@@ -152,11 +144,7 @@ def randomized_map(
     Bayesian ensembling* (2020), eq. 9; Newton and Raftery, *Approximate Bayesian inference with
     the weighted likelihood bootstrap* (1994).
 
-    :param model: a NumPyro model.
-    :param key: random key.
-    :param args: its arguments.
     :param num_members: number of members.
-    :param kwargs: keyword arguments of the model.
     :return: a chain with one draw for each member. Energies in its stats are of the problem
         that was not randomised.
     :raises ValueError: if a number is out of range or no member stays finite, and for a likelihood that has

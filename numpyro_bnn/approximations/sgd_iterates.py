@@ -62,8 +62,6 @@ def constant_sgd(
     inference* (2017), eq. 7; the rate here is theirs over N.
 
     :param model: a NumPyro model with a data plate.
-    :param key: random key.
-    :param args: its arguments.
     :param batch_size: rows a step, in the optimisation as well.
     :param num_samples: draws of each member.
     :param num_members: independent runs.
@@ -71,7 +69,6 @@ def constant_sgd(
         ``"auto"``, which the head of this module describes.
     :param num_warmup: steps at the constant rate before the first draw.
     :param thinning: steps to a draw.
-    :param kwargs: keyword arguments of the model.
     :return: a chain for each member; ``info["rate"]`` has the rate of each.
     :raises ValueError: if a number is out of range or no member stays finite.
     """
@@ -115,8 +112,6 @@ def swag(
     deep learning and a probabilistic perspective of generalization* (2020).
 
     :param model: a NumPyro model with a data plate.
-    :param key: random key.
-    :param args: its arguments.
     :param batch_size: rows a step, in the optimisation as well.
     :param num_samples: draws from each member's Gaussian.
     :param num_members: optimisations, each with a Gaussian of its own.
@@ -125,7 +120,6 @@ def swag(
     :param rate: as in :func:`constant_sgd`.
     :param num_warmup: steps between the optimum and the first snapshot.
     :param thinning: steps to a snapshot.
-    :param kwargs: keyword arguments of the model.
     :return: a chain for each member.
     :raises ValueError: if a number is out of range or no member stays finite.
     """

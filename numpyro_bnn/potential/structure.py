@@ -1,11 +1,11 @@
 """Finds and checks sites, plates and hierarchical precisions of a model by an abstract trace.
 
 Targets whose values would be broadcast or counted several times are refused, judged by shapes alone. NumPyro
-broadcasts whatever can be broadcast. A target (N, 1) against predictions (N,) is an N×N table of log densities;
-a single value, or a likelihood that was summed, counts once for every row of the plate around it; a target
-that was not passed is sampled. All of these run, and sample another posterior than intended. One rule finds
-the first three: the values of an observed site must have the shape of their log densities, so that each
-counts once.
+broadcasts whatever can be broadcast. A target (N, 1) against predictions (N,) is an N×N table of log
+densities; a single value, or a likelihood that was summed, counts once for every row of the plate around it;
+a target that was not passed is sampled. All of these run, and sample another posterior than intended. One
+rule finds the first three: the values of an observed site must have the shape of their log densities, so that
+each counts once.
 """
 
 import inspect

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.posterior.stacking import stack, stacking_weights
     from numpyro_bnn.posterior.thinning import thin
     from numpyro_bnn.potential.potential import potential_of
-    from numpyro_bnn.priors.coordinates import parameterize
+    from numpyro_bnn.priors.hierarchical import parameterize
     from numpyro_bnn.samplers.gibbs.precision_gibbs import PrecisionGibbs, neal
     from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners, schedules
     from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC

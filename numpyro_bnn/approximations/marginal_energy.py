@@ -43,7 +43,7 @@ from numpyro_bnn.potential.starts import (
     gentle_draw,
     own_coordinates,
 )
-from numpyro_bnn.priors.coordinates import parameterize
+from numpyro_bnn.priors.hierarchical import parameterize
 from numpyro_bnn.priors.precision_conditionals import largest_likely
 
 

@@ -32,7 +32,7 @@ from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models import affine_sites
 from numpyro_bnn.models.affine_sites import Asked, Values, prior_part, quiet_trace
 from numpyro_bnn.priors.base import is_parameter, parameter
-from numpyro_bnn.priors.coordinates import enclosing_handlers
+from numpyro_bnn.priors.hierarchical import enclosing_handlers
 from numpyro_bnn.priors.precision_conditionals import UNITS, Level, key_of
 
 _GAUSSIAN = Asked(

@@ -31,21 +31,7 @@ from numpyro_bnn.models.layouts import (
     shapes_of,
     without_companions,
 )
-from numpyro_bnn.priors.paths import (
-    ENTER_ONCE,
-    CallOrder,
-    LaidOut,
-    NetworkShapes,
-    Shape,
-    Shapes,
-    UnitAxis,
-    arrays_of,
-    flatten_params,
-    layer_of,
-    nest,
-    path_of,
-    with_arrays,
-)
+from numpyro_bnn.priors import paths
 
 _NO_STATISTICS = (
     "Running statistics are estimated from the data during training; they are neither parameters "
@@ -58,9 +44,9 @@ _NO_STATISTICS = (
 class Network:
     """The interface of linen, NNX and other modules: parameters by path, and a pure function of them."""
 
-    shapes: Shapes  # Shapes of all parameters
+    shapes: paths.Shapes  # Shapes of all parameters
     # Shapes of the parameters that can be random (floating point), with their layouts.
-    random_shapes: Shapes
+    random_shapes: paths.Shapes
     own_values: dict[str, Array]  # Values of parameters that the module itself holds
     leaves: dict[str, jax.ShapeDtypeStruct]  # Shapes and types of all parameters
 
@@ -80,11 +66,13 @@ class Network:
             if jnp.issubdtype(leaves[path].dtype, jnp.floating)
         }
 
-    def shapes_for_prior(self, inputs: tuple[tuple, dict[str, PyTree]] | None) -> NetworkShapes:
+    def shapes_for_prior(
+        self, inputs: tuple[tuple, dict[str, PyTree]] | None
+    ) -> paths.NetworkShapes:
         """Shapes of the parameters that can be random; `inputs` are for the order of calls."""
         if inputs is None:
-            return NetworkShapes(self.random_shapes)
-        return NetworkShapes(
+            return paths.NetworkShapes(self.random_shapes)
+        return paths.NetworkShapes(
             self.random_shapes, partial(call_order, self.apply, self.leaves, *inputs)
         )
 
@@ -136,15 +124,15 @@ class Linen(Network):
         params, companions = without_companions(collections.pop("params", {}))
         if batch_stats is not None:
             self.batch_stats = batch_stats.get("batch_stats", batch_stats)
-            needed = flatten_params(collections.pop("batch_stats", {}))
-            _check_statistics(needed, flatten_params(self.batch_stats))
+            needed = paths.flatten_params(collections.pop("batch_stats", {}))
+            _check_statistics(needed, paths.flatten_params(self.batch_stats))
         if collections:
             found = ", ".join(f"'{collection}'" for collection in collections)
             raise ValueError(
                 f"random_module: {type(module).__name__} keeps the mutable collection(s) {found}. "
                 + _NO_STATISTICS
             )
-        self._describe(flatten_params(params))
+        self._describe(paths.flatten_params(params))
         self.random_shapes = seen.laid_out(self.random_shapes, companions)
         for part in _keys(params):
             if "." in part or part.isdigit():
@@ -178,7 +166,7 @@ class Linen(Network):
 
     def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Call the linen module with these values of its parameters."""
-        variables = {"params": nest(values)}
+        variables = {"params": paths.nest(values)}
         if self.batch_stats is not None:
             variables["batch_stats"] = self.batch_stats
         rngs = {**_streams(self.apply_rng), **kwargs.pop("rngs", {})}
@@ -205,19 +193,19 @@ class NNX(Network):
         if jax.tree.leaves(rest):
             raise ValueError(
                 f"random_module: {self.name} keeps the mutable state "
-                f"{sorted(flatten_params(rest))}. " + _NO_STATISTICS
+                f"{sorted(paths.flatten_params(rest))}. " + _NO_STATISTICS
             )
         if jax.tree.leaves(self.statistics):
             if batch_stats is None:
                 raise ValueError(
                     f"random_module: {self.name} keeps the running statistics "
-                    f"{sorted(flatten_params(self.statistics))}. " + _NO_STATISTICS
+                    f"{sorted(paths.flatten_params(self.statistics))}. " + _NO_STATISTICS
                 )
             # A module in training mode changes NumPy's arrays in place, where its call is traced.
-            given = flatten_params(batch_stats)
+            given = paths.flatten_params(batch_stats)
             self.own_statistics = {path: jnp.asarray(value) for path, value in given.items()}
-            _check_statistics(flatten_params(self.statistics), self.own_statistics)
-        self._describe(flatten_params(self.params))
+            _check_statistics(paths.flatten_params(self.statistics), self.own_statistics)
+        self._describe(paths.flatten_params(self.params))
         self.random_shapes = layouts_of_nnx(module, self.random_shapes)
 
     def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
@@ -233,7 +221,7 @@ class NNX(Network):
             attention = nnx.MultiHeadAttention
             module.set_attributes(attention, dropout_rate=0.0, raise_if_not_found=False)
         output = module(*args, **kwargs)
-        after = flatten_params(nnx.state(module, nnx.BatchStat))
+        after = paths.flatten_params(nnx.state(module, nnx.BatchStat))
         if any(after[path] is not value for path, value in self.own_statistics.items()):
             raise ValueError(
                 f"random_module: {self.name} tries to update its running statistics. Call it so that it "
@@ -296,7 +284,7 @@ class PyTreeNetwork(Network):
 
     def __init__(self, module: PyTree) -> None:
         self.module = _without_dropout(module)
-        self._describe(arrays_of(self.module))
+        self._describe(paths.arrays_of(self.module))
         laid_out = dict(_layouts(self.module))
         self.random_shapes = {path: laid_out[path] for path in self.random_shapes}
         self._by_row = False
@@ -307,7 +295,7 @@ class PyTreeNetwork(Network):
         return made
 
     def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
-        module = with_arrays(self.module, values)
+        module = paths.with_arrays(self.module, values)
         if self._by_row:
             return jax.vmap(lambda *row: module(*row, **kwargs))(*args)
         return module(*args, **kwargs)
@@ -330,17 +318,20 @@ def _without_dropout(module: Any) -> Any:
     return eqx.nn.inference_mode(module)
 
 
-def _layouts(module: Any) -> Iterator[tuple[str, LaidOut]]:
+def _layouts(module: Any) -> Iterator[tuple[str, paths.LaidOut]]:
     """The shape of each array, which knows the axes that an output sums over and the class that holds it."""
     for keys, leaf in jax.tree_util.tree_flatten_with_path(module)[0]:
         if hasattr(leaf, "ndim"):
             owner, name = _owner(module, keys)
             summed = _summed(owner, name, leaf.ndim)
             units = _grouped_units(owner, summed, leaf.shape)
-            yield path_of(keys), LaidOut(leaf.shape, summed, type(owner).__name__, units)
+            yield (
+                paths.path_of(keys),
+                paths.LaidOut(leaf.shape, summed, type(owner).__name__, units),
+            )
 
 
-def _grouped_units(owner: Any, summed: tuple[int, ...] | None, shape: Shape) -> Any:
+def _grouped_units(owner: Any, summed: tuple[int, ...] | None, shape: paths.Shape) -> Any:
     """The source units of a grouped Equinox convolution, each with its own inputs; else None."""
     groups = getattr(owner, "groups", 1)
     if "equinox" not in sys.modules or not summed or groups == 1:
@@ -350,7 +341,7 @@ def _grouped_units(owner: Any, summed: tuple[int, ...] | None, shape: Shape) -> 
     if not isinstance(owner, (nn.Conv, nn.ConvTranspose)):
         return None
     inputs = summed[0]
-    return UnitAxis(inputs - 1, shape[inputs - 1] // groups), UnitAxis(inputs)
+    return paths.UnitAxis(inputs - 1, shape[inputs - 1] // groups), paths.UnitAxis(inputs)
 
 
 def _owner(module: Any, keys: tuple[Any, ...]) -> tuple[Any, str]:
@@ -365,7 +356,7 @@ def _owner(module: Any, keys: tuple[Any, ...]) -> tuple[Any, str]:
             return node, str(key.key)
         else:
             node = node[key.idx if isinstance(key, SequenceKey) else key.key]
-            name = name or path_of((key,))
+            name = name or paths.path_of((key,))
     return owner, name
 
 
@@ -373,7 +364,7 @@ def _summed(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
     """The axes that an output sums over; None where the class is unknown and does not say."""
     if (axes := declared_axes(owner, name, ndim)) is not None:
         return axes
-    if ndim < 2 or name in ENTER_ONCE:
+    if ndim < 2 or name in paths.ENTER_ONCE:
         return ()
     return _of_equinox(owner, name, ndim)
 
@@ -408,7 +399,7 @@ def call_order(
     leaves: Mapping[str, jax.ShapeDtypeStruct],
     args: tuple,
     kwargs: dict[str, PyTree],
-) -> CallOrder:
+) -> paths.CallOrder:
     """Layers with parameters, by their first call in ``apply(values by path, *args, **kwargs)``."""
     arrays, joined = _arrays_of_call(args, kwargs)
 
@@ -424,8 +415,10 @@ def call_order(
     feeds: dict[str, Sources] = {}
     _visit(program.jaxpr, inputs, feeds)
     from_data = frozenset(layer for layer, others in feeds.items() if others == {_DATA})
-    not_called = dict.fromkeys(layer_of(path) for path in leaves if layer_of(path) not in feeds)
-    return CallOrder(tuple(feeds), from_data, tuple(not_called))
+    not_called = dict.fromkeys(
+        paths.layer_of(path) for path in leaves if paths.layer_of(path) not in feeds
+    )
+    return paths.CallOrder(tuple(feeds), from_data, tuple(not_called))
 
 
 def _called(equation: Any) -> Any:
@@ -462,7 +455,7 @@ def _visit(program: Any, inputs: Sequence[Sources], feeds: dict[str, Sources]) -
 def _apply(given: list[Sources], feeds: dict[str, Sources]) -> None:
     """Note the layers that an operation applies to data for the first time."""
     for sources in given:
-        layers = {layer_of(path) for path in sources}
+        layers = {paths.layer_of(path) for path in sources}
         if _DATA in sources or len(layers) != 1:
             continue
         (layer,) = layers

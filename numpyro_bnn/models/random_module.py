@@ -28,19 +28,9 @@ from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.models.networks import NNX, Linen, Network, PyTreeNetwork
+from numpyro_bnn.priors import paths
 from numpyro_bnn.priors.base import PriorLike, as_prior
-from numpyro_bnn.priors.paths import (
-    AUXILIARY,
-    LaidOut,
-    NetworkShapes,
-    flatten_params,
-    is_auxiliary,
-    is_module,
-    nest,
-    parameter_tree,
-    site_name,
-    with_arrays,
-)
+from numpyro_bnn.priors.paths import AUXILIARY, LaidOut, NetworkShapes
 
 
 class MLP(linen.Module):
@@ -78,7 +68,7 @@ class BoundModule:
     @property
     def params(self) -> dict:
         """The sampled weights as nested dicts, as Flax has them."""
-        return nest(self._values)
+        return paths.nest(self._values)
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         return self._apply(self._values, *args, **kwargs)
@@ -160,7 +150,7 @@ def network_of(
         network = Linen(module, batch_stats, apply_rng, init_args, init_kwargs)
     elif isinstance(module, nnx.Module):
         network = NNX(module, batch_stats, apply_rng)
-    elif is_module(module):
+    elif paths.is_module(module):
         if batch_stats is not None or apply_rng:
             raise TypeError(
                 "random_module: `batch_stats` and `apply_rng` are for Flax modules only."
@@ -200,7 +190,7 @@ def sampled(
     for path, value in values.items():
         if jnp.shape(value) != shapes[path]:
             raise ValueError(
-                f"random_module: the site '{site_name(name, path)}' has shape {jnp.shape(value)} "
+                f"random_module: the site '{paths.site_name(name, path)}' has shape {jnp.shape(value)} "
                 f"instead of {shapes[path]}. Call random_module outside every plate, and give "
                 "values and starts of that shape."
             )
@@ -229,7 +219,7 @@ class _OfNetwork(Messenger):
 
     def __init__(self, name: str, shapes: NetworkShapes) -> None:
         self.known = {
-            site_name(name, path): max(shape)
+            paths.site_name(name, path): max(shape)
             if shape.summed is None
             else prod(shape[axis] for axis in shape.summed)
             for path, shape in shapes.items()
@@ -257,9 +247,9 @@ def _handled(name: str, apply: Callable) -> Callable:
     return apply_stack(message)["value"]
 
 
-def _fixed_values(paths: list[str], network: "Network", params: PyTree) -> dict[str, Any]:
-    explicit = {} if params is None else flatten_params(params)
-    kinds = {path: network.leaves[path].dtype for path in paths if path not in explicit}
+def _fixed_values(fixed: list[str], network: "Network", params: PyTree) -> dict[str, Any]:
+    explicit = {} if params is None else paths.flatten_params(params)
+    kinds = {path: network.leaves[path].dtype for path in fixed if path not in explicit}
     if unasked := [p for p, kind in kinds.items() if jnp.issubdtype(kind, jnp.complexfloating)]:
         raise ValueError(
             f"random_module: {unasked} are complex, for which no prior is, and would keep the values that "
@@ -267,19 +257,19 @@ def _fixed_values(paths: list[str], network: "Network", params: PyTree) -> dict[
             "give their values in `params=`."
         )
     given = network.own_values | explicit
-    missing = [path for path in paths if path not in given]
+    missing = [path for path in fixed if path not in given]
     if missing:
         raise ValueError(
             f"random_module: {missing} are not random under this prior and have no values. Pass "
-            f"them as `params=`. The parameters are:\n{parameter_tree(network.shapes)}"
+            f"them as `params=`. The parameters are:\n{paths.parameter_tree(network.shapes)}"
         )
-    for path in paths:
+    for path in fixed:
         if jnp.shape(given[path]) != network.shapes[path]:
             raise ValueError(
                 f"random_module: `params` gives '{path}' the shape {jnp.shape(given[path])}, the "
                 f"module needs {network.shapes[path]}."
             )
-    return {path: jnp.asarray(given[path]) for path in paths}
+    return {path: jnp.asarray(given[path]) for path in fixed}
 
 
 class linearize(Messenger):
@@ -303,9 +293,9 @@ class linearize(Messenger):
         self, name: str, apply: Callable, values: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
         at = {
-            path: jnp.asarray(self.at[site_name(name, path)])
+            path: jnp.asarray(self.at[paths.site_name(name, path)])
             for path in values
-            if site_name(name, path) in self.at
+            if paths.site_name(name, path) in self.at
         }
         steps = {path: values[path] - at[path] for path in at}
         primal, tangent = jax.jvp(
@@ -397,7 +387,7 @@ def to_params(
         site: value
         for site, value in samples.items()
         if "/" in site
-        and not is_auxiliary(site)
+        and not paths.is_auxiliary(site)
         and not any(site.startswith(f"{other}.") for other in samples)
     }
     networks = {site.split("/", 1)[0] for site in weights}
@@ -411,7 +401,7 @@ def to_params(
             f"{sorted(networks)} and sites {list(samples)}. Say which with `name=`."
         )
     if params is not None:
-        trained = flatten_params(params)
+        trained = paths.flatten_params(params)
         path, value = next(iter(found.items()))
         lead = jnp.shape(value)[: jnp.ndim(value) - jnp.ndim(trained[path])]
         found |= {
@@ -419,9 +409,9 @@ def to_params(
             for path, v in trained.items()
             if path not in found
         }
-        if not isinstance(params, Mapping) and is_module(params):
-            return with_arrays(params, found)
-    return nest(found)
+        if not isinstance(params, Mapping) and paths.is_module(params):
+            return paths.with_arrays(params, found)
+    return paths.nest(found)
 
 
 def from_params(
@@ -452,7 +442,7 @@ def from_params(
     :return: ``{"{name}/{path}": value}``.
     :raises ValueError: for `num_chains` below 1, or a path in `fixed` that there is not.
     """
-    found = {path: jnp.asarray(v) for path, v in flatten_params(params).items()}
+    found = {path: jnp.asarray(v) for path, v in paths.flatten_params(params).items()}
     for left_out in fixed:
         inside = [path for path in found if path == left_out or path.startswith(f"{left_out}.")]
         if not inside:
@@ -467,7 +457,7 @@ def from_params(
     if jitter:
         keys = jax.random.split(jax.random.key(0) if key is None else key, len(found))
         found = {path: _jittered(k, v, jitter) for k, (path, v) in zip(keys, found.items())}
-    return {site_name(name, path): value for path, value in found.items()}
+    return {paths.site_name(name, path): value for path, value in found.items()}
 
 
 def _jittered(key: jax.Array, value: jax.Array, jitter: float) -> jax.Array:

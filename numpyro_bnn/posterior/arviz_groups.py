@@ -26,7 +26,7 @@ from numpyro_bnn.posterior.training_data import TrainingData, call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments, map_in_blocks
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.sites import all_rows
-from numpyro_bnn.priors.coordinates import Standardized, parameterize
+from numpyro_bnn.priors.hierarchical import Standardized, parameterize
 from numpyro_bnn.priors.paths import dims_of, layer_of_site, variable_name
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
 from numpyro_bnn.storage.draw_store import refuse_names

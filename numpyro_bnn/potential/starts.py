@@ -25,7 +25,7 @@ from numpyro_bnn.potential.potential import Potential, Values, constrained_by_su
 from numpyro_bnn.potential.rows_in_parts import with_padding
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.structure import trace_and_check
-from numpyro_bnn.priors.coordinates import parameterize, to_own_coordinates
+from numpyro_bnn.priors.hierarchical import parameterize, to_own_coordinates
 from numpyro_bnn.priors.paths import usual_axes
 from numpyro_bnn.priors.precision_conditionals import prior_means, typical_values
 

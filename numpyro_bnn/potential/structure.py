@@ -287,7 +287,7 @@ def check_targets(structure: Structure) -> None:
         )
     for name in structure.observed:
         site = structure.sites[name]
-        plates = _plates(site, structure)
+        plates = _plates_around(site, structure)
         full = _together(site.shape, site.distribution_shape)
         if full is None:
             raise ValueError(
@@ -312,7 +312,7 @@ def check_targets(structure: Structure) -> None:
         _check_weights(name, site, full)
 
 
-def _plates(site: Site, structure: Structure) -> str:
+def _plates_around(site: Site, structure: Structure) -> str:
     """The plates around a site, as part of a sentence."""
     sizes = [f"'{name}' of {structure.plates[name].size}" for name in site.plates]
     return f" in the plate{'s' * (len(sizes) > 1)} {' and '.join(sizes)}" if sizes else ""

@@ -26,7 +26,7 @@ from numpyro_bnn.distributions.unwrap import blanks, unwrapped
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Structure, altered
 from numpyro_bnn.potential.starts import centered, own_coordinates
-from numpyro_bnn.priors.coordinates import parameterize
+from numpyro_bnn.priors.hierarchical import parameterize
 from numpyro_bnn.priors.precision_conditionals import Level, levels_of
 from numpyro_bnn.samplers.sgmcmc.named import WindowedHMC
 from numpyro_bnn.samplers.sgmcmc.preconditioners import given_precisions

@@ -33,7 +33,7 @@ from numpyro_bnn.samplers.gibbs.moves import Bound, Move
 from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_redraw
 from numpyro_bnn.samplers.tempering import ladder
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
-from numpyro_bnn.samplers.tempering.ladder import MoveMoments, RungTuning, TemperingState
+from numpyro_bnn.samplers.tempering.ladder import RungTuning, TemperingState
 from numpyro_bnn.samplers.tempering.rung_kernels import (
     Rung,
     RungKernel,
@@ -225,7 +225,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
             swap_probs=jnp.zeros(pairs, real),
             round_trips=jnp.zeros((), jnp.int32),
             move_correlations=jnp.full(pairs, jnp.nan, real),
-            move_moments=MoveMoments.empty(pairs),
+            move_moments=ladder.moments_of_moves(pairs),
             heading=jnp.zeros(num_rungs, jnp.int32),
             adaptation=ladder.begin_round(step_size, jnp.ones((pairs, size), real)),
             rng_key=rng_key,
@@ -299,7 +299,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         heading, trips = ladder.round_trips(heading[order])
         rungs = jax.tree.map(lambda leaf: leaf[order], rungs)
         warming = state.i < state.num_warmup
-        moments = state.move_moments.add(before.up[1:], found.up[1:])
+        moments = ladder.after_moves(state.move_moments, before.up[1:], found.up[1:])
         moments = jax.tree.map(partial(jnp.where, warming), state.move_moments, moments)
         powers, adaptation = self._adapted(
             warming, state, moved.position, moved.accept_prob, swap_probs
@@ -315,7 +315,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
             log_likelihoods=-found.up,
             swap_probs=swap_probs,
             round_trips=state.round_trips + jnp.where(warming, 0, trips),
-            move_correlations=moments.correlation.astype(state.move_correlations.dtype),
+            move_correlations=ladder.correlation_of_moves(moments).astype(powers.dtype),
             move_moments=moments,
             heading=heading,
             likelihood_powers=powers,

@@ -25,8 +25,7 @@ from numpyro.util import not_jax_tracer
 from numpyro_bnn._calls import options_of
 from numpyro_bnn._checks import check_positive
 from numpyro_bnn._types import Outputs, Values
-from numpyro_bnn.distributions.gamma import Gamma
-from numpyro_bnn.distributions.stable_densities import NegativeBinomial, Poisson, StudentT
+from numpyro_bnn.distributions.stable_densities import Gamma, NegativeBinomial, Poisson, StudentT
 from numpyro_bnn.likelihoods.observe import (
     MaskOptions,
     WeightOptions,

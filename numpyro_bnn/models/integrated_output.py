@@ -26,8 +26,8 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
+from numpyro_bnn.distributions.stable_densities import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models import affine_sites
 from numpyro_bnn.models.affine_sites import Asked, Values, prior_part, quiet_trace

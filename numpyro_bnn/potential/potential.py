@@ -38,7 +38,7 @@ from numpyro.primitives import Messenger
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.data.host_rows import RowsTaken, WithStandIns, sources_in
-from numpyro_bnn.distributions.gamma import scaled
+from numpyro_bnn.distributions.stable_densities import scaled
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.flat_position import FlatPosition
 from numpyro_bnn.potential.rows import Rows, rows_are_shared, summed, taken_by_all

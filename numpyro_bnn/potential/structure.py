@@ -31,7 +31,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, named_leaves, prepared
 from numpyro_bnn.data.host_rows import WithStandIns
 from numpyro_bnn.data.units import check_range
-from numpyro_bnn.distributions.gamma import Gamma
+from numpyro_bnn.distributions.stable_densities import Gamma
 from numpyro_bnn.distributions.unwrap import blanks, unwrapped
 from numpyro_bnn.likelihoods.observe import check_classes, check_dtype
 from numpyro_bnn.potential.compiled_arguments import KINDS, fixed_in, with_first_values

@@ -29,8 +29,7 @@ from numpyro.primitives import Messenger, apply_stack
 
 from numpyro_bnn._checks import check_positive
 from numpyro_bnn._text import call_of
-from numpyro_bnn.distributions.gamma import Gamma
-from numpyro_bnn.distributions.stable_densities import StudentT
+from numpyro_bnn.distributions.stable_densities import Gamma, StudentT
 from numpyro_bnn.priors.base import Prior, parameter
 from numpyro_bnn.priors.paths import Shape, Shapes, fan_in, site_name, summed_axes, unit_axes
 from numpyro_bnn.priors.precision_conditionals import (

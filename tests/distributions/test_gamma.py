@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from numpyro_bnn.distributions.gamma import Gamma, standard_gamma
+from numpyro_bnn.distributions.stable_densities import Gamma, standard_gamma
 
 # Of a correct sampler, one run in 10^4 has a smaller p-value; the draws are those of a fixed key.
 LEAST_P_VALUE = 1e-4

@@ -28,8 +28,8 @@ from jax.extend import core
 
 from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.distributions import polya_gamma
-from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.linear_gaussian import product, weights_given
+from numpyro_bnn.distributions.stable_densities import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models import affine_sites
 from numpyro_bnn.models.affine_sites import Asked, SiteParts, prior_part

@@ -21,7 +21,7 @@ from numpyro.util import identity
 
 from numpyro_bnn._text import ReprMixin, call_of
 from numpyro_bnn.data.arguments import refuse_network
-from numpyro_bnn.distributions.gamma import scaled, standard_gamma
+from numpyro_bnn.distributions.stable_densities import scaled, standard_gamma
 from numpyro_bnn.distributions.unwrap import blanks, unwrapped
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Structure, altered

@@ -24,7 +24,7 @@ from numpyro_bnn._calls import show_options, with_descriptions
 from numpyro_bnn._checks import check_share, check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.potential.flat_position import flattened
+from numpyro_bnn.potential.flat_position import flattened, normal_like
 from numpyro_bnn.potential.potential import Potential, constrained_by_support
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.sites import Structure, own_batch_size
@@ -34,13 +34,12 @@ from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, FreshMomentum, MomentumRefresh
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator, anchored_in_warmup, begin_noise
-from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, steps_per_draw
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, freeze, initial_state, record
-from numpyro_bnn.samplers.sgmcmc.step_size import ChainStart
 from numpyro_bnn.samplers.sgmcmc.tuning import (
     AcceptanceTuning,
+    ChainStart,
     CurvatureTuning,
     Ingredients,
     Tuning,

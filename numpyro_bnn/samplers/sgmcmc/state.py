@@ -17,7 +17,22 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     products,
     total,
 )
-from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
+from numpyro_bnn.samplers.sgmcmc.gradients import NoiseEstimate
+
+
+class StepTuning(NamedTuple):
+    """Step size and friction of a chain."""
+
+    step_size: jax.Array  # The step size in use, with "auto" the tuned one
+    friction: jax.Array  # Friction per unit time
+    # Statistics that the tuning in warm-up needs: the state of dual averaging of the log step
+    # size, or `WarmupStatistics`.
+    averaging: PyTree
+    # Recent estimate of the largest eigenvalue of M⁻¹∇²U; NaN where it is not used.
+    curvature: jax.Array
+    direction: PyTree  # Estimate of its eigenvector in units of √M⁻¹; None where it is not used
+    # Estimated variance of the gradient; None where it is not estimated.
+    noise: NoiseEstimate | None = None
 
 
 class SGMCMCState(NamedTuple):

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.potential.flat_position import normal_like, normals_like
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.accept import ProposalInputs
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
@@ -23,7 +24,6 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     where_needed,
 )
 from numpyro_bnn.samplers.sgmcmc.gradients import learned_noise
-from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, record, with_energy_error
 from numpyro_bnn.samplers.sgmcmc.tuning import Ingredients

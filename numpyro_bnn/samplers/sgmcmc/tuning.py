@@ -2,9 +2,10 @@
 
 A tuning is an ingredient of a kernel. It gives first values (:meth:`Tuning.begin`), is called with every
 gradient (:meth:`Tuning.at_gradient`) and after every step (:meth:`Tuning.after_step`), and changes nothing
-once warm-up is over. There are three:
-:class:`AcceptanceTuning` for Metropolis methods, :class:`CurvatureTuning` for all others, and
-:class:`EnergyErrorTuning` for microcanonical dynamics.
+once warm-up is over. The first step size of ``"auto"`` is a share of the largest stable one at the start.
+:class:`AcceptanceTuning` tunes that of Metropolis methods to an acceptance probability.
+:class:`CurvatureTuning`, of all others, follows the curvature, which grows as a network begins to fit and
+changes with the metric; :class:`EnergyErrorTuning` is for microcanonical dynamics.
 """
 
 from collections.abc import Callable
@@ -14,8 +15,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from numpyro.infer.hmc_util import dual_averaging
 
-from numpyro_bnn._types import PyTree
+from numpyro_bnn._types import Number, PyTree
+from numpyro_bnn.potential.flat_position import normal_like
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
@@ -28,18 +32,143 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     total,
     where_needed,
 )
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, MomentumRefresh
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import (
+    Dynamics,
+    MomentumRefresh,
+    RandomWalkProposal,
+)
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator, NoiseEstimate, quiet_step
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Moments, Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
-from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
-from numpyro_bnn.samplers.sgmcmc.step_size import (
-    ChainStart,
-    StepTuning,
-    begin_tuning,
-    follow_acceptance,
-    follow_curvature,
-)
+from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, StepTuning
+
+# The first step size as a share of the largest stable leapfrog step, 2/√λ.
+_STABLE = 0.25
+_POWER_STEPS = 20
+# Weight of the past curvature after one step with a smaller curvature.
+_CURVATURE_MEMORY = 0.98
+
+
+def _norm(vector: PyTree) -> jax.Array:
+    return jnp.sqrt(sum(jnp.vdot(x, x) for x in jax.tree.leaves(vector)))
+
+
+def _power_step(
+    product: Callable[[PyTree], PyTree], inverse_mass_matrix: PyTree, vector: PyTree
+) -> tuple[PyTree, jax.Array]:
+    """One power iteration with √M⁻¹ ∇²U √M⁻¹: the unit vector, and its growth factor."""
+    root = jax.tree.map(jnp.sqrt, spread(inverse_mass_matrix, vector, "inverse_mass_matrix"))
+    scaled = map_like(jnp.multiply, vector, root)
+    image = map_like(jnp.multiply, product(scaled), root)
+    grown = _norm(image)
+    # With a flat potential the product is 0, and the vector is kept.
+    safe = jnp.where(grown > 0, grown, 1.0)
+    unit = map_like(lambda v, x: jnp.where(grown > 0, x / safe, v), vector, image)
+    return unit, grown
+
+
+def largest_curvature(
+    rows: Rows, position: PyTree, inverse_mass_matrix: PyTree, key: jax.Array
+) -> tuple[jax.Array, PyTree]:
+    """Largest eigenvalue, in size, of M⁻¹∇²U (1 where U is flat) and its vector, by power iteration."""
+    # Costs 20 Hessian-vector products on all rows, once.
+
+    def product(vector: PyTree) -> PyTree:
+        return jax.jvp(jax.grad(rows.energy), (position,), (vector,))[1]
+
+    start = normal_like(key, position)
+    norm = _norm(start)
+    carry = (map_like(lambda x: x / norm, start), norm)
+    vector, grown = lax.fori_loop(
+        0, _POWER_STEPS, lambda _, c: _power_step(product, inverse_mass_matrix, c[0]), carry
+    )
+    return jnp.where(grown > 0, grown, 1.0), vector
+
+
+def _stable_step(dynamics: Dynamics, curvature: jax.Array, position: PyTree) -> jax.Array:
+    h = _STABLE * 2 / jnp.sqrt(curvature)
+    if isinstance(dynamics, RandomWalkProposal):
+        return h / jnp.sqrt(size(position))
+    # A drift of epsilon/2 (SGLD) moves as far as h²/2 (momentum methods).
+    return h if dynamics.has_momentum else h**2
+
+
+class ChainStart(NamedTuple):
+    """The start of a chain, from which the first step size is computed."""
+
+    rows: Rows  # The potential energy
+    position: PyTree  # Unconstrained
+    inverse_mass_matrix: PyTree  # Diagonal, a scalar or like the position
+    key: jax.Array  # For the first vector of a power iteration
+    step_size: Number | None  # As given; None for "auto"
+    dynamics: Dynamics  # The method
+
+
+def begin_tuning(
+    start: ChainStart, friction: float | None, follow: bool = False, lasting: bool = False
+) -> StepTuning:
+    """The first step size and friction of a chain; no friction given is 0.1 / step_size."""
+    # That keeps nine tenths of a momentum in each step; with `lasting` at least a unit of time.
+    step_size = start.step_size
+    real = jnp.result_type(float)
+    curvature, direction = jnp.full((), jnp.nan, real), None
+    if step_size is None:
+        curvature, vector = largest_curvature(
+            start.rows, start.position, start.inverse_mass_matrix, start.key
+        )
+        direction = vector if follow else None
+        step_size = _stable_step(start.dynamics, curvature, start.position)
+    step_size = jnp.asarray(step_size, real)
+    init, _ = dual_averaging()
+    averaging = init(jnp.log(10 * step_size))
+    by_step = 0.1 / step_size
+    first = jnp.minimum(by_step, 1.0) if lasting else by_step
+    return StepTuning(
+        step_size,
+        jnp.asarray(first if friction is None else friction, real),
+        averaging,
+        jnp.asarray(curvature, real),
+        direction,
+    )
+
+
+def follow_curvature(
+    tuned: StepTuning,
+    product: Callable[[PyTree], PyTree],
+    inverse_mass_matrix: PyTree,
+    dynamics: Dynamics,
+    by_step: bool,
+) -> StepTuning:
+    """Update the step size by a new estimate of the curvature, in the current metric."""
+    # A larger curvature takes effect at once, a smaller one over some fifty steps. With
+    # `by_step` the friction is kept at 0.1 / step_size.
+    direction, grown = _power_step(product, inverse_mass_matrix, tuned.direction)
+    fading = _CURVATURE_MEMORY * tuned.curvature + (1 - _CURVATURE_MEMORY) * grown
+    curvature = jnp.maximum(grown, fading).astype(tuned.curvature.dtype)
+    step_size = _stable_step(dynamics, curvature, direction).astype(tuned.step_size.dtype)
+    new = tuned._replace(
+        step_size=step_size,
+        friction=0.1 / step_size if by_step else tuned.friction,
+        curvature=curvature,
+        direction=direction,
+    )
+    # A curvature that is not finite is not used.
+    known = jnp.isfinite(curvature) & (curvature > 0)
+    return jax.tree.map(lambda a, b: jnp.where(known, a, b), new, tuned)
+
+
+def follow_acceptance(
+    tuned: StepTuning, accept_prob: jax.Array, target: float, warming: jax.Array, last: jax.Array
+) -> StepTuning:
+    """Dual averaging of the log step size during warm-up; its average from the last step on."""
+    # Source: Hoffman and Gelman, *The No-U-Turn Sampler* (2014), section 3.2.
+    _, update = dual_averaging()
+    averaging = update(target - accept_prob, tuned.averaging)
+    now, average = averaging[0], averaging[1]
+    step_size = jnp.exp(jnp.where(last, average, now))
+    new = tuned._replace(step_size=step_size, averaging=averaging)
+    return jax.tree.map(lambda a, b: jnp.where(warming, a, b), new, tuned)
+
 
 # Decay of the running mean of energy errors, over about n = 150 steps: (n - 1)/(n + 1).
 _MEMORY = 149 / 151

@@ -24,14 +24,14 @@ from numpyro.infer.hmc_util import (
     velocity_verlet,
 )
 
-from numpyro_bnn.distributions.gamma import standard_gamma
+from numpyro_bnn.distributions.stable_densities import standard_gamma
+from numpyro_bnn.potential.flat_position import normal, normal_like
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Structure, altered
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsState, Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
 from numpyro_bnn.samplers.sgmcmc.named import MAMS
-from numpyro_bnn.samplers.sgmcmc.noise import normal, normal_like
 
 # Range of the jitter of step sizes: trajectories are not periodic, and some steps are small enough for large
 # curvatures.

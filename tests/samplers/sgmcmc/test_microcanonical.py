@@ -18,7 +18,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn import gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings, kick, kick_work
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic, on_sphere, turn
-from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
+from numpyro_bnn.samplers.sgmcmc.state import StepTuning
 from numpyro_bnn.samplers.sgmcmc.tuning import Decoherence
 
 METRIC = np.array([0.5, 1.7, 3.0])

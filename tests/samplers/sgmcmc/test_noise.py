@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from numpyro_bnn.samplers.sgmcmc.noise import hashed_bits, normal, normal_like
+from numpyro_bnn.potential.flat_position import hashed_bits, normal, normal_like
 
 KEYS = jax.random.split(jax.random.key(20), 400)
 

@@ -200,7 +200,7 @@ def stepped(kernel, key, arguments, num_steps, init_params=None, num_warmup=0):
     return run(key)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("name", some_fast("AMAGOLD exact"))
 def test_double_precision_is_kept(name):
     states = stepped(make(name), jax.random.key(0), data(), 3, chain(starts(), 0), num_warmup=5)

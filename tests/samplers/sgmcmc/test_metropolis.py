@@ -44,7 +44,7 @@ def normal_logpdf(x, mean, sd):
     return stats.norm(np.asarray(mean), np.asarray(sd)).logpdf(np.asarray(x)).sum()
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_work_is_the_ratio_of_transition_densities():
     """Two noises make two numbers: the density of a step is that of its noises over a Jacobian."""
     h, temperature, inverse_mass, friction = 0.6, 0.7, 1.7, 0.9
@@ -91,7 +91,7 @@ def test_work_is_the_ratio_of_transition_densities():
     np.testing.assert_allclose(-change / temperature, ratio, rtol=1e-8)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("method", ["amagold", "BAOAB", "ABOBA"])
 def test_work_is_the_ratio_of_momentum_densities_over_a_trajectory(method):
     """One noise a step: positions move by a shear, so the momentum's density is the step's."""
@@ -154,7 +154,7 @@ def test_work_is_the_ratio_of_momentum_densities_over_a_trajectory(method):
     np.testing.assert_allclose(-change / temperature, ratio, rtol=1e-10)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_langevin_work_is_the_ratio_of_proposal_densities():
     epsilon, temperature = 0.5, 0.7
     rng = np.random.default_rng(0)

@@ -30,7 +30,7 @@ def momentum_of(direction):
     return on_sphere(direction / jnp.sqrt(METRIC), SETTINGS)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize(
     "time", [0.9, *(pytest.param(t, marks=pytest.mark.slow) for t in (0.05, 4.0))]
 )
@@ -54,7 +54,7 @@ def test_work_is_the_logarithm_of_the_change_of_area(time):
     np.testing.assert_allclose(np.sum(METRIC * after**2), 3 * 0.7, rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_a_kick_is_undone_by_the_reversed_one_and_two_halves_are_a_whole():
     momentum = momentum_of(jnp.array([0.3, 0.5, -0.9]))
     gradient = jnp.array([2.0, -0.3, 0.8])
@@ -68,7 +68,7 @@ def test_a_kick_is_undone_by_the_reversed_one_and_two_halves_are_a_whole():
     np.testing.assert_allclose(loss, -gain, rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_in_high_dimension_it_is_the_kick_of_langevin_dynamics():
     """Same units of time and friction: what differs is of the order of 1/√D."""
     rng = np.random.default_rng(0)

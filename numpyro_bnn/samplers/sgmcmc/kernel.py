@@ -135,6 +135,8 @@ class SGMCMC(MCMCKernel):
     sample_field = "z"
     # Data may stay on the host (see `run/kernel_protocol.py`).
     takes_host_rows = True
+    # Without this attribute NumPyro initialises a kernel again in every run.
+    _sample_fn = True
 
     def __init__(
         self,
@@ -196,8 +198,6 @@ class SGMCMC(MCMCKernel):
         self.tuning = AcceptanceTuning(target_accept_prob) if tuning is None else tuning
         self._plate = plate
         self._is_changed = False
-        # Without this attribute NumPyro initialises a kernel again in every run.
-        self._sample_fn = self.sample
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Show and describe the ingredients that a named sampler passes on by ``**options``."""

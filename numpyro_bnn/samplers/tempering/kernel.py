@@ -110,6 +110,8 @@ class ParallelTempering(ReprMixin, MCMCKernel):
     sample_field = "z"
     # A model that subsamples would use one fixed minibatch for the whole run, see run/kernel_protocol.py.
     looks_at_all_rows = True
+    # NumPyro initialises kernels without this attribute again on every run.
+    _sample_fn = True
 
     def __init__(
         self,
@@ -127,8 +129,6 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         self.kernel = kernel
         self.num_rungs = num_rungs
         self._rung_kernel = RungKernel.of(kernel, model)
-        # NumPyro initialises kernels without this attribute again on every run.
-        self._sample_fn = self._sweep
 
     @property
     def model(self) -> Callable:
@@ -171,7 +171,6 @@ class ParallelTempering(ReprMixin, MCMCKernel):
     def _with(self, num_rungs: int) -> "ParallelTempering":
         kernel = copy.copy(self)
         kernel.num_rungs = num_rungs
-        kernel._sample_fn = kernel._sweep
         return kernel
 
     def init(
@@ -245,15 +244,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         """One sweep: a prior draw, trajectories on every other rung, and swaps."""
         if state.i.ndim:
             return jax.vmap(lambda s: self.sample(s, model_args, model_kwargs))(state)
-        return self._sweep(Potential(self._model, model_args, model_kwargs), state)
-
-    def state_for_data(
-        self, state: TemperingState, model_args: tuple, model_kwargs: dict | None
-    ) -> TemperingState:
-        """The state as it is: every sweep computes all energies again."""
-        return state
-
-    def _sweep(self, potential: Potential, state: TemperingState) -> TemperingState:
+        potential = Potential(self._model, model_args, model_kwargs)
         rng_key, key_prior, key_trajectories, *key_moves, key_swaps = jax.random.split(
             state.rng_key, 6
         )
@@ -322,6 +313,12 @@ class ParallelTempering(ReprMixin, MCMCKernel):
             adaptation=adaptation,
             rng_key=rng_key,
         )
+
+    def state_for_data(
+        self, state: TemperingState, model_args: tuple, model_kwargs: dict | None
+    ) -> TemperingState:
+        """The state as it is: every sweep computes all energies again."""
+        return state
 
     def _adapted(
         self, warming: jax.Array, state: TemperingState, *seen: jax.Array

@@ -289,10 +289,10 @@ class Newton:
         """Values by site from (members, weights)."""
         return jax.vmap(self._unravel)(jnp.asarray(flat, self._dtype))
 
-    def decrements(self, z: Values, noise: PyTree = None) -> np.ndarray:
+    def decrements(self, z: Values) -> np.ndarray:
         """½ gᵀ G⁻¹ g of every member, nats."""
-        gradient = self.slopes(z, noise).gradient
-        return np.array([decrement(g, self.solver(z, noise, m)(g)) for m, g in enumerate(gradient)])
+        gradient = self.slopes(z, None).gradient
+        return np.array([decrement(g, self.solver(z, None, m)(g)) for m, g in enumerate(gradient)])
 
     def solver(self, z: Values, noise: PyTree, member: int) -> Solve:
         """A function that multiplies a vector with G⁻¹ of one member; of a vector that is not finite, NaN."""

@@ -122,7 +122,11 @@ def laplace(
     else:
         root, about["curvature"] = _root(member_optimizer, z, sites, covariance)
         noise = np.asarray(jax.random.normal(key_noise, (flat.size, num_samples)), np.float64)
-        steps = jnp.asarray(_solve(root, noise, transposed=True).T, flat.dtype)
+        if root.ndim == 1:
+            solved = noise / root[:, None]
+        else:
+            solved = solve_triangular(root, noise, lower=True, trans=1)
+        steps = jnp.asarray(solved.T, flat.dtype)
     decrement = float(Newton(member_optimizer, members, sites).decrements(members)[0])
     drawn = jax.vmap(unravel)(flat + steps)
     everywhere = {n: jnp.broadcast_to(v, (num_samples, *v.shape)) for n, v in z.items()} | drawn
@@ -199,13 +203,6 @@ def _root(
     )
 
 
-def _solve(root: np.ndarray, right: np.ndarray, transposed: bool = False) -> np.ndarray:
-    """root⁻¹ times the right side, or the transpose of it."""
-    if root.ndim == 1:
-        return right / root[:, None]
-    return solve_triangular(root, right, lower=True, trans=int(transposed))
-
-
 # Steps of the iteration for each direction that is kept, and in all: the outermost ones are exact first.
 _STEPS_A_DIRECTION, _MORE_STEPS = 2, 20
 
@@ -243,8 +240,11 @@ def low_rank(
     member_optimizer: MemberOptimizer, z: Values, sites: Sequence[str], rank: int
 ) -> LowRank:
     """The strongest directions of the data at a mode; each costs four products of G with a vector."""
+    from matfree import decomp
+
     size = sum(z[name].size for name in sites)
-    krylov = _lanczos(min(_STEPS_A_DIRECTION * rank + _MORE_STEPS, size))
+    num_steps = min(_STEPS_A_DIRECTION * rank + _MORE_STEPS, size)
+    iterate = decomp.tridiag_sym(num_steps, reortho="full", custom_vjp=False)
 
     def program(z: Values, arrays: list[Any]) -> tuple[jax.Array, ...]:
         marginal = member_optimizer.marginal(arrays)
@@ -260,8 +260,8 @@ def low_rank(
 
         start = jax.random.normal(jax.random.key(0), at.shape, at.dtype)
         # Where the data determine fewer directions the iteration goes on with rounding errors, whose vectors
-        # are not orthogonal: the basis is made so, and the matrix taken on it anew.
-        basis, _ = jnp.linalg.qr(krylov(whitened, start))
+        # (rows at first) are not orthogonal: the basis is made so, and the matrix taken on it anew.
+        basis, _ = jnp.linalg.qr(iterate(whitened, start).Q_tall.T)
         matrix = basis.T @ jax.lax.map(whitened, basis.T).T
         return diagonal, coupling, basis, matrix
 
@@ -279,20 +279,6 @@ def low_rank(
     directions = basis @ jnp.asarray(vectors[:, -rank:], basis.dtype)
     information = jnp.maximum(jnp.asarray(values[-rank:], basis.dtype), 0.0)
     return LowRank(diagonal, directions, information)
-
-
-def _lanczos(num_steps: int) -> Any:
-    """A function from a product with a symmetric matrix and a vector to a basis of a Krylov space."""
-    from matfree import decomp
-
-    iterate = decomp.tridiag_sym(num_steps, reortho="full", custom_vjp=False)
-
-    def krylov(multiply: Any, start: jax.Array) -> jax.Array:
-        # Its basis vectors are the rows.
-        basis: jax.Array = iterate(multiply, start).Q_tall
-        return basis.T
-
-    return krylov
 
 
 def _check_prior(diagonal: jax.Array, coupling: float) -> None:

@@ -71,15 +71,6 @@ class TrainingOptions(NamedTuple):
     init_params: dict[str, jax.Array] | None = None
     progress_bar: bool = True
 
-    @classmethod
-    def taken(
-        cls, owner: str, kwargs: Mapping[str, Any]
-    ) -> tuple["TrainingOptions", dict[str, Any]]:
-        """Checked options among the keywords of a function, and the other keywords, which go to the model."""
-        own = {name: value for name, value in kwargs.items() if name in cls._fields}
-        others = {name: value for name, value in kwargs.items() if name not in own}
-        return cls(**own).checked(owner), others
-
     def checked(self, owner: str) -> "TrainingOptions":
         """Check these options, and convert numbers to Python's own integers."""
         return self._replace(
@@ -146,8 +137,10 @@ class MemberOptimizer(MemberPrograms):
         :param args: its arguments.
         :param kwargs: keyword arguments of the model.
         """
-        options, kwargs = TrainingOptions.taken(owner, kwargs)
-        return cls(owner, BoundModel.of(model, args, kwargs), options.batch_size, order), options
+        own = {name: kwargs[name] for name in TrainingOptions._fields if name in kwargs}
+        options = TrainingOptions(**own).checked(owner)
+        bound = BoundModel.of(model, args, {n: v for n, v in kwargs.items() if n not in own})
+        return cls(owner, bound, options.batch_size, order), options
 
     def begin(
         self, key: jax.Array, num_members: int, given: Values | None, noise: PyTree = None

@@ -157,19 +157,6 @@ def follow_curvature(
     return jax.tree.map(lambda a, b: jnp.where(known, a, b), new, tuned)
 
 
-def follow_acceptance(
-    tuned: StepTuning, accept_prob: jax.Array, target: float, warming: jax.Array, last: jax.Array
-) -> StepTuning:
-    """Dual averaging of the log step size during warm-up; its average from the last step on."""
-    # Source: Hoffman and Gelman, *The No-U-Turn Sampler* (2014), section 3.2.
-    _, update = dual_averaging()
-    averaging = update(target - accept_prob, tuned.averaging)
-    now, average = averaging[0], averaging[1]
-    step_size = jnp.exp(jnp.where(last, average, now))
-    new = tuned._replace(step_size=step_size, averaging=averaging)
-    return jax.tree.map(lambda a, b: jnp.where(warming, a, b), new, tuned)
-
-
 # Decay of the running mean of energy errors, over about n = 150 steps: (n - 1)/(n + 1).
 _MEMORY = 149 / 151
 # Width, in log step size, of the weight of an energy error by its distance from the target.
@@ -469,14 +456,18 @@ class AcceptanceTuning(Tuning):
     def after_step(
         self, context: Ingredients, before: SGMCMCState, after: SGMCMCState
     ) -> SGMCMCState:
-        """Follow the acceptance probability of this step, in warm-up."""
+        """Follow the acceptance probability of this step, in warm-up; its last step takes the average."""
+        # Source: Hoffman and Gelman, *The No-U-Turn Sampler* (2014), section 3.2.
         if not context.auto:
             return after
-        warming = before.i < before.num_warmup
+        _, update = dual_averaging()
+        tuned = after.adaptation
+        averaging = update(self.target_accept_prob - after.accept_prob, tuned.averaging)
         last = before.i + 1 >= before.num_warmup
-        target = self.target_accept_prob
-        tuned = follow_acceptance(after.adaptation, after.accept_prob, target, warming, last)
-        return after._replace(adaptation=tuned)
+        step_size = jnp.exp(jnp.where(last, averaging[1], averaging[0]))
+        new = tuned._replace(step_size=step_size, averaging=averaging)
+        warming = before.i < before.num_warmup
+        return after._replace(adaptation=jax.tree.map(partial(jnp.where, warming), new, tuned))
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values, constrained_by_support
-from numpyro_bnn.potential.starts import own_coordinates
+from numpyro_bnn.potential.starts import centered, own_coordinates
 from numpyro_bnn.samplers.gibbs.moves import Bound, Move
-from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_redraw
+from numpyro_bnn.samplers.gibbs.precision_gibbs import concentrations, redrawn_on_rung
 from numpyro_bnn.samplers.tempering import ladder
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 from numpyro_bnn.samplers.tempering.ladder import RungTuning, TemperingState
@@ -263,13 +263,14 @@ class ParallelTempering(ReprMixin, MCMCKernel):
             Rung(flat[1:], keys, tuning.step_size, tuning.inverse_mass_matrix),
         )
         positions = jax.vmap(unravel)(moved.position)
-        redraw = precision_redraw(potential)
-        known = np.zeros(0) if redraw is None else redraw.concentrations
+        structure = centered(potential.model, potential.args, potential.kwargs).structure
+        known = concentrations(structure.levels, structure.shapes)
         key_noise, key_prior = jax.random.split(key_prior)
         # Gamma variates of the prior draw and of all redraws in one call.
         more = np.tile(known, (powers.size - 1, 1))
         noise, gammas = prior_noise(potential.structure, key_noise, more=more)
-        if redraw is not None:
+        if structure.levels:
+            redraw = partial(redrawn_on_rung, potential, structure)
             keys = jax.random.split(key_moves[0], powers.size - 1)
             redrawn = jax.vmap(redraw)(keys, positions, gammas)
             positions = jax.vmap(finite_or_before)(redrawn, positions)

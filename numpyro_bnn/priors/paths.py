@@ -53,19 +53,8 @@ class LaidOut(tuple[int, ...]):
             made.units = tuple(UnitAxis(axis) for axis in summed[:1])
         return made
 
-    def summed_axes(self, path: str) -> tuple[int, ...]:
-        """The axes over which one output sums, one over units first; () where it sums none."""
-        if self.summed is None:
-            raise self._unknown(path)
-        return self.summed
-
-    def unit_axes(self, path: str) -> tuple[UnitAxis, ...]:
-        """The axes over the units that weights come from; () where they come from none."""
-        if self.units is None:
-            raise self._unknown(path)
-        return self.units
-
-    def _unknown(self, path: str) -> ValueError:
+    def unknown(self, path: str) -> ValueError:
+        """The error for an array whose axes are not known."""
         name = path.rpartition(".")[2]
         problem = self.problem or (
             f"{self.owner} does not say over which axis of the shape {tuple(self)} an output sums. Say it in "
@@ -196,12 +185,18 @@ def unit_axes(path: str, shape: Shape) -> tuple[UnitAxis, ...]:
     # Rows of a dense kernel, all input axes of a layer with several, input channels of a convolution (and
     # of the query, key and value projections of attention), groups and their input channels of one in
     # groups; () for biases, scales and embeddings. Where no layer is known it is one axis.
-    return _laid_out(path, shape).unit_axes(path)
+    laid_out = _laid_out(path, shape)
+    if laid_out.units is None:
+        raise laid_out.unknown(path)
+    return laid_out.units
 
 
 def summed_axes(path: str, shape: Shape) -> tuple[int, ...]:
     """The axes over which one output of a layer sums, the one that runs over units first."""
-    return _laid_out(path, shape).summed_axes(path)
+    laid_out = _laid_out(path, shape)
+    if laid_out.summed is None:
+        raise laid_out.unknown(path)
+    return laid_out.summed
 
 
 def _laid_out(path: str, shape: Shape) -> LaidOut:
@@ -274,13 +269,6 @@ def site_name(name: str, path: str) -> str:
     return f"{name}/{path}"
 
 
-class _Place(NamedTuple):
-    """The layer (``"net/Dense_0"``) and the parameter (``"kernel"``) that a site of a network belongs to."""
-
-    layer: str
-    parameter: str
-
-
 def variable_name(site: str) -> str:
     """Name in files: dots for slashes, which ``DataTree`` reads as paths; letters as netCDF composes them."""
     return normalize("NFC", site.replace("/", "."))
@@ -290,14 +278,16 @@ def layer_of_site(site: str) -> str | None:
     """The layer of a weight, or of the weight whose precision or base value a site is; None for others."""
     if "/" not in site:
         return None
-    return _place(site).layer
+    layer, _ = _place(site)
+    return layer
 
 
-def _place(site: str) -> _Place:
+def _place(site: str) -> tuple[str, str]:
+    """The layer (``"net/Dense_0"``) and the parameter (``"kernel"``) that a site of a network belongs to."""
     weight = site.rsplit(".", 1)[0] if is_auxiliary(site) else site
     network, _, path = weight.partition("/")
     *parents, parameter = path.split(".")
-    return _Place("/".join([network, ".".join(parents)]) if parents else network, parameter)
+    return "/".join([network, ".".join(parents)]) if parents else network, parameter
 
 
 def dims_of(shapes: Mapping[str, Shape]) -> dict[str, list[str]]:
@@ -308,7 +298,7 @@ def dims_of(shapes: Mapping[str, Shape]) -> dict[str, list[str]]:
     dims: dict[str, list[str]] = {}
     for site, shape in shapes.items():
         if "/" in site:
-            layer = variable_name(_place(site).layer)
+            layer = variable_name(_place(site)[0])
             names = [f"{layer}.{end}" for end in _weight_axes(site, shapes)]
         else:
             names = [f"{variable_name(site)}.axis_{i}" for i in range(len(shape))]

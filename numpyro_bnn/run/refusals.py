@@ -12,7 +12,6 @@ import numpy as np
 from numpyro.infer import AIES, ESS, HMC, HMCECS, SA, BarkerMH, HMCGibbs, MixedHMC
 from numpyro.infer.gibbs import Gibbs
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.infer.util import constrain_fn
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.host_rows import sources_in
@@ -83,9 +82,7 @@ def refuse_sites_of_host_rows(fit: BoundModel) -> None:
     @jax.jit
     def sites() -> Any:
         z = potential.unconstrain(potential.prior_draw(jax.random.key(0)))
-        return constrain_fn(
-            potential.bound, potential.args, potential.kwargs, z, return_deterministic=True
-        )
+        return potential.constrain(z, deterministic=True)
 
     # The placeholders for host data are NaN, so a site that depends on rows is NaN.
     values = {name: value for name, value in sites().items() if name in fit.structure.deterministic}

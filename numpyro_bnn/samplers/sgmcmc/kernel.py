@@ -17,7 +17,6 @@ from jax import lax
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro.infer.gibbs import conditioned as conditioned_on_others
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.infer.util import constrain_fn
 from numpyro.util import identity, is_prng_key
 
 from numpyro_bnn._calls import show_options, with_descriptions
@@ -386,10 +385,8 @@ class SGMCMC(MCMCKernel):
         """The function that turns a position into values of all sites; the identity without a model."""
         if self._model is None:
             return identity
-        model = Potential(self._model, model_args, model_kwargs).bound
-        return partial(
-            constrain_fn, model, model_args, model_kwargs or {}, return_deterministic=True
-        )
+        potential = Potential(self._model, model_args, model_kwargs)
+        return partial(potential.constrain, deterministic=True)
 
     def refresh(
         self, state: SGMCMCState, model_args: tuple, model_kwargs: dict | None

@@ -180,11 +180,3 @@ def freeze(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
         temperature=jnp.where(shown, after.temperature, kept.temperature),
         exploded_at=jnp.where(is_moving & ~(possible & finite), before.i, before.exploded_at),
     )
-
-
-def with_energy_error(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
-    """The state after a step, with the step's change of the total energy, and no work yet."""
-    work = after.dynamics.work
-    dynamics = after.dynamics._replace(work=jnp.zeros_like(work))
-    error = after.potential_energy - before.potential_energy + work
-    return after._replace(dynamics=dynamics, energy_error=error.astype(before.energy_error.dtype))

@@ -25,7 +25,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
 )
 from numpyro_bnn.samplers.sgmcmc.gradients import learned_noise
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
-from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, record, with_energy_error
+from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, record
 from numpyro_bnn.samplers.sgmcmc.tuning import Ingredients
 
 
@@ -135,7 +135,10 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
         dynamics = half_kick(parts, dynamics, end.gradient, settings, 1)
         after = after._replace(dynamics=dynamics)
     if parts.dynamics.tracks_work:
-        after = with_energy_error(state, after)
+        work, now = after.dynamics.work, after.potential_energy
+        error = (now - state.potential_energy + work).astype(state.energy_error.dtype)
+        dynamics = after.dynamics._replace(work=jnp.zeros_like(work))
+        after = after._replace(dynamics=dynamics, energy_error=error)
     return parts.tuning.after_step(parts, state, after)
 
 

@@ -130,7 +130,9 @@ class MemberPrograms:
 
             def look(member: Members, noise: PyTree) -> Members:
                 likelihood = self._held_out(held, noise, arrays, given)
-                return member._replace(best=_better(likelihood, member.z, member.best))
+                found = jnp.asarray(likelihood(member.z), member.best[1].dtype)
+                better = partial(jnp.where, found > member.best[1])
+                return member._replace(best=jax.tree.map(better, (member.z, found), member.best))
 
             def look_and_go(j: jax.Array, carry: tuple) -> tuple:
                 members = jax.vmap(look)(carry[0], noise)
@@ -191,10 +193,3 @@ class MemberPrograms:
         """Values of every site from unconstrained values with leading axes (member, draw)."""
         centered = self.marginal(arrays)
         return jax.vmap(lambda pair: lax.map(lambda p: centered.draw(*p), pair))((z, keys))
-
-
-def _better(likelihood: Callable, z: Values, best: tuple) -> tuple:
-    """The values of higher likelihood, `z` or the best so far, with their likelihood."""
-    found = jnp.asarray(likelihood(z), best[1].dtype)
-    better = found > best[1]
-    return jax.tree.map(lambda new, old: jnp.where(better, new, old), (z, found), best)

@@ -70,12 +70,9 @@ class Programs:
 
     def _initial(self, keys: jax.Array, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
         """The states of chains at their starts."""
-
-        def one(chain: tuple, arrays: Sequence[DeviceRows]) -> State:
-            key, init_params = chain
-            return self._init(key, init_params, arrays)
-
-        return self._map_chains(one, (keys, init_params), arrays)
+        return self._map_chains(
+            lambda chain, arrays: self._init(*chain, arrays), (keys, init_params), arrays
+        )
 
     def _arguments(self, arrays: Sequence[DeviceRows]) -> tuple[tuple, dict[str, Any]]:
         return Arguments.join(arrays[:-1], self.static)
@@ -97,13 +94,6 @@ class Programs:
             for kernel, blocks in given:
                 setattr(kernel, name, blocks)
 
-    def _prepare(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> None:
-        """Let the kernel learn what its steps need, in the trace that it is called in."""
-        if not keeps_all_in_state(self.kernel):
-            # Which key does not matter where nothing is executed.
-            key = getattr(state, "rng_key", jax.random.key(0))
-            self._init(key, init_params, arrays)
-
     def _map_states(
         self,
         function: Callable,
@@ -112,11 +102,14 @@ class Programs:
         arrays: Sequence[DeviceRows],
         *more: PyTree,
     ) -> Any:
-        """Apply ``function(state, args, kwargs, *more)`` to every chain, after :meth:`_prepare`."""
+        """Apply ``function(state, args, kwargs, *more)`` to every chain."""
 
         def one(chain: tuple, arrays: Sequence[DeviceRows]) -> Any:
             state, init_params, *others = chain
-            self._prepare(state, init_params, arrays)
+            if not keeps_all_in_state(self.kernel):
+                # The kernel learns what its steps need in the trace that they are called in. Which key does
+                # not matter where nothing is executed.
+                self._init(getattr(state, "rng_key", jax.random.key(0)), init_params, arrays)
             return function(state, *self._arguments(arrays), *others)
 
         return self._map_chains(one, (state, init_params, *more), arrays)

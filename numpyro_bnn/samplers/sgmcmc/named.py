@@ -170,7 +170,12 @@ class SGHMC(SGMCMC):
     ) -> None:
         method, friction = dynamics.SemiImplicit(), options.get("friction")
         check_friction("SGHMC", friction, method, positive=True)
-        _bounded_loss(friction, options.get("step_size"))
+        step_size = options.get("step_size")
+        if friction and isinstance(step_size, (int, float)) and friction * step_size >= 2:
+            raise ValueError(
+                f"SGHMC: friction * step_size must be below 2, got {friction} * {step_size}; momenta would "
+                "grow. Use a smaller friction, at most 1 / step_size."
+            )
         tuning = CurvatureTuning(finds_friction=True)
         super().__init__(model, potential_fn, dynamics=method, tuning=tuning, **options)
 
@@ -287,17 +292,6 @@ class AMAGOLD(SGMCMC):
         )
 
 
-def _bounded_loss(friction: float | None, step_size: StepSize | None) -> None:
-    """Refuse a friction so large that the discretised dynamics is unstable."""
-    if friction is None or not isinstance(step_size, (int, float)):
-        return
-    if friction * step_size >= 2:
-        raise ValueError(
-            f"SGHMC: friction * step_size must be below 2, got {friction} * {step_size}; momenta would "
-            "grow. Use a smaller friction, at most 1 / step_size."
-        )
-
-
 class WindowedHMC(SGMCMC):
     r"""Leapfrog trajectories of fixed length, accepted by windows of states; exact, on all rows.
 
@@ -329,7 +323,13 @@ class WindowedHMC(SGMCMC):
         target_accept_prob: float = 0.8,
         **options: Unpack[Options],
     ) -> None:
-        num_steps, window = _checked_windows(num_steps, window)
+        num_steps = check_whole("WindowedHMC", "num_steps", num_steps)
+        window = check_whole("WindowedHMC", "window", window)
+        if 2 * window > num_steps + 1:
+            raise ValueError(
+                f"WindowedHMC: two windows of {window} states do not fit the {num_steps + 1} states of "
+                f"a trajectory of {num_steps} steps. Give window={(num_steps + 1) // 2} or less."
+            )
         super().__init__(
             model,
             potential_fn,
@@ -341,18 +341,6 @@ class WindowedHMC(SGMCMC):
             target_accept_prob=target_accept_prob,
             **options,
         )
-
-
-def _checked_windows(num_steps: int, window: int) -> tuple[int, int]:
-    """Number of steps and width of the windows as Python's integers."""
-    num_steps = check_whole("WindowedHMC", "num_steps", num_steps)
-    window = check_whole("WindowedHMC", "window", window)
-    if 2 * window > num_steps + 1:
-        raise ValueError(
-            f"WindowedHMC: two windows of {window} states do not fit the {num_steps + 1} states of "
-            f"a trajectory of {num_steps} steps. Give window={(num_steps + 1) // 2} or less."
-        )
-    return num_steps, window
 
 
 _WHY_WARM = (

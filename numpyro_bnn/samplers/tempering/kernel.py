@@ -276,7 +276,8 @@ class ParallelTempering(ReprMixin, MCMCKernel):
             positions = jax.vmap(finite_or_before)(redrawn, positions)
         if self.moves:
             keys = jax.random.split(key_moves[1], powers.size - 1)
-            positions = jax.vmap(with_moves(potential, self.moves))(keys, powers[1:], positions)
+            by_moves = partial(moved_by, potential, self.moves)
+            positions = jax.vmap(by_moves)(keys, powers[1:], positions)
         first = prior_draw(potential, key_prior, noise)
         first = finite_or_before(first, jax.tree.map(lambda leaf: leaf[0], state.rungs))
         rungs = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, positions)
@@ -364,21 +365,17 @@ def _pilot(kernel: ParallelTempering, key: jax.Array, arguments: Arguments) -> j
     return seen.rejections / seen.sweeps
 
 
-def with_moves(
-    potential: Potential, moves: Sequence[Move]
-) -> Callable[[jax.Array, jax.Array, Values], Values]:
-    """A function of key, power and unconstrained values that makes all moves in order."""
+def moved_by(
+    potential: Potential, moves: Sequence[Move], key: jax.Array, power: jax.Array, z: Values
+) -> Values:
+    """Unconstrained values after all moves in order."""
     # Each move leaves p(θ) p(y | θ)^b invariant, where its `bound` has the power b.
-
-    def moved(key: jax.Array, power: jax.Array, z: Values) -> Values:
-        bound = Bound(potential.model, potential.args, potential.kwargs, power)
-        values = potential.constrain(z, deterministic=True)
-        values = {name: values[name] for name in bound.latent}
-        for key_move, move in zip(jax.random.split(key, len(moves)), moves):
-            values = move(key_move, values, bound)
-        return finite_or_before(own_coordinates(potential, values), z)
-
-    return moved
+    bound = Bound(potential.model, potential.args, potential.kwargs, power)
+    values = potential.constrain(z, deterministic=True)
+    values = {name: values[name] for name in bound.latent}
+    for key_move, move in zip(jax.random.split(key, len(moves)), moves):
+        values = move(key_move, values, bound)
+    return finite_or_before(own_coordinates(potential, values), z)
 
 
 class RungEnergies(NamedTuple):

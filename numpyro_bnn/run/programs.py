@@ -70,9 +70,11 @@ class Programs:
 
     def _initial(self, keys: jax.Array, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
         """The states of chains at their starts."""
-        return self._map_chains(
-            lambda chain, arrays: self._init(*chain, arrays), (keys, init_params), arrays
-        )
+
+        def one(chain: tuple[jax.Array, PyTree], arrays: Sequence[DeviceRows]) -> State:
+            return self._init(*chain, arrays)
+
+        return self._map_chains(one, (keys, init_params), arrays)
 
     def _arguments(self, arrays: Sequence[DeviceRows]) -> tuple[tuple, dict[str, Any]]:
         return Arguments.join(arrays[:-1], self.static)

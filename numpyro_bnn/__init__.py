@@ -36,8 +36,12 @@ if TYPE_CHECKING:
     from numpyro_bnn import diagnostics, likelihoods, moves, plots, priors, references, scores
     from numpyro_bnn.approximations.laplace import laplace
     from numpyro_bnn.approximations.mean_field import mean_field
-    from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate, randomized_map
-    from numpyro_bnn.approximations.optimize import optimize
+    from numpyro_bnn.approximations.modes import (
+        deep_ensemble,
+        map_estimate,
+        optimize,
+        randomized_map,
+    )
     from numpyro_bnn.approximations.sgd_iterates import constant_sgd, swag
     from numpyro_bnn.compilation.program_identity import cache
     from numpyro_bnn.data.host_rows import OnHost
@@ -45,8 +49,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
     from numpyro_bnn.likelihoods.noisy_inputs import noisy_inputs
     from numpyro_bnn.models.integrated_output import integrate_output
-    from numpyro_bnn.models.parameters import from_params, to_params
-    from numpyro_bnn.models.random_module import MLP, random_module
+    from numpyro_bnn.models.random_module import MLP, from_params, random_module, to_params
     from numpyro_bnn.models.ready import classification, regression
     from numpyro_bnn.posterior.archive import load, save
     from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
@@ -58,20 +61,24 @@ if TYPE_CHECKING:
     from numpyro_bnn.posterior.stacking import stack, stacking_weights
     from numpyro_bnn.posterior.thinning import thin
     from numpyro_bnn.potential.potential import potential_of
-    from numpyro_bnn.priors.coordinates import parameterize
+    from numpyro_bnn.priors.hierarchical import parameterize
     from numpyro_bnn.samplers.gibbs.precision_gibbs import PrecisionGibbs, neal
     from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners, schedules
     from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
-    from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
-    from numpyro_bnn.samplers.sgmcmc.named.momentum import (
+    from numpyro_bnn.samplers.sgmcmc.named import (
         AMAGOLD,
         BAOAB,
         GGMC,
+        MALA,
+        MAMS,
+        MCLMC,
+        PSGLD,
         SGHMC,
+        SGLD,
         SGNHT,
+        RandomWalk,
         WindowedHMC,
     )
-    from numpyro_bnn.samplers.sgmcmc.named.overdamped import MALA, PSGLD, SGLD, RandomWalk
     from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
     from numpyro_bnn.workflow.calibration import calibrate
     from numpyro_bnn.workflow.check_fit import check_fit

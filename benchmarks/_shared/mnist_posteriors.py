@@ -141,7 +141,7 @@ class Task(NamedTuple):
         members = MemberOptimizer("modes", BoundModel.of(self.pixels.model, (self.x, self.y), {}))
         key, count = jax.random.key(self.seed), self.length.members
         z, _ = members.fit(key, count, options, to_mode=True)
-        starts = members.programs.compiled(members.programs.completed)(z, members.arrays)
+        starts = members.compiled(members.completed)(z, members.arrays)
         potential = bnn.potential_of(self.pixels.model, self.x, self.y)
         values = jax.vmap(lambda z: potential.constrain(z, deterministic=True))(starts)
         samples = {name: value[:, None] for name, value in values.items()}

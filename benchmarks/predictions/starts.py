@@ -24,7 +24,7 @@ from benchmarks._shared.data_sets import uci
 from benchmarks._shared.study import Row, Study, every_cell, parser, without
 from benchmarks._shared.words import number, span
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
-from numpyro_bnn.approximations.optimize import ensemble_of
+from numpyro_bnn.approximations.modes import ensemble_of
 from numpyro_bnn.diagnostics import rhat
 from numpyro_bnn.potential.starts import BoundModel
 
@@ -71,7 +71,7 @@ def compute(folder, draws: int, table: str, prior: str, likelihood: str) -> Iter
         members = MemberOptimizer("optimize", BoundModel.of(model, (x, y), {}))
         options = TrainingOptions(progress_bar=False)
         z, _ = members.fit(jax.random.key(1), MEMBERS, options, to_mode=rule == "before")
-        starts = members.programs.compiled(members.programs.completed)(z, members.arrays)
+        starts = members.compiled(members.completed)(z, members.arrays)
         ensemble = ensemble_of(BoundModel.of(model, (x, y), {}), starts)
         log_density = bnn.scores.lppd(bnn.predict(None, ensemble, x), y, pointwise=False)
         energies = jax.jit(jax.vmap(bnn.potential_of(model, x, y).energies))(starts)[1]

@@ -90,14 +90,13 @@ def _compute(
     collect: Callable[[Callable[[jax.Array], jax.Array], int], jax.Array],
 ) -> np.ndarray:
     """Compile and run `collect`, which multiplies the matrix with vectors, with the data as arguments."""
-    programs = member_optimizer.programs
 
     def program(z: Values, arrays: list[Any]) -> jax.Array:
-        marginal = programs.marginal(arrays)
+        marginal = member_optimizer.marginal(arrays)
         at, multiply = products(marginal, z, sites, kind)
         return collect(multiply, at.size)
 
-    return np.asarray(programs.compiled(program)(z, member_optimizer.arrays), np.float64)
+    return np.asarray(member_optimizer.compiled(program)(z, member_optimizer.arrays), np.float64)
 
 
 def products(
@@ -258,27 +257,26 @@ class Newton:
         self._dtype = flat.dtype
         self._member_optimizer = member_optimizer
         kind = _kind_for(member_optimizer, one)
-        programs = member_optimizer.programs
 
         def slopes(z: Values, noise: PyTree, arrays: list[Any]) -> tuple:
-            potential = programs.rows(arrays, noise).potential
+            potential = member_optimizer.rows(arrays, noise).potential
             at = {name: z[name] for name in sites}
             value, gradient = jax.value_and_grad(lambda some: potential(z | some))(at)
             return ravel_pytree(at)[0], value, ravel_pytree(gradient)[0]
 
         def dense(z: Values, noise: PyTree, arrays: list[Any]) -> jax.Array:
-            at, multiply = products(programs.rows(arrays, noise).potential, z, sites, kind)
+            at, multiply = products(member_optimizer.rows(arrays, noise).potential, z, sites, kind)
             return columns(multiply, at.size)
 
         def solve(z: Values, noise: PyTree, right: jax.Array, arrays: list[Any]) -> jax.Array:
-            _, multiply = products(programs.rows(arrays, noise).potential, z, sites, kind)
+            _, multiply = products(member_optimizer.rows(arrays, noise).potential, z, sites, kind)
             return jax.scipy.sparse.linalg.cg(multiply, right, tol=1e-3, maxiter=_PRODUCTS)[0]
 
         def all_slopes(z: Values, noise: PyTree, arrays: list[Any]) -> tuple:
             return jax.vmap(slopes, in_axes=(0, 0, None))(z, noise, arrays)
 
         self._slopes, self._dense, self._solve = (
-            programs.compiled(function) for function in (all_slopes, dense, solve)
+            member_optimizer.compiled(function) for function in (all_slopes, dense, solve)
         )
 
     def slopes(self, z: Values, noise: PyTree) -> Slopes:
@@ -291,10 +289,10 @@ class Newton:
         """Values by site from (members, weights)."""
         return jax.vmap(self._unravel)(jnp.asarray(flat, self._dtype))
 
-    def decrements(self, z: Values, noise: PyTree = None) -> np.ndarray:
+    def decrements(self, z: Values) -> np.ndarray:
         """½ gᵀ G⁻¹ g of every member, nats."""
-        gradient = self.slopes(z, noise).gradient
-        return np.array([decrement(g, self.solver(z, noise, m)(g)) for m, g in enumerate(gradient)])
+        gradient = self.slopes(z, None).gradient
+        return np.array([decrement(g, self.solver(z, None, m)(g)) for m, g in enumerate(gradient)])
 
     def solver(self, z: Values, noise: PyTree, member: int) -> Solve:
         """A function that multiplies a vector with G⁻¹ of one member; of a vector that is not finite, NaN."""

@@ -194,10 +194,9 @@ def refuse_without_mode(
     names = [name for name in structure.targets if not structure.sites[name].discrete]
     if not names or potential.is_on_host:
         return
-    programs = member_optimizer.programs
 
     def densities(z: Values, arrays: list[Any]) -> dict[str, tuple]:
-        marginal = programs.marginal(arrays)
+        marginal = member_optimizer.marginal(arrays)
         values = marginal.centered.constrain(marginal.with_precisions(z))
         model = seed(substitute(marginal.centered.bound, data=values), jax.random.key(0))
         sites = trace(model).get_trace(*marginal.centered.args, **marginal.centered.kwargs)
@@ -207,7 +206,7 @@ def refuse_without_mode(
         nowhere = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), z)
         return jax.vmap(lambda one: densities(one, arrays))(z), densities(nowhere, arrays)
 
-    at, elsewhere = programs.compiled(here_and_elsewhere)(z, member_optimizer.arrays)
+    at, elsewhere = member_optimizer.compiled(here_and_elsewhere)(z, member_optimizer.arrays)
     size = sum(leaf[0].size for leaf in jax.tree.leaves(z))
     for name, (density, spread, width, count) in at.items():
         # Elsewhere as wide: the noise is a known number, and the density has a bound.

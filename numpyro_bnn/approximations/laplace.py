@@ -21,7 +21,6 @@ from numpyro_bnn.approximations.finish import fit_modes, refuse_without_mode, sa
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_optimizer import (
     MemberOptimizer,
-    TrainingOptions,
     finite_members,
     keep_finite,
     trains,
@@ -29,8 +28,7 @@ from numpyro_bnn.approximations.member_optimizer import (
 from numpyro_bnn.models.random_module import linearize, outputs
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
-from numpyro_bnn.potential.starts import BoundModel
-from numpyro_bnn.priors.axis_names import layer_of
+from numpyro_bnn.priors.paths import layer_of_site
 
 # Parameters up to which the covariance is a full one by default.
 _MOST_FULL = 5000
@@ -61,9 +59,6 @@ def laplace(
     Sources: MacKay, *A practical Bayesian framework for backpropagation networks* (1992); Daxberger
     et al., *Laplace redux - effortless Bayesian deep learning* (2021).
 
-    :param model: a NumPyro model.
-    :param key: random key.
-    :param args: its arguments.
     :param num_samples: draws.
     :param subset: the sites that are random: ``"all"``, ``"last_layer"`` (the layer whose bias is added to
         the outputs), or names of sites; the rest stays at the mode.
@@ -79,7 +74,6 @@ def laplace(
         then ``linearize(model, mode)``. Samples of all weights of a deep network in the network
         itself often predict badly where the curvature is that of Gauss-Newton.
     :param mode: the result of :func:`numpyro_bnn.map_estimate`; found here where None.
-    :param kwargs: keyword arguments of the model.
     :return: one chain. ``info["newton_decrement"]`` is ½ gᵀG⁻¹g at the centre in the coordinates
         that are random: by how many nats a quadratic energy with the Gauss-Newton matrix G would
         still fall. More than 10⁻³ is said in a warning: the centre is then no mode.
@@ -96,10 +90,7 @@ def laplace(
         require_extra("laplace: covariance='low_rank'", "low_rank")
     rank = _RANK if rank is None else check_whole("laplace", "rank", rank)
     check_key("laplace", key)
-    options, kwargs = TrainingOptions.taken("laplace", kwargs)
-    member_optimizer = MemberOptimizer(
-        "laplace", BoundModel.of(model, args, kwargs), options.batch_size
-    )
+    member_optimizer, options = MemberOptimizer.taking("laplace", model, args, kwargs)
     key_fit, key_noise, key_precisions = jax.random.split(key, 3)
     if mode is None:
         members, _, _ = fit_modes(member_optimizer, key_fit, 1, options)
@@ -131,7 +122,11 @@ def laplace(
     else:
         root, about["curvature"] = _root(member_optimizer, z, sites, covariance)
         noise = np.asarray(jax.random.normal(key_noise, (flat.size, num_samples)), np.float64)
-        steps = jnp.asarray(_solve(root, noise, transposed=True).T, flat.dtype)
+        if root.ndim == 1:
+            solved = noise / root[:, None]
+        else:
+            solved = solve_triangular(root, noise, lower=True, trans=1)
+        steps = jnp.asarray(solved.T, flat.dtype)
     decrement = float(Newton(member_optimizer, members, sites).decrements(members)[0])
     drawn = jax.vmap(unravel)(flat + steps)
     everywhere = {n: jnp.broadcast_to(v, (num_samples, *v.shape)) for n, v in z.items()} | drawn
@@ -170,13 +165,13 @@ def _last_layer(marginal: Marginal, z: Values) -> list[str]:
         for site, slope in slopes.items():
             rows, columns = slope.shape
             if rows == columns and np.allclose(slope, np.eye(rows), atol=1e-5):
-                found.add(layer_of(site))
+                found.add(layer_of_site(site))
     if not found:
         raise ValueError(
             "laplace: no bias is added to the outputs of the network for all rows, so which layer is the "
             f"last cannot be told. Name its sites with `subset=[…]`; there are {marginal.sites}."
         )
-    return [name for name in marginal.sites if layer_of(name) in found]
+    return [name for name in marginal.sites if layer_of_site(name) in found]
 
 
 def _root(
@@ -206,13 +201,6 @@ def _root(
         "longer, take a subset of the sites, covariance='diagonal' or a Gaussian prior; for a "
         "rounding error below 0 `numpyro.enable_x64()`."
     )
-
-
-def _solve(root: np.ndarray, right: np.ndarray, transposed: bool = False) -> np.ndarray:
-    """root⁻¹ times the right side, or the transpose of it."""
-    if root.ndim == 1:
-        return right / root[:, None]
-    return solve_triangular(root, right, lower=True, trans=int(transposed))
 
 
 # Steps of the iteration for each direction that is kept, and in all: the outermost ones are exact first.
@@ -252,12 +240,14 @@ def low_rank(
     member_optimizer: MemberOptimizer, z: Values, sites: Sequence[str], rank: int
 ) -> LowRank:
     """The strongest directions of the data at a mode; each costs four products of G with a vector."""
+    from matfree import decomp
+
     size = sum(z[name].size for name in sites)
-    krylov = _lanczos(min(_STEPS_A_DIRECTION * rank + _MORE_STEPS, size))
-    programs = member_optimizer.programs
+    num_steps = min(_STEPS_A_DIRECTION * rank + _MORE_STEPS, size)
+    iterate = decomp.tridiag_sym(num_steps, reortho="full", custom_vjp=False)
 
     def program(z: Values, arrays: list[Any]) -> tuple[jax.Array, ...]:
-        marginal = programs.marginal(arrays)
+        marginal = member_optimizer.marginal(arrays)
         at, of_data, of_prior = gauss_newton_parts(marginal, z, sites)
         ones = jnp.ones_like(at)
         diagonal = of_prior(ones)
@@ -270,12 +260,14 @@ def low_rank(
 
         start = jax.random.normal(jax.random.key(0), at.shape, at.dtype)
         # Where the data determine fewer directions the iteration goes on with rounding errors, whose vectors
-        # are not orthogonal: the basis is made so, and the matrix taken on it anew.
-        basis, _ = jnp.linalg.qr(krylov(whitened, start))
+        # (rows at first) are not orthogonal: the basis is made so, and the matrix taken on it anew.
+        basis, _ = jnp.linalg.qr(iterate(whitened, start).Q_tall.T)
         matrix = basis.T @ jax.lax.map(whitened, basis.T).T
         return diagonal, coupling, basis, matrix
 
-    diagonal, coupling, basis, matrix = programs.compiled(program)(z, member_optimizer.arrays)
+    diagonal, coupling, basis, matrix = member_optimizer.compiled(program)(
+        z, member_optimizer.arrays
+    )
     _check_prior(diagonal, float(coupling))
     matrix = np.asarray(matrix, np.float64)
     if not (np.isfinite(basis).all() and np.isfinite(matrix).all()):
@@ -287,20 +279,6 @@ def low_rank(
     directions = basis @ jnp.asarray(vectors[:, -rank:], basis.dtype)
     information = jnp.maximum(jnp.asarray(values[-rank:], basis.dtype), 0.0)
     return LowRank(diagonal, directions, information)
-
-
-def _lanczos(num_steps: int) -> Any:
-    """A function from a product with a symmetric matrix and a vector to a basis of a Krylov space."""
-    from matfree import decomp
-
-    iterate = decomp.tridiag_sym(num_steps, reortho="full", custom_vjp=False)
-
-    def krylov(multiply: Any, start: jax.Array) -> jax.Array:
-        # Its basis vectors are the rows.
-        basis: jax.Array = iterate(multiply, start).Q_tall
-        return basis.T
-
-    return krylov
 
 
 def _check_prior(diagonal: jax.Array, coupling: float) -> None:

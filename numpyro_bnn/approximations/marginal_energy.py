@@ -34,7 +34,7 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.handlers import block
 from numpyro.infer.util import potential_energy
 
-from numpyro_bnn.distributions.gamma import Gamma
+from numpyro_bnn.distributions.stable_densities import Gamma
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.starts import (
     centered,
@@ -43,7 +43,7 @@ from numpyro_bnn.potential.starts import (
     gentle_draw,
     own_coordinates,
 )
-from numpyro_bnn.priors.coordinates import parameterize
+from numpyro_bnn.priors.hierarchical import parameterize
 from numpyro_bnn.priors.precision_conditionals import largest_likely
 
 

@@ -148,14 +148,15 @@ def mean_field(
         if about_data := member_optimizer.about_data():
             raise ValueError(f"mean_field: {about_data}The model says: {error}") from error
         raise
-    disk = _Disk(checkpoint, checkpoint_every)
+    stored = None if checkpoint is None else Checkpoint(checkpoint)
+    every = max(1, checkpoint_every // _BLOCK) * _BLOCK
     loss, first_step = jnp.zeros(()), 0
-    if checkpoint is not None:
+    if stored is not None:
         origin = {"key": key, "guide": guide, "init_params": init_params, "init_scale": init_scale}
         facts = facts_of({"num_steps": num_steps, "start": origin, "data": [args, kwargs]})
         facts |= environment()
         text = fit.advance.text(carry, 1, member_optimizer.arrays)
-        carry, loss, first_step = disk.begin(carry, key, facts, text)
+        carry, loss, first_step = _resumed(stored, (carry, loss), key, facts, text)
     member_optimizer.count(first_step * num_particles)
     with tqdm(
         total=num_steps, initial=first_step, desc="mean_field", disable=not progress_bar
@@ -163,11 +164,13 @@ def mean_field(
         for done in range(first_step, num_steps, _BLOCK):
             count = min(_BLOCK, num_steps - done)
             carry, loss = fit.advance(carry, count, member_optimizer.arrays)
-            disk.keep(carry, loss, done + count)
+            if stored is not None and (done + count) % every == 0:
+                stored.save((carry, loss), Progress(done + count, 0))
             member_optimizer.count(count * num_particles)
             bar.set_postfix_str(f"ELBO {-float(loss):.4g}", refresh=False)
             bar.update(count)
-    disk.close()
+    if stored is not None:
+        stored.close()
     params = svi.get_params(carry[0])
     if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves([loss, params])):
         raise ValueError(
@@ -194,7 +197,7 @@ class _Programs:
     ) -> None:
         self.model, self.data, self.batch_size = model, member_optimizer, batch_size
         # Computed here, since a trace inside the model would be seen by NumPyro's handlers.
-        self.own, self.static = member_optimizer.whole.original, member_optimizer.programs.static
+        self.own, self.static = member_optimizer.whole.original, member_optimizer.static
         self.start = jax.jit(self._start)
         self.advance = Program(fast_convolutions(self._advance))
         self.draw = jax.jit(self._draw)
@@ -236,38 +239,20 @@ class _Programs:
         return lax.map(one, keys)
 
 
-class _Disk:
-    """The checkpoint of a fit."""
-
-    def __init__(self, folder: str | Path | None, every: int) -> None:
-        self.checkpoint = None if folder is None else Checkpoint(folder)
-        self.every = max(1, every // _BLOCK) * _BLOCK
-
-    def begin(
-        self, carry: Any, key: jax.Array, facts: Facts, text: str
-    ) -> tuple[Any, jax.Array, int]:
-        """The state to continue from, the loss before it, and the steps taken so far."""
-        assert self.checkpoint is not None
-        start = (carry, jnp.zeros(()))
-        program = {"kernel": "mean_field", "program": text}
-        if not self.checkpoint.holds_run:
-            self.checkpoint.begin(Start(key, None, ()), facts, program)
-        self.checkpoint.read_start(facts)
-        self.checkpoint.refuse_other_program(program)
-        last = self.checkpoint.last_step()
-        if last is None:
-            return *start, 0
-        state, progress = self.checkpoint.load(start, last)
-        return *state, progress.steps
-
-    def keep(self, carry: Any, loss: jax.Array, done: int) -> None:
-        """Store the state after `done` steps, if a checkpoint is due."""
-        if self.checkpoint is not None and done % self.every == 0:
-            self.checkpoint.save((carry, loss), Progress(done, 0))
-
-    def close(self) -> None:
-        if self.checkpoint is not None:
-            self.checkpoint.close()
+def _resumed(
+    stored: Checkpoint, start: tuple[Any, jax.Array], key: jax.Array, facts: Facts, text: str
+) -> tuple[Any, jax.Array, int]:
+    """The state to continue from, the loss before it, and the steps taken so far."""
+    program = {"kernel": "mean_field", "program": text}
+    if not stored.holds_run:
+        stored.begin(Start(key, None, ()), facts, program)
+    stored.read_start(facts)
+    stored.refuse_other_program(program)
+    last = stored.last_step()
+    if last is None:
+        return *start, 0
+    state, progress = stored.load(start, last)
+    return *state, progress.steps
 
 
 def guide_for(

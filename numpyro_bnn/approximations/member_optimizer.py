@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,17 +24,10 @@ from tqdm.auto import tqdm
 from numpyro_bnn._calls import show_options, with_descriptions
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn.approximations import stopping
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_programs import MemberPrograms, Members
-from numpyro_bnn.approximations.stopping import (
-    BLOCK,
-    Settling,
-    held_out,
-    held_out_call,
-    num_held,
-    row_numbers,
-    rows_by_member,
-)
+from numpyro_bnn.approximations.stopping import BLOCK, Settling, held_out, held_out_call
 from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import Draws
@@ -44,8 +37,7 @@ from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.sites import Structure, own_batch_size
 from numpyro_bnn.potential.starts import BoundModel, check_mapping
-from numpyro_bnn.potential.structure import explain_tracing
-from numpyro_bnn.potential.targets import check_arguments
+from numpyro_bnn.potential.structure import check_arguments, explain_tracing
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
 
 _Trains = TypeVar("_Trains", bound=Callable)
@@ -79,15 +71,6 @@ class TrainingOptions(NamedTuple):
     init_params: dict[str, jax.Array] | None = None
     progress_bar: bool = True
 
-    @classmethod
-    def taken(
-        cls, owner: str, kwargs: Mapping[str, Any]
-    ) -> tuple["TrainingOptions", dict[str, Any]]:
-        """Checked options among the keywords of a function, and the other keywords, which go to the model."""
-        own = {name: value for name, value in kwargs.items() if name in cls._fields}
-        others = {name: value for name, value in kwargs.items() if name not in own}
-        return cls(**own).checked(owner), others
-
     def checked(self, owner: str) -> "TrainingOptions":
         """Check these options, and convert numbers to Python's own integers."""
         return self._replace(
@@ -101,11 +84,12 @@ def trains(function: _Trains) -> _Trains:
     own = inspect.signature(function).parameters
     fields = [name for name in TrainingOptions._fields if name not in own]
     show_options(function, TrainingOptions, fields)
-    function.__doc__ = with_descriptions(function, TrainingOptions)
+    for source in (TrainingOptions, MemberOptimizer.taking):
+        function.__doc__ = with_descriptions(function, source)
     return function
 
 
-class MemberOptimizer:
+class MemberOptimizer(MemberPrograms):
     """The compiled optimisation of one model on one data set."""
 
     def __init__(
@@ -130,15 +114,33 @@ class MemberOptimizer:
             batch_size = check_whole(owner, "batch_size", batch_size)
         self.estimator = full() if batch_size is None else minibatch(batch_size, order)
         arguments = Arguments.split(args, kwargs)
-        sites = frozenset(self.whole.centered.structure.data)
-        perturb = partial(held_out, sites=sites)
-        self.programs = MemberPrograms(
-            self.whole, arguments.static, self.plate, self.size, self.estimator, perturb
-        )
+        self.static = arguments.static
+        self.perturb = partial(held_out, sites=frozenset(self.whole.centered.structure.data))
         self.arrays = [jnp.asarray(a) for a in arguments.arrays]
         self.gradients = 0.0
         self.steps = 0
         self.stopped = ""
+
+    @classmethod
+    def taking(
+        cls,
+        owner: str,
+        model: Callable,
+        args: tuple,
+        kwargs: Mapping[str, Any],
+        order: Order = "permutation",
+    ) -> tuple[Self, TrainingOptions]:
+        """The optimisation of a model, by the options among keywords of a function, and these options.
+
+        :param model: a NumPyro model.
+        :param key: random key.
+        :param args: its arguments.
+        :param kwargs: keyword arguments of the model.
+        """
+        own = {name: kwargs[name] for name in TrainingOptions._fields if name in kwargs}
+        options = TrainingOptions(**own).checked(owner)
+        bound = BoundModel.of(model, args, {n: v for n, v in kwargs.items() if n not in own})
+        return cls(owner, bound, options.batch_size, order), options
 
     def begin(
         self, key: jax.Array, num_members: int, given: Values | None, noise: PyTree = None
@@ -146,7 +148,7 @@ class MemberOptimizer:
         """For each member the start of lowest energy among several prior draws; `given` replaces some."""
         if given is not None:
             check_mapping(self.owner, given)
-        start = self.programs.compiled(self.programs.start, runs_once=True)
+        start = self.compiled(self.starts, runs_once=True)
         return start(jax.random.split(key, num_members), given or {}, noise, self.arrays)
 
     def members(self, key: jax.Array, z: Values, moments: PyTree, best: tuple = ()) -> Members:
@@ -163,8 +165,8 @@ class MemberOptimizer:
         held: tuple | None = None,
         given: Sequence[jax.Array] = (),
     ) -> Callable:
-        """The program :meth:`MemberPrograms.advance`, which counts its steps in `gradients`."""
-        program = self.programs.advance(optimizer, held)
+        """The program :meth:`block_of_steps`, which counts its steps in `gradients`."""
+        program = self.block_of_steps(optimizer, held)
 
         def counted(members: Members, count: int, noise: PyTree, arrays: list[jax.Array]) -> tuple:
             self.count(count * jax.tree.leaves(members.z)[0].shape[0])
@@ -182,17 +184,17 @@ class MemberOptimizer:
             there = Arguments.split(*prepared(self.model, *call))
             return None, ("given", there.static), [jnp.asarray(a) for a in there.arrays]
         potential = self.whole.centered
-        sizes = row_numbers(potential)
+        sizes = stopping.row_numbers(potential)
         if not sizes:
             return None, None, ()
         real = self.structure.plates
         plates = potential.structure.plates.items()
         padding = sum(p.size - real[name].size for name, p in plates if name in real)
-        rows = rows_by_member(key, sizes, num_members, padding)
+        rows = stopping.rows_by_member(key, sizes, num_members, padding)
         if not (self.plate or potential.is_on_host):
             return rows, ("all", ()), ()
         plate, size = potential.data_plate() if potential.is_on_host else (self.plate, self.size)
-        return rows, ("some", (plate, size, num_held(size))), ()
+        return rows, ("some", (plate, size, stopping.num_held(size))), ()
 
     def count(self, estimates: int) -> None:
         """Add a number of gradient estimates to the passes over all rows in `gradients`."""
@@ -230,7 +232,7 @@ class MemberOptimizer:
             best = () if held is None else (z, jnp.full(num_members, -jnp.inf))
             # Members of one optimiser may differ by their number, as in their weight decay.
             begin = jax.vmap(optimizer.init, axis_name="members")
-            moments = self.programs.compiled(begin, runs_once=True)(z)
+            moments = self.compiled(begin, runs_once=True)(z)
             members = self.members(key_rows, z, moments, best)
             z = self._descend(advance, members, training, noise)
             return z, self.energies(z)
@@ -319,7 +321,7 @@ class MemberOptimizer:
 
     def energies(self, z: Values) -> np.ndarray:
         """U of each member on all rows, nats; not finite where any of its values is not."""
-        program = self.programs.compiled(self.programs.energies, runs_once=True)
+        program = self.compiled(self.energies_of, runs_once=True)
         return np.where(finite_members(z), np.asarray(program(z, self.arrays)), np.nan)
 
     def draws(
@@ -330,7 +332,7 @@ class MemberOptimizer:
         kept = take_members(z, good) if left_out else z
         shape = jnp.shape(next(iter(kept.values())))[:2]
         keys = None if key is None else jax.random.split(key, shape)
-        program = self.programs.compiled(self.programs.draws)
+        program = self.compiled(self.draws_of)
         facts = {"kernel": self.owner, "approximation": True, "left_out": left_out}
         facts["gradients"] = self.gradients
         values = program(kept, keys, self.arrays)

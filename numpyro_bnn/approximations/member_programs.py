@@ -41,18 +41,13 @@ class Members(NamedTuple):
 class MemberPrograms:
     """Functions of the members and data of one model, to be compiled by :meth:`compiled`."""
 
-    def __init__(
-        self,
-        whole: Marginal,
-        static: tuple,
-        plate: str,
-        size: int,
-        estimator: Estimator,
-        perturb: Callable[..., Callable],
-    ) -> None:
-        self.whole, self.static = whole, static
-        self.plate, self.size = plate, size
-        self.estimator, self.perturb = estimator, perturb
+    whole: Marginal  # The energy on all rows
+    static: tuple  # Description of the arguments of the model, see :class:`Arguments`
+    # The plate of minibatches and its number of rows.
+    plate: str
+    size: int
+    estimator: Estimator
+    perturb: Callable[..., Callable]  # Makes the model of a member from its noise
 
     def compiled(self, function: Callable, runs_once: bool = False) -> Program:
         """A function of members and data, compiled, or what an equal model had compiled."""
@@ -67,7 +62,7 @@ class MemberPrograms:
         model = None if noise is None else self.perturb(self.whole.model, noise)
         return Rows(self.marginal(arrays, model), self.plate, self.size)
 
-    def start(
+    def starts(
         self, keys: jax.Array, given: Values, noise: PyTree, arrays: list[jax.Array]
     ) -> Values:
         """For each member the start of lowest energy among several prior draws."""
@@ -99,7 +94,7 @@ class MemberPrograms:
 
         return jax.vmap(best_of)(drawn, keys_rows, noise)
 
-    def advance(
+    def block_of_steps(
         self, optimizer: optax.GradientTransformation, held: tuple | None = None
     ) -> Program:
         """The program ``(members, num_steps, noise, arrays, given) -> (members, energies, variances)``."""
@@ -135,7 +130,9 @@ class MemberPrograms:
 
             def look(member: Members, noise: PyTree) -> Members:
                 likelihood = self._held_out(held, noise, arrays, given)
-                return member._replace(best=_better(likelihood, member.z, member.best))
+                found = jnp.asarray(likelihood(member.z), member.best[1].dtype)
+                better = partial(jnp.where, found > member.best[1])
+                return member._replace(best=jax.tree.map(better, (member.z, found), member.best))
 
             def look_and_go(j: jax.Array, carry: tuple) -> tuple:
                 members = jax.vmap(look)(carry[0], noise)
@@ -184,7 +181,7 @@ class MemberPrograms:
             return rows.energy(z)
         return self.estimator.estimate(rows, z, batches).value
 
-    def energies(self, z: Values, arrays: list[jax.Array]) -> jax.Array:
+    def energies_of(self, z: Values, arrays: list[jax.Array]) -> jax.Array:
         """U of each member on all rows, nats."""
         return jax.vmap(self.marginal(arrays))(z)
 
@@ -192,14 +189,7 @@ class MemberPrograms:
         """Unconstrained values of all latent sites of each member, precisions at their means."""
         return jax.vmap(self.marginal(arrays).complete)(z)
 
-    def draws(self, z: Values, keys: jax.Array | None, arrays: list[jax.Array]) -> Values:
+    def draws_of(self, z: Values, keys: jax.Array | None, arrays: list[jax.Array]) -> Values:
         """Values of every site from unconstrained values with leading axes (member, draw)."""
         centered = self.marginal(arrays)
         return jax.vmap(lambda pair: lax.map(lambda p: centered.draw(*p), pair))((z, keys))
-
-
-def _better(likelihood: Callable, z: Values, best: tuple) -> tuple:
-    """The values of higher likelihood, `z` or the best so far, with their likelihood."""
-    found = jnp.asarray(likelihood(z), best[1].dtype)
-    better = found > best[1]
-    return jax.tree.map(lambda new, old: jnp.where(better, new, old), (z, found), best)

@@ -26,11 +26,10 @@ from jax import lax
 from tqdm.auto import tqdm
 
 from numpyro_bnn._checks import check_key, check_positive, check_whole
-from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions, trains
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, trains
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 
 Rate = float | Literal["auto"]
@@ -63,8 +62,6 @@ def constant_sgd(
     inference* (2017), eq. 7; the rate here is theirs over N.
 
     :param model: a NumPyro model with a data plate.
-    :param key: random key.
-    :param args: its arguments.
     :param batch_size: rows a step, in the optimisation as well.
     :param num_samples: draws of each member.
     :param num_members: independent runs.
@@ -72,16 +69,14 @@ def constant_sgd(
         ``"auto"``, which the head of this module describes.
     :param num_warmup: steps at the constant rate before the first draw.
     :param thinning: steps to a draw.
-    :param kwargs: keyword arguments of the model.
     :return: a chain for each member; ``info["rate"]`` has the rate of each.
     :raises ValueError: if a number is out of range or no member stays finite.
     """
     num_samples = check_whole("constant_sgd", "num_samples", num_samples)
     kwargs["batch_size"] = check_whole("constant_sgd", "batch_size", batch_size)
-    options, kwargs = TrainingOptions.taken("constant_sgd", kwargs)
     plan = num_members, num_samples, num_warmup, thinning, rate
     keys, member_optimizer, iterates, rates = _iterate(
-        "constant_sgd", model, key, args, kwargs, options, *plan
+        "constant_sgd", model, key, args, kwargs, *plan
     )
     return member_optimizer.draws(iterates, keys, rate=rates)
 
@@ -117,8 +112,6 @@ def swag(
     deep learning and a probabilistic perspective of generalization* (2020).
 
     :param model: a NumPyro model with a data plate.
-    :param key: random key.
-    :param args: its arguments.
     :param batch_size: rows a step, in the optimisation as well.
     :param num_samples: draws from each member's Gaussian.
     :param num_members: optimisations, each with a Gaussian of its own.
@@ -127,7 +120,6 @@ def swag(
     :param rate: as in :func:`constant_sgd`.
     :param num_warmup: steps between the optimum and the first snapshot.
     :param thinning: steps to a snapshot.
-    :param kwargs: keyword arguments of the model.
     :return: a chain for each member.
     :raises ValueError: if a number is out of range or no member stays finite.
     """
@@ -135,11 +127,8 @@ def swag(
     num_snapshots = check_whole("swag", "num_snapshots", num_snapshots, least=2)
     rank = check_whole("swag", "rank", rank, least=2)
     kwargs["batch_size"] = check_whole("swag", "batch_size", batch_size)
-    options, kwargs = TrainingOptions.taken("swag", kwargs)
     plan = num_members, num_snapshots, num_warmup, thinning, rate
-    keys, member_optimizer, iterates, rates = _iterate(
-        "swag", model, key, args, kwargs, options, *plan
-    )
+    keys, member_optimizer, iterates, rates = _iterate("swag", model, key, args, kwargs, *plan)
     key_draws, key_precisions = jax.random.split(keys)
 
     @jax.jit
@@ -170,7 +159,6 @@ def _iterate(
     key: jax.Array,
     args: tuple,
     kwargs: dict[str, object],
-    options: TrainingOptions,
     num_members: int,
     num_iterates: int,
     num_warmup: int,
@@ -185,9 +173,7 @@ def _iterate(
     if rate != "auto":
         check_positive(owner, rate=rate)
     # Independent minibatches: those of one epoch cancel each other's noise.
-    member_optimizer = MemberOptimizer(
-        owner, BoundModel.of(model, args, kwargs), options.batch_size, "replacement"
-    )
+    member_optimizer, options = MemberOptimizer.taking(owner, model, args, kwargs, "replacement")
     key_fit, key_rate, key_steps, key_left = jax.random.split(key, 4)
     z, energy = member_optimizer.fit(key_fit, num_members, options)
     member_optimizer.name_far(energy, options)
@@ -218,20 +204,19 @@ def _rates(member_optimizer: MemberOptimizer, z: Values, key: jax.Array, rate: R
     num_members = len(next(iter(z.values())))
     if not isinstance(rate, str):
         return jnp.full(num_members, rate, jnp.result_type(float))
-    programs = member_optimizer.programs
 
     def program(z: Values, keys: jax.Array, arrays: list[Any]) -> jax.Array:
         def one(z: Values, key: jax.Array) -> jax.Array:
-            rows = programs.rows(arrays)
+            rows = member_optimizer.rows(arrays)
             key_noise, key_power = jax.random.split(key)
             count = sum(leaf.size for leaf in z.values())
-            best = 2 * count / _noise_trace(programs.estimator, rows, z, key_noise)
+            best = 2 * count / _noise_trace(member_optimizer.estimator, rows, z, key_noise)
             return jnp.minimum(best, 1 / _top_curvature(rows.potential, z, key_power))
 
         return jax.vmap(one)(z, keys)
 
     keys = jax.random.split(key, num_members)
-    return programs.compiled(program)(z, keys, member_optimizer.arrays)
+    return member_optimizer.compiled(program)(z, keys, member_optimizer.arrays)
 
 
 def _noise_trace(estimator: Estimator, rows: Rows, z: Values, key: jax.Array) -> jax.Array:

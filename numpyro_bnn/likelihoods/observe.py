@@ -1,7 +1,7 @@
 """Checks of predictions and targets, and the data plate around them; all likelihoods share these."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -31,15 +31,6 @@ def check_array(owner: str, label: str, values: Any) -> None:
         raise TypeError(
             f"{owner}: {label} is of type {type(values).__name__}{dtype}, expected an array of numbers. "
             f"Convert lists with `np.asarray({label})`, tables with `.to_numpy()`, and text to numbers."
-        )
-
-
-def check_vector(owner: str, f: Values) -> None:
-    """Refuse predictions that are not one number a row."""
-    if jnp.ndim(f) != 1:
-        raise ValueError(
-            f"{owner}: f has shape {jnp.shape(f)}, expected (N,), one prediction a row. Drop an "
-            "axis of one: `f.squeeze(-1)`."
         )
 
 
@@ -150,19 +141,46 @@ def check_shape(owner: str, f: Values, y: Values | None, trailing: tuple[int, ..
     )
 
 
+class RowOptions(TypedDict, total=False):
+    """Options that every likelihood takes; :func:`observe` describes them."""
+
+    x: PyTree
+    name: str
+    plate: str
+
+
+class WeightOptions(RowOptions, total=False):
+    """Those of likelihoods whose rows may have weights."""
+
+    weights: Values | None
+
+
+class MaskOptions(WeightOptions, total=False):
+    """Those of likelihoods whose targets may be missing."""
+
+    obs_mask: Values | None
+
+
 def observe(
     owner: str,
     f: Any,
     y: Values | None,
-    x: PyTree,
-    name: str,
-    plate: str,
     likelihood: Callable[[jax.Array, jax.Array | None], dist.Distribution],
     event_dim: int,
+    x: PyTree = None,
+    name: str = "y",
+    plate: str = "data",
     weights: Values | None = None,
     obs_mask: Values | None = None,
 ) -> jax.Array:
-    """Sample a target inside its plate, from predictions or from a network and its inputs."""
+    """Sample a target inside its plate, from predictions or from a network and its inputs.
+
+    :param x: inputs (N, …), or a dictionary of columns.
+    :param name: site name of the target.
+    :param plate: name of the data plate.
+    :param weights: (N,), how often each row counts; None for once.
+    :param obs_mask: (N,), which targets are known; others may hold anything. None where all are.
+    """
     y = filled(owner, y, obs_mask)
     inputs, label = (f, "f") if x is None else (x, "x")
     if inputs is None:

@@ -10,7 +10,7 @@ Source: J. D. Kalbfleisch and R. L. Prentice, *The Statistical Analysis of Failu
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,9 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 from numpyro.util import not_jax_tracer
 
-from numpyro_bnn._types import Outputs, PyTree, Values
-from numpyro_bnn.likelihoods.observe import check_array, observe
+from numpyro_bnn._calls import options_of
+from numpyro_bnn._types import Outputs, Values
+from numpyro_bnn.likelihoods.observe import RowOptions, check_array, observe
 
 # Below it, 1 - (1 - e^(-x)) / x and the variance of an exponential time cut off at 1, (1 - 2 x e^(-x) -
 # e^(-2x)) / x², come from power series, divided by x, the highest power first.
@@ -133,14 +134,13 @@ class PiecewiseHazard(dist.Distribution):
         return jnp.concatenate([time, jnp.ones_like(time)], -1)
 
 
+@options_of(observe)
 def survival(
     f: Outputs,
     y: Values | None = None,
     *,
     breaks: Sequence[float] = (),
-    x: PyTree = None,
-    name: str = "y",
-    plate: str = "data",
+    **options: Unpack[RowOptions],
 ) -> jax.Array:
     """Times until an event with log hazard f, constant in pieces; censored times are only lower bounds.
 
@@ -148,9 +148,6 @@ def survival(
     :param y: (N, 2): times, and 1 where the event was seen or 0 where the time is censored; None
         to predict (uncensored times).
     :param breaks: increasing positive times at which one piece ends and the next begins.
-    :param x: inputs (N, …), or a dictionary of columns.
-    :param name: site name of the target.
-    :param plate: name of the data plate.
     :return: the target.
     :raises ValueError: for shapes that do not agree, times that are not positive, flags other than
         0 and 1, or breaks that do not increase.
@@ -173,7 +170,7 @@ def survival(
             )
         return PiecewiseHazard(f if ends.size else f[..., None], ends)
 
-    return observe("survival", f, y, x, name, plate, likelihood, 1 if ends.size else 0)
+    return observe("survival", f, y, likelihood, 1 if ends.size else 0, **options)
 
 
 def _check_times(y: Any) -> None:

@@ -17,7 +17,7 @@ from numpyro.infer import init_to_sample
 from numpyro.ops.provenance import track_deps_jaxpr
 
 from numpyro_bnn.distributions.unwrap import blanks, unwrapped
-from numpyro_bnn.priors.coordinates import enclosing_handlers
+from numpyro_bnn.priors.hierarchical import enclosing_handlers
 
 Values = dict[str, Any]
 

@@ -26,20 +26,13 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
+from numpyro_bnn.distributions.stable_densities import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.models.affine_sites import (
-    Asked,
-    Values,
-    chosen,
-    parts_of,
-    prior_part,
-    quiet_trace,
-    target_of,
-)
+from numpyro_bnn.models import affine_sites
+from numpyro_bnn.models.affine_sites import Asked, Values, prior_part, quiet_trace
 from numpyro_bnn.priors.base import is_parameter, parameter
-from numpyro_bnn.priors.coordinates import enclosing_handlers
+from numpyro_bnn.priors.hierarchical import enclosing_handlers
 from numpyro_bnn.priors.precision_conditionals import UNITS, Level, key_of
 
 _GAUSSIAN = Asked(
@@ -107,17 +100,17 @@ class integrate_output(Messenger):
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         model = partial(self.fn, *args, **kwargs)
-        parts = parts_of(model, _GAUSSIAN)
+        parts = affine_sites.parts_of(model, _GAUSSIAN)
         if not parts.observed:
             return model()
-        target = target_of(parts)
+        target = affine_sites.target_of(parts)
         if enclosing_handlers(target).is_altered:
             raise ValueError(
                 f"integrate_output: a handler around it scales or masks the log density of '{target}', "
                 "and the weights are integrated out of the density as it is. Leave it out, or put it around "
                 "the model without `integrate_output`."
             )
-        weights = chosen(parts, target, self.sites)
+        weights = affine_sites.chosen(parts, target, self.sites)
         others = _Others(weights, target)
         with others:
             model()

@@ -3,12 +3,16 @@
 A :class:`Network` has parameters by path, and a function of them and the inputs. Of a pytree arrays of real
 numbers are parameters; whole numbers and all other leaves are kept. Equinox is used only where it is imported
 already.
+
+:func:`call_order` reads the order in which a network calls its layers off its traced program. Flax numbers
+layers in the order in which they are *made*: in ``nn.Dense(1)(nn.tanh(nn.Dense(8)(x)))`` the outer one is
+``Dense_0``. A layer is called where one of its parameters first meets a value that depends on the inputs.
 """
 
 import copy
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,9 +21,9 @@ import jax.numpy as jnp
 import numpyro
 from flax import linen, nnx
 from jax.tree_util import FlattenedIndexKey, GetAttrKey, SequenceKey
+from numpyro.handlers import block, seed
 
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.models.call_order import call_order
 from numpyro_bnn.models.layouts import (
     SeenLayers,
     declared_axes,
@@ -27,19 +31,7 @@ from numpyro_bnn.models.layouts import (
     shapes_of,
     without_companions,
 )
-from numpyro_bnn.models.parameters import nest
-from numpyro_bnn.priors.paths import (
-    ENTER_ONCE,
-    LaidOut,
-    NetworkShapes,
-    Shape,
-    Shapes,
-    UnitAxis,
-    arrays_of,
-    flatten_params,
-    path_of,
-    with_arrays,
-)
+from numpyro_bnn.priors import paths
 
 _NO_STATISTICS = (
     "Running statistics are estimated from the data during training; they are neither parameters "
@@ -52,9 +44,9 @@ _NO_STATISTICS = (
 class Network:
     """The interface of linen, NNX and other modules: parameters by path, and a pure function of them."""
 
-    shapes: Shapes  # Shapes of all parameters
+    shapes: paths.Shapes  # Shapes of all parameters
     # Shapes of the parameters that can be random (floating point), with their layouts.
-    random_shapes: Shapes
+    random_shapes: paths.Shapes
     own_values: dict[str, Array]  # Values of parameters that the module itself holds
     leaves: dict[str, jax.ShapeDtypeStruct]  # Shapes and types of all parameters
 
@@ -74,11 +66,13 @@ class Network:
             if jnp.issubdtype(leaves[path].dtype, jnp.floating)
         }
 
-    def shapes_for_prior(self, inputs: tuple[tuple, dict[str, PyTree]] | None) -> NetworkShapes:
+    def shapes_for_prior(
+        self, inputs: tuple[tuple, dict[str, PyTree]] | None
+    ) -> paths.NetworkShapes:
         """Shapes of the parameters that can be random; `inputs` are for the order of calls."""
         if inputs is None:
-            return NetworkShapes(self.random_shapes)
-        return NetworkShapes(
+            return paths.NetworkShapes(self.random_shapes)
+        return paths.NetworkShapes(
             self.random_shapes, partial(call_order, self.apply, self.leaves, *inputs)
         )
 
@@ -94,6 +88,21 @@ class Network:
 def _streams(names: tuple[str, ...]) -> dict[str, jax.Array]:
     """A fresh key for every random stream; needs NumPyro's seed handler."""
     return {stream: numpyro.prng_key() for stream in names}
+
+
+def _arrays_of_call(
+    args: tuple, kwargs: dict[str, PyTree]
+) -> tuple[list[Any], Callable[[list[Any]], tuple[tuple, dict[str, PyTree]]]]:
+    """Arrays among the arguments of a call, and a function from others like them to the arguments."""
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
+
+    def joined(arrays: list[Any]) -> tuple[tuple, dict[str, PyTree]]:
+        remaining = iter(arrays)
+        filled = [next(remaining) if a else leaf for a, leaf in zip(is_array, leaves)]
+        return jax.tree.unflatten(structure, filled)
+
+    return [leaf for leaf, a in zip(leaves, is_array) if a], joined
 
 
 class Linen(Network):
@@ -115,15 +124,15 @@ class Linen(Network):
         params, companions = without_companions(collections.pop("params", {}))
         if batch_stats is not None:
             self.batch_stats = batch_stats.get("batch_stats", batch_stats)
-            needed = flatten_params(collections.pop("batch_stats", {}))
-            _check_statistics(needed, flatten_params(self.batch_stats))
+            needed = paths.flatten_params(collections.pop("batch_stats", {}))
+            _check_statistics(needed, paths.flatten_params(self.batch_stats))
         if collections:
             found = ", ".join(f"'{collection}'" for collection in collections)
             raise ValueError(
                 f"random_module: {type(module).__name__} keeps the mutable collection(s) {found}. "
                 + _NO_STATISTICS
             )
-        self._describe(flatten_params(params))
+        self._describe(paths.flatten_params(params))
         self.random_shapes = seen.laid_out(self.random_shapes, companions)
         for part in _keys(params):
             if "." in part or part.isdigit():
@@ -134,18 +143,14 @@ class Linen(Network):
 
     def _eval_shape(self, args: tuple, kwargs: PyTree, seen: SeenLayers) -> dict[str, Any]:
         """Shapes of the variables."""
-        leaves, structure = jax.tree.flatten((args, kwargs))
-        is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
+        arrays, joined = _arrays_of_call(args, kwargs)
 
         def init(key: jax.Array, arrays: list[Any]) -> Any:
-            remaining = iter(arrays)
-            filled = [next(remaining) if a else leaf for a, leaf in zip(is_array, leaves)]
-            args, kwargs = jax.tree.unflatten(structure, filled)
+            args, kwargs = joined(arrays)
             streams = dict.fromkeys(("params", *self.apply_rng), key)
             with self._dropout(), linen.intercept_methods(seen):
                 return self.module.init(streams, *args, **kwargs)
 
-        arrays = [leaf for leaf, a in zip(leaves, is_array) if a]
         return dict(shapes_of(init, jax.random.key(0), arrays))
 
     def _dropout(self) -> Any:
@@ -161,7 +166,7 @@ class Linen(Network):
 
     def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Call the linen module with these values of its parameters."""
-        variables = {"params": nest(values)}
+        variables = {"params": paths.nest(values)}
         if self.batch_stats is not None:
             variables["batch_stats"] = self.batch_stats
         rngs = {**_streams(self.apply_rng), **kwargs.pop("rngs", {})}
@@ -188,19 +193,19 @@ class NNX(Network):
         if jax.tree.leaves(rest):
             raise ValueError(
                 f"random_module: {self.name} keeps the mutable state "
-                f"{sorted(flatten_params(rest))}. " + _NO_STATISTICS
+                f"{sorted(paths.flatten_params(rest))}. " + _NO_STATISTICS
             )
         if jax.tree.leaves(self.statistics):
             if batch_stats is None:
                 raise ValueError(
                     f"random_module: {self.name} keeps the running statistics "
-                    f"{sorted(flatten_params(self.statistics))}. " + _NO_STATISTICS
+                    f"{sorted(paths.flatten_params(self.statistics))}. " + _NO_STATISTICS
                 )
             # A module in training mode changes NumPy's arrays in place, where its call is traced.
-            given = flatten_params(batch_stats)
+            given = paths.flatten_params(batch_stats)
             self.own_statistics = {path: jnp.asarray(value) for path, value in given.items()}
-            _check_statistics(flatten_params(self.statistics), self.own_statistics)
-        self._describe(flatten_params(self.params))
+            _check_statistics(paths.flatten_params(self.statistics), self.own_statistics)
+        self._describe(paths.flatten_params(self.params))
         self.random_shapes = layouts_of_nnx(module, self.random_shapes)
 
     def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
@@ -216,7 +221,7 @@ class NNX(Network):
             attention = nnx.MultiHeadAttention
             module.set_attributes(attention, dropout_rate=0.0, raise_if_not_found=False)
         output = module(*args, **kwargs)
-        after = flatten_params(nnx.state(module, nnx.BatchStat))
+        after = paths.flatten_params(nnx.state(module, nnx.BatchStat))
         if any(after[path] is not value for path, value in self.own_statistics.items()):
             raise ValueError(
                 f"random_module: {self.name} tries to update its running statistics. Call it so that it "
@@ -279,7 +284,7 @@ class PyTreeNetwork(Network):
 
     def __init__(self, module: PyTree) -> None:
         self.module = _without_dropout(module)
-        self._describe(arrays_of(self.module))
+        self._describe(paths.arrays_of(self.module))
         laid_out = dict(_layouts(self.module))
         self.random_shapes = {path: laid_out[path] for path in self.random_shapes}
         self._by_row = False
@@ -290,7 +295,7 @@ class PyTreeNetwork(Network):
         return made
 
     def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
-        module = with_arrays(self.module, values)
+        module = paths.with_arrays(self.module, values)
         if self._by_row:
             return jax.vmap(lambda *row: module(*row, **kwargs))(*args)
         return module(*args, **kwargs)
@@ -313,17 +318,20 @@ def _without_dropout(module: Any) -> Any:
     return eqx.nn.inference_mode(module)
 
 
-def _layouts(module: Any) -> Iterator[tuple[str, LaidOut]]:
+def _layouts(module: Any) -> Iterator[tuple[str, paths.LaidOut]]:
     """The shape of each array, which knows the axes that an output sums over and the class that holds it."""
     for keys, leaf in jax.tree_util.tree_flatten_with_path(module)[0]:
         if hasattr(leaf, "ndim"):
             owner, name = _owner(module, keys)
             summed = _summed(owner, name, leaf.ndim)
             units = _grouped_units(owner, summed, leaf.shape)
-            yield path_of(keys), LaidOut(leaf.shape, summed, type(owner).__name__, units)
+            yield (
+                paths.path_of(keys),
+                paths.LaidOut(leaf.shape, summed, type(owner).__name__, units),
+            )
 
 
-def _grouped_units(owner: Any, summed: tuple[int, ...] | None, shape: Shape) -> Any:
+def _grouped_units(owner: Any, summed: tuple[int, ...] | None, shape: paths.Shape) -> Any:
     """The source units of a grouped Equinox convolution, each with its own inputs; else None."""
     groups = getattr(owner, "groups", 1)
     if "equinox" not in sys.modules or not summed or groups == 1:
@@ -333,7 +341,7 @@ def _grouped_units(owner: Any, summed: tuple[int, ...] | None, shape: Shape) -> 
     if not isinstance(owner, (nn.Conv, nn.ConvTranspose)):
         return None
     inputs = summed[0]
-    return UnitAxis(inputs - 1, shape[inputs - 1] // groups), UnitAxis(inputs)
+    return paths.UnitAxis(inputs - 1, shape[inputs - 1] // groups), paths.UnitAxis(inputs)
 
 
 def _owner(module: Any, keys: tuple[Any, ...]) -> tuple[Any, str]:
@@ -348,7 +356,7 @@ def _owner(module: Any, keys: tuple[Any, ...]) -> tuple[Any, str]:
             return node, str(key.key)
         else:
             node = node[key.idx if isinstance(key, SequenceKey) else key.key]
-            name = name or path_of((key,))
+            name = name or paths.path_of((key,))
     return owner, name
 
 
@@ -356,7 +364,7 @@ def _summed(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
     """The axes that an output sums over; None where the class is unknown and does not say."""
     if (axes := declared_axes(owner, name, ndim)) is not None:
         return axes
-    if ndim < 2 or name in ENTER_ONCE:
+    if ndim < 2 or name in paths.ENTER_ONCE:
         return ()
     return _of_equinox(owner, name, ndim)
 
@@ -376,3 +384,81 @@ def _of_equinox(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
         return (ndim - 1,)
     once = (nn.Embedding, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.WeightNorm, nn.PReLU)
     return () if isinstance(owner, once) else None
+
+
+# The program that an equation calls with its own arguments, as ``jax.jit`` does.
+_CALLED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+# What a value depends on: paths of parameters, and `_DATA` for the inputs.
+Sources = frozenset[str]
+_DATA = "<data>"
+_NOTHING: Sources = frozenset()
+
+
+def call_order(
+    apply: Callable,
+    leaves: Mapping[str, jax.ShapeDtypeStruct],
+    args: tuple,
+    kwargs: dict[str, PyTree],
+) -> paths.CallOrder:
+    """Layers with parameters, by their first call in ``apply(values by path, *args, **kwargs)``."""
+    arrays, joined = _arrays_of_call(args, kwargs)
+
+    def outputs(values: dict[str, Any], arrays: list[Any]) -> Any:
+        args, kwargs = joined(arrays)
+        # Random streams of the network must not use up the keys of the model around it.
+        with block(), seed(rng_seed=0):
+            return apply(values, *args, **kwargs)
+
+    program = jax.make_jaxpr(outputs)(dict(leaves), arrays)
+    # JAX flattens a dict in the order of its sorted keys.
+    inputs = [frozenset([path]) for path in sorted(leaves)] + [frozenset([_DATA])] * len(arrays)
+    feeds: dict[str, Sources] = {}
+    _visit(program.jaxpr, inputs, feeds)
+    from_data = frozenset(layer for layer, others in feeds.items() if others == {_DATA})
+    not_called = dict.fromkeys(
+        paths.layer_of(path) for path in leaves if paths.layer_of(path) not in feeds
+    )
+    return paths.CallOrder(tuple(feeds), from_data, tuple(not_called))
+
+
+def _called(equation: Any) -> Any:
+    """The program inside an equation that takes all of its inputs; None where there is none."""
+    program = next((equation.params[k] for k in _CALLED if k in equation.params), None)
+    program = getattr(program, "jaxpr", program)
+    return None if program is None or len(program.invars) != len(equation.invars) else program
+
+
+def _visit(program: Any, inputs: Sequence[Sources], feeds: dict[str, Sources]) -> list[Sources]:
+    """What each output of a program depends on; fills `feeds` with the first input of every layer."""
+    known = dict(zip(program.invars, inputs))
+
+    def of(variable: Any) -> Sources:
+        # Literals cannot be looked up, and constants of the program are not in the table.
+        return _NOTHING if hasattr(variable, "val") else known.get(variable, _NOTHING)
+
+    for equation in program.eqns:
+        given = [of(variable) for variable in equation.invars]
+        inner, params = _called(equation), equation.params
+        if "branches" in params:
+            inner, given = params["branches"][-1].jaxpr, given[1:]
+        elif "body_jaxpr" in params:
+            inner, given = params["body_jaxpr"].jaxpr, given[params["cond_nconsts"] :]
+        if inner is not None and len(inner.outvars) == len(equation.outvars):
+            found = _visit(inner, given, feeds)
+        else:
+            _apply(given, feeds)
+            found = [_NOTHING.union(*given)] * len(equation.outvars)
+        known.update(zip(equation.outvars, found))
+    return [of(variable) for variable in program.outvars]
+
+
+def _apply(given: list[Sources], feeds: dict[str, Sources]) -> None:
+    """Note the layers that an operation applies to data for the first time."""
+    for sources in given:
+        layers = {paths.layer_of(path) for path in sources}
+        if _DATA in sources or len(layers) != 1:
+            continue
+        (layer,) = layers
+        others = [other for other in given if _DATA in other]
+        if others and layer not in feeds:
+            feeds[layer] = _NOTHING.union(*others)

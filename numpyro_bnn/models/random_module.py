@@ -2,16 +2,18 @@
 
 Flax's linen and NNX modules, Equinox modules and other pytrees with a call are used through one small
 interface, :class:`Network`: the shapes of the parameters, and a function from their values and the inputs
-to the output. :class:`linearize` and :class:`outputs` are handlers of the networks inside a model.
+to the output. :class:`linearize` and :class:`outputs` are handlers of the networks inside a model;
+:func:`to_params` and :func:`from_params` go from draws of sample sites to parameters, and back.
 """
 
+import copyreg
 import inspect
 import io
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
+from importlib import import_module
 from math import prod
 from types import FunctionType
 from typing import Any
@@ -22,20 +24,13 @@ from flax import linen, nnx
 from numpy.typing import ArrayLike
 from numpyro.primitives import Messenger, apply_stack
 
+from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.models.networks import NNX, Linen, Network, PyTreeNetwork
-from numpyro_bnn.models.parameters import nest
+from numpyro_bnn.priors import paths
 from numpyro_bnn.priors.base import PriorLike, as_prior
-from numpyro_bnn.priors.paths import (
-    AUXILIARY,
-    LaidOut,
-    NetworkShapes,
-    flatten_params,
-    is_module,
-    parameter_tree,
-    site_name,
-)
+from numpyro_bnn.priors.paths import AUXILIARY, LaidOut, NetworkShapes
 
 
 class MLP(linen.Module):
@@ -56,22 +51,6 @@ class MLP(linen.Module):
             x = self.activation(linen.Dense(units)(x))
         return linen.Dense(self.outputs)(x)
 
-    @linen.nowrap
-    def __reduce__(self) -> tuple[Callable, tuple]:
-        settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "parent"}
-        if (named := name_of(self.activation)) is not None:
-            del settings["activation"]
-        return _remade, (type(self), settings, named)
-
-
-def _remade(kind: type[MLP], settings: dict[str, Any], activation: tuple[str, str] | None) -> MLP:
-    """A perceptron from its pickled parts; a compiled activation is kept by its name."""
-    return (
-        kind(**settings)
-        if activation is None
-        else kind(**settings, activation=by_name(*activation))
-    )
-
 
 class BoundModule:
     """A network with sampled weights: call it like the module itself.
@@ -89,7 +68,7 @@ class BoundModule:
     @property
     def params(self) -> dict:
         """The sampled weights as nested dicts, as Flax has them."""
-        return nest(self._values)
+        return paths.nest(self._values)
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         return self._apply(self._values, *args, **kwargs)
@@ -171,7 +150,7 @@ def network_of(
         network = Linen(module, batch_stats, apply_rng, init_args, init_kwargs)
     elif isinstance(module, nnx.Module):
         network = NNX(module, batch_stats, apply_rng)
-    elif is_module(module):
+    elif paths.is_module(module):
         if batch_stats is not None or apply_rng:
             raise TypeError(
                 "random_module: `batch_stats` and `apply_rng` are for Flax modules only."
@@ -211,7 +190,7 @@ def sampled(
     for path, value in values.items():
         if jnp.shape(value) != shapes[path]:
             raise ValueError(
-                f"random_module: the site '{site_name(name, path)}' has shape {jnp.shape(value)} "
+                f"random_module: the site '{paths.site_name(name, path)}' has shape {jnp.shape(value)} "
                 f"instead of {shapes[path]}. Call random_module outside every plate, and give "
                 "values and starts of that shape."
             )
@@ -240,7 +219,7 @@ class _OfNetwork(Messenger):
 
     def __init__(self, name: str, shapes: NetworkShapes) -> None:
         self.known = {
-            site_name(name, path): max(shape)
+            paths.site_name(name, path): max(shape)
             if shape.summed is None
             else prod(shape[axis] for axis in shape.summed)
             for path, shape in shapes.items()
@@ -268,9 +247,9 @@ def _handled(name: str, apply: Callable) -> Callable:
     return apply_stack(message)["value"]
 
 
-def _fixed_values(paths: list[str], network: "Network", params: PyTree) -> dict[str, Any]:
-    explicit = {} if params is None else flatten_params(params)
-    kinds = {path: network.leaves[path].dtype for path in paths if path not in explicit}
+def _fixed_values(fixed: list[str], network: "Network", params: PyTree) -> dict[str, Any]:
+    explicit = {} if params is None else paths.flatten_params(params)
+    kinds = {path: network.leaves[path].dtype for path in fixed if path not in explicit}
     if unasked := [p for p, kind in kinds.items() if jnp.issubdtype(kind, jnp.complexfloating)]:
         raise ValueError(
             f"random_module: {unasked} are complex, for which no prior is, and would keep the values that "
@@ -278,19 +257,19 @@ def _fixed_values(paths: list[str], network: "Network", params: PyTree) -> dict[
             "give their values in `params=`."
         )
     given = network.own_values | explicit
-    missing = [path for path in paths if path not in given]
+    missing = [path for path in fixed if path not in given]
     if missing:
         raise ValueError(
             f"random_module: {missing} are not random under this prior and have no values. Pass "
-            f"them as `params=`. The parameters are:\n{parameter_tree(network.shapes)}"
+            f"them as `params=`. The parameters are:\n{paths.parameter_tree(network.shapes)}"
         )
-    for path in paths:
+    for path in fixed:
         if jnp.shape(given[path]) != network.shapes[path]:
             raise ValueError(
                 f"random_module: `params` gives '{path}' the shape {jnp.shape(given[path])}, the "
                 f"module needs {network.shapes[path]}."
             )
-    return {path: jnp.asarray(given[path]) for path in paths}
+    return {path: jnp.asarray(given[path]) for path in fixed}
 
 
 class linearize(Messenger):
@@ -314,9 +293,9 @@ class linearize(Messenger):
         self, name: str, apply: Callable, values: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
         at = {
-            path: jnp.asarray(self.at[site_name(name, path)])
+            path: jnp.asarray(self.at[paths.site_name(name, path)])
             for path in values
-            if site_name(name, path) in self.at
+            if paths.site_name(name, path) in self.at
         }
         steps = {path: values[path] - at[path] for path in at}
         primal, tangent = jax.jvp(
@@ -342,29 +321,24 @@ class outputs(Messenger):
         return self.seen[name]
 
 
-def by_name(module: str, name: str) -> Any:
-    """An object by its module and name."""
-    __import__(module)
-    found: Any = sys.modules[module]
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
+def _reduced(function: Any) -> str | tuple:
+    """How to pickle a function that JAX compiled: by its name, where that leads to it."""
+    # A compiled function has the name of the function inside it, which is not the same object, and which
+    # pickle would look for.
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    is_there = found is function
+    return function.__qualname__ if is_there else function.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
 
 
-def name_of(value: object) -> tuple[str, str] | None:
-    """Module and name of a function that JAX has compiled; None of anything else."""
-    wrapped = getattr(value, "__wrapped__", None)
-    module, name = (getattr(wrapped, key, None) for key in ("__module__", "__qualname__"))
-    if module not in sys.modules or name is None or "<" in name:
-        return None
-    try:
-        return (module, name) if by_name(module, name) is value else None
-    except AttributeError:
-        return None
+for _kind in (type(jnp.tanh), jax.custom_jvp, jax.custom_vjp):
+    copyreg.pickle(_kind, _reduced)
 
 
 def _default(module: str, owner: str, argument: str) -> Any:
-    return inspect.signature(by_name(module, owner)).parameters[argument].default
+    kind = getattr(import_module(module), owner)
+    return inspect.signature(kind).parameters[argument].default
 
 
 def _where_default(value: FunctionType) -> tuple[str, str, str] | None:
@@ -378,16 +352,12 @@ def _where_default(value: FunctionType) -> tuple[str, str, str] | None:
 
 
 class _Pickler(pickle.Pickler):
-    """Keeps functions that pickle refuses: compiled ones by name, and lambdas that are a class's default."""
-
-    # A compiled function has the name of the function inside it, which is not the same object.
+    """Keeps lambdas that are the default of a class."""
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
-            default = _where_default(value)
-            return NotImplemented if default is None else (_default, default)
-        named = name_of(value)
-        return NotImplemented if named is None else (by_name, named)
+        is_lambda = isinstance(value, FunctionType) and value.__name__ == "<lambda>"
+        default = _where_default(value) if is_lambda else None
+        return NotImplemented if default is None else (_default, default)
 
 
 def dumped(module: object) -> bytes:
@@ -395,3 +365,102 @@ def dumped(module: object) -> bytes:
     to = io.BytesIO()
     _Pickler(to).dump(module)
     return to.getvalue()
+
+
+def to_params(
+    samples: Mapping[str, Array], name: str | None = None, params: PyTree = None
+) -> PyTree:
+    """Turn draws into parameters of Flax, or into Equinox modules.
+
+    :param samples: draws by site name, such as ``mcmc.get_samples()``; leading axes of the
+        arrays stay in front, so that ``jax.vmap`` over the result runs every draw.
+    :param name: the network's name, with the prefixes of any ``scope`` around it; not needed
+        where the draws hold one network.
+    :param params: values of the parameters that are not random, repeated over the draws; an Equinox module
+        (or another pytree with a call) to get such a module back.
+    :return: nested dicts: ``variables["params"]`` of a linen module, or a pure dict of an NNX
+        state; or, with a module as `params`, that module with the draws in place of its arrays.
+    :raises ValueError: if no network or several are found.
+    """
+    # Sites that belong to a weight (its precision, its standardised value) are no parameters.
+    weights = {
+        site: value
+        for site, value in samples.items()
+        if "/" in site
+        and not paths.is_auxiliary(site)
+        and not any(site.startswith(f"{other}.") for other in samples)
+    }
+    networks = {site.split("/", 1)[0] for site in weights}
+    if name is None and len(networks) == 1:
+        (name,) = networks
+    prefix = f"{name}/"
+    found = {site.removeprefix(prefix): v for site, v in weights.items() if site.startswith(prefix)}
+    if not found:
+        raise ValueError(
+            f"to_params: no weights of a network named {name!r}; the draws hold networks "
+            f"{sorted(networks)} and sites {list(samples)}. Say which with `name=`."
+        )
+    if params is not None:
+        trained = paths.flatten_params(params)
+        path, value = next(iter(found.items()))
+        lead = jnp.shape(value)[: jnp.ndim(value) - jnp.ndim(trained[path])]
+        found |= {
+            path: jnp.broadcast_to(v, lead + jnp.shape(v))
+            for path, v in trained.items()
+            if path not in found
+        }
+        if not isinstance(params, Mapping) and paths.is_module(params):
+            return paths.with_arrays(params, found)
+    return paths.nest(found)
+
+
+def from_params(
+    params: PyTree,
+    name: str = "net",
+    *,
+    num_chains: int | None = None,
+    jitter: float = 0.0,
+    key: jax.Array | None = None,
+    fixed: Sequence[str] = (),
+) -> dict[str, jax.Array]:
+    """Turn parameters of Flax or Equinox into values of sample sites.
+
+    Weights are real, so the values serve as `init_params` as they are where the prior has no
+    scales of its own; :func:`numpyro_bnn.optimize` and :class:`numpyro_bnn.MCMC` also take
+    them for hierarchical priors and start the precisions at their conditional means.
+
+    :param params: ``variables["params"]`` of a linen module, an ``nnx.State``, or an Equinox module; leading
+        axes (one start a chain) are kept, and arrays of whole numbers left out.
+    :param name: the network's name in the model.
+    :param num_chains: starts to make of these parameters, as a leading axis; None for none, where `params`
+        have such an axis or the run has one chain.
+    :param jitter: standard deviation of normal noise on every weight, in units of the root mean square of
+        its array (of 1 where all of it is 0), so that chains do not begin at one place.
+    :param key: random key of the noise; default ``jax.random.key(0)``.
+    :param fixed: paths of parameters that are not random in the model, such as ``"Dense_0.kernel"`` or
+        ``"Conv_0"`` for all of a layer; they are left out.
+    :return: ``{"{name}/{path}": value}``.
+    :raises ValueError: for `num_chains` below 1, or a path in `fixed` that there is not.
+    """
+    found = {path: jnp.asarray(v) for path, v in paths.flatten_params(params).items()}
+    for left_out in fixed:
+        inside = [path for path in found if path == left_out or path.startswith(f"{left_out}.")]
+        if not inside:
+            raise ValueError(
+                f"from_params: fixed={left_out!r} is no path of these parameters; there are {list(found)}."
+            )
+        found = {path: value for path, value in found.items() if path not in inside}
+    found = {path: v for path, v in found.items() if jnp.issubdtype(v.dtype, jnp.floating)}
+    if num_chains is not None:
+        count = check_whole("from_params", "num_chains", num_chains)
+        found = {path: jnp.broadcast_to(v, (count, *v.shape)) for path, v in found.items()}
+    if jitter:
+        keys = jax.random.split(jax.random.key(0) if key is None else key, len(found))
+        found = {path: _jittered(k, v, jitter) for k, (path, v) in zip(keys, found.items())}
+    return {paths.site_name(name, path): value for path, value in found.items()}
+
+
+def _jittered(key: jax.Array, value: jax.Array, jitter: float) -> jax.Array:
+    size = jnp.sqrt(jnp.mean(jnp.square(value)))
+    unit = jnp.where(size > 0, size, 1.0)
+    return value + jitter * unit * jax.random.normal(key, value.shape, value.dtype)

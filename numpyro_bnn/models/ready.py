@@ -41,9 +41,9 @@ from numpyro_bnn.likelihoods.families import (
     categorical,
     gaussian,
     heteroscedastic,
+    noise_for_each,
     student_t,
 )
-from numpyro_bnn.likelihoods.noise import noise_for_each
 from numpyro_bnn.likelihoods.observe import check_finite, check_weights
 from numpyro_bnn.models import integrated_output
 from numpyro_bnn.models.random_module import dumped, network_of, sampled
@@ -427,16 +427,15 @@ def regression(
             shared["noise"] = noise_for_each(noise, several)
         return gaussian(outputs, y, **shared, correlation=correlation)
 
-    options: dict[str, Any] = {"likelihood": likelihood}
-    by_family: dict[str, dict[str, Any]] = {
-        "gaussian": {"noise": noise},
-        "student_t": {"noise": noise, "df": df},
-        "heteroscedastic": {},
+    options = {
+        "likelihood": likelihood,
+        "noise": None if likelihood == "heteroscedastic" else noise,
+        "df": df if likelihood == "student_t" else None,
+        "integrate_output": integrate_output or None,
+        "correlation": correlation,
     }
-    options |= by_family[likelihood]
-    more = {"integrate_output": integrate_output or None, "correlation": correlation}
-    options |= {name: value for name, value in more.items() if value is not None}
-    model = ReadyModel(module, prior, "regression", observe, options)
+    given = {name: value for name, value in options.items() if value is not None}
+    model = ReadyModel(module, prior, "regression", observe, given)
     model.learn(x, y)
     return model
 

@@ -24,8 +24,7 @@ from numpyro_bnn.posterior.prediction_sites import targets_without_draws
 from numpyro_bnn.posterior.predictions import Predictor
 from numpyro_bnn.posterior.training_data import known_rows
 from numpyro_bnn.potential.compiled_arguments import fixed_in, with_values
-from numpyro_bnn.samplers.failed_chains import warn_of_failed
-from numpyro_bnn.samplers.suspects import suspect_chains
+from numpyro_bnn.samplers.suspects import suspect_chains, warn_of_failed
 from numpyro_bnn.storage.draw_store import POSTERIOR, DrawStore
 from numpyro_bnn.storage.folders import UNREADABLE, require_writable
 

@@ -47,8 +47,8 @@ from numpyro_bnn.posterior.training_data import (
 from numpyro_bnn.potential.compiled_arguments import Arguments, map_in_blocks
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.sites import all_rows
-from numpyro_bnn.priors.axis_names import dims_of, layer_of, variable_name
-from numpyro_bnn.priors.coordinates import Standardized, parameterize
+from numpyro_bnn.priors.hierarchical import Standardized, parameterize
+from numpyro_bnn.priors.paths import dims_of, layer_of_site, variable_name
 from numpyro_bnn.samplers.suspects import named, named_elsewhere, warn_of_use
 from numpyro_bnn.storage.stored_array import StoredArray
 
@@ -374,7 +374,7 @@ class ArvizGroups:
         axes = dims_of(shapes) | {site: list(names) for site, names in self.dims.items()}
         for site, value in kept.items():
             attrs = {"site": site, "axes": json.dumps([variable_name(n) for n in axes[site]])}
-            if (layer := layer_of(site)) is not None:
+            if (layer := layer_of_site(site)) is not None:
                 attrs["layer"] = variable_name(layer)
             self.add("posterior", site, ["chain", "draw", *axes[site]], value, attrs)
         run = {name: value for name, value in draws.info.items() if value is not None}

@@ -16,7 +16,7 @@ from numpyro_bnn.data.columns import about_inputs, check_columns, check_row_shap
 from numpyro_bnn.data.units import native
 from numpyro_bnn.posterior.fitted import held_by, inputs_of
 from numpyro_bnn.potential.compiled_arguments import like
-from numpyro_bnn.samplers.fields import has_exact_energy
+from numpyro_bnn.samplers.kernels import has_exact_energy
 from numpyro_bnn.samplers.suspects import suspects_in
 
 # Reason for chains of a file that were not selected.

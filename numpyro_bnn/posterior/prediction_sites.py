@@ -34,8 +34,7 @@ from numpyro_bnn.potential.compiled_arguments import Arguments, map_in_blocks
 from numpyro_bnn.potential.data_dependencies import sites_taken
 from numpyro_bnn.potential.rows_in_parts import same_in_parts
 from numpyro_bnn.potential.sites import Structure
-from numpyro_bnn.potential.structure import as_jax, structure_of
-from numpyro_bnn.potential.targets import check_arguments
+from numpyro_bnn.potential.structure import as_jax, check_arguments, structure_of
 
 _SIGNATURE = "give it the signature `def model(x, y=None)`"
 _KNOWN = "Latent values of single rows are known for the rows of the fit alone: predict at those."

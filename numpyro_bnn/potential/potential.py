@@ -38,14 +38,13 @@ from numpyro.primitives import Messenger
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.data.host_rows import RowsTaken, WithStandIns, sources_in
-from numpyro_bnn.distributions.gamma import scaled
+from numpyro_bnn.distributions.stable_densities import scaled
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.flat_position import FlatPosition
 from numpyro_bnn.potential.rows import Rows, rows_are_shared, summed, taken_by_all
 from numpyro_bnn.potential.rows_in_parts import refuse_dependent_rows
 from numpyro_bnn.potential.sites import without_subsampling
-from numpyro_bnn.potential.structure import as_jax, structure_of, with_structure
-from numpyro_bnn.potential.targets import check_targets
+from numpyro_bnn.potential.structure import as_jax, check_targets, structure_of, with_structure
 
 
 class TemperedLikelihood(NamedTuple):
@@ -372,17 +371,21 @@ def _no_plate(plate: str | None, candidates: list[str]) -> str:
     )
 
 
-def transforms_of(model: Callable, args: tuple, kwargs: dict | None) -> dict[str, Callable]:
-    """The transform from unconstrained to constrained values of each latent site, by its support."""
+def constrained_by_support(
+    model: Callable, args: tuple, kwargs: dict | None
+) -> Callable[[Values], Values]:
+    """A function from unconstrained to constrained values, by the supports of sites alone."""
+    # Unlike that of a potential it takes some of the sites, and discrete ones, which stay as they are.
     seeded = substitute(seed(model, jax.random.key(0)), substitute_fn=init_to_sample)
     sites = trace(seeded).get_trace(*args, **(kwargs or {}))
-    return {
+    transforms = {
         name: biject_to(site["fn"].support)
         for name, site in sites.items()
         if site["type"] == "sample"
         and not site["is_observed"]
         and not site["fn"].support.is_discrete
     }
+    return lambda z: {n: transforms[n](v) if n in transforms else v for n, v in z.items()}
 
 
 def potential_of(model: Callable, *args: object, **kwargs: object) -> Potential:

@@ -21,11 +21,11 @@ from numpyro.infer.util import ParamInfo
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, inputs_of_call
 from numpyro_bnn.data.columns import Columns, column_names
-from numpyro_bnn.potential.potential import Potential, Values, transforms_of
+from numpyro_bnn.potential.potential import Potential, Values, constrained_by_support
 from numpyro_bnn.potential.rows_in_parts import with_padding
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.structure import trace_and_check
-from numpyro_bnn.priors.coordinates import parameterize, to_own_coordinates
+from numpyro_bnn.priors.hierarchical import parameterize, to_own_coordinates
 from numpyro_bnn.priors.paths import usual_axes
 from numpyro_bnn.priors.precision_conditionals import prior_means, typical_values
 
@@ -248,14 +248,9 @@ def _constrain_blocks(kernel: Gibbs, fit: BoundModel, init_params: dict, batched
         by_hmc |= set(init_params) - named
     if set(init_params) <= by_hmc:
         return init_params
-    constrain: Callable
     if any(fit.structure.sites[name].discrete for name in fit.structure.latent):
-        # Transforms come from the supports: a potential has no discrete sites.
-        transforms = transforms_of(fit.model, fit.args, fit.kwargs)
-
-        def constrain(z: Values) -> Values:
-            return {name: transforms[name](v) if name in transforms else v for name, v in z.items()}
-
+        # A potential has no discrete sites.
+        constrain = constrained_by_support(fit.model, fit.args, fit.kwargs)
     else:
         constrain = fit.potential.constrain
     values = jax.vmap(constrain)(init_params) if batched else constrain(init_params)

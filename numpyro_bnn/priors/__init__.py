@@ -3,8 +3,8 @@
 Give one to :func:`numpyro_bnn.random_module`. :class:`ByPath` combines several by glob patterns
 over the dotted parameter paths; :class:`Hierarchical` and :class:`Horseshoe` bring scales of their
 own, which are sampled with the weights. Begin with ``base.py`` (the interface of a rule), then
-``independent.py``; ``hierarchical.py`` holds Neal's hierarchy, ``precision_conditionals.py`` the
-conditional distributions of its precisions, ``coordinates.py`` the handler :func:`numpyro_bnn.parameterize`.
+``independent.py``; ``hierarchical.py`` holds Neal's hierarchy and the handler of its coordinates,
+:func:`numpyro_bnn.parameterize`, ``precision_conditionals.py`` the conditional distributions of precisions.
 """
 
 from numpyro_bnn.priors.base import FromFunction, Prior

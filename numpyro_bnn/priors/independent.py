@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 
 import jax
@@ -208,7 +208,11 @@ class ByPath(Prior):
         return taken
 
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:
-        check_no_layers("ByPath", self.rules)
+        for pattern in filter(_LAYER.fullmatch, self.rules):
+            raise ValueError(
+                f"ByPath: {pattern!r} goes by the order of calls, which a path alone does not tell. Use the "
+                "prior in `random_module`."
+            )
         prior = self.rules[self._match(path, {path: shape})]
         if prior is None:
             raise ValueError(f"ByPath: '{path}' is left deterministic and has no distribution.")
@@ -253,16 +257,6 @@ def matches(path: str, pattern: str, shapes: Shapes) -> bool:
             f"{len(layers)}: {named}. Count from 0, or from -1 at the end."
         )
     return layer_of(path) == layers[number] and fnmatchcase(path.rpartition(".")[2], found[2])
-
-
-def check_no_layers(owner: str, patterns: Iterable[str]) -> None:
-    """Refuse patterns by call order where single parameters are asked for, without their network."""
-    for pattern in patterns:
-        if _LAYER.fullmatch(pattern):
-            raise ValueError(
-                f"{owner}: {pattern!r} goes by the order of calls, which a path alone does not tell. Use "
-                "the prior in `random_module`."
-            )
 
 
 def same_order(paths: Shapes, shapes: Shapes) -> NetworkShapes:

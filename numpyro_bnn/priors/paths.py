@@ -1,11 +1,15 @@
 """Paths and shapes of the parameters of a network, as priors read them.
 
-A path is dotted (``"Dense_0.kernel"``); a sample site is the name of the network, a slash and the path.
+A path is dotted (``"Dense_0.kernel"``); a sample site is the name of the network, a slash and the path. In
+files axes of weights have names (:func:`dims_of`): inputs, outputs, heads, positions of a window. They are
+named within their layer (``"net.Dense_0.unit_in"``), since layers differ in width and a dataset of xarray has
+one size for each name.
 """
 
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 import jax
 import numpy as np
@@ -49,19 +53,8 @@ class LaidOut(tuple[int, ...]):
             made.units = tuple(UnitAxis(axis) for axis in summed[:1])
         return made
 
-    def summed_axes(self, path: str) -> tuple[int, ...]:
-        """The axes over which one output sums, one over units first; () where it sums none."""
-        if self.summed is None:
-            raise self._unknown(path)
-        return self.summed
-
-    def unit_axes(self, path: str) -> tuple[UnitAxis, ...]:
-        """The axes over the units that weights come from; () where they come from none."""
-        if self.units is None:
-            raise self._unknown(path)
-        return self.units
-
-    def _unknown(self, path: str) -> ValueError:
+    def unknown(self, path: str) -> ValueError:
+        """The error for an array whose axes are not known."""
         name = path.rpartition(".")[2]
         problem = self.problem or (
             f"{self.owner} does not say over which axis of the shape {tuple(self)} an output sums. Say it in "
@@ -192,12 +185,18 @@ def unit_axes(path: str, shape: Shape) -> tuple[UnitAxis, ...]:
     # Rows of a dense kernel, all input axes of a layer with several, input channels of a convolution (and
     # of the query, key and value projections of attention), groups and their input channels of one in
     # groups; () for biases, scales and embeddings. Where no layer is known it is one axis.
-    return _laid_out(path, shape).unit_axes(path)
+    laid_out = _laid_out(path, shape)
+    if laid_out.units is None:
+        raise laid_out.unknown(path)
+    return laid_out.units
 
 
 def summed_axes(path: str, shape: Shape) -> tuple[int, ...]:
     """The axes over which one output of a layer sums, the one that runs over units first."""
-    return _laid_out(path, shape).summed_axes(path)
+    laid_out = _laid_out(path, shape)
+    if laid_out.summed is None:
+        raise laid_out.unknown(path)
+    return laid_out.summed
 
 
 def _laid_out(path: str, shape: Shape) -> LaidOut:
@@ -253,6 +252,92 @@ def flatten_params(params: Any) -> dict[str, Any]:
     return flat
 
 
+def nest(values: Mapping[str, PyTree]) -> dict:
+    """Nested dicts from dotted paths; numbered parts (NNX lists) become integers."""
+    tree: dict[Any, Any] = {}
+    for path, value in values.items():
+        *parents, leaf = (int(part) if part.isdigit() else part for part in path.split("."))
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value
+    return tree
+
+
 def site_name(name: str, path: str) -> str:
     """Name of the sample site of a parameter."""
     return f"{name}/{path}"
+
+
+def variable_name(site: str) -> str:
+    """Name in files: dots for slashes, which ``DataTree`` reads as paths; letters as netCDF composes them."""
+    return normalize("NFC", site.replace("/", "."))
+
+
+def layer_of_site(site: str) -> str | None:
+    """The layer of a weight, or of the weight whose precision or base value a site is; None for others."""
+    if "/" not in site:
+        return None
+    layer, _ = _place(site)
+    return layer
+
+
+def _place(site: str) -> tuple[str, str]:
+    """The layer (``"net/Dense_0"``) and the parameter (``"kernel"``) that a site of a network belongs to."""
+    weight = site.rsplit(".", 1)[0] if is_auxiliary(site) else site
+    network, _, path = weight.partition("/")
+    *parents, parameter = path.split(".")
+    return "/".join([network, ".".join(parents)]) if parents else network, parameter
+
+
+def dims_of(shapes: Mapping[str, Shape]) -> dict[str, list[str]]:
+    """Name every axis of every site."""
+    # Kernels are (unit_in, unit_out), with ``window_i`` in front for convolutions; attention projections add
+    # ``head``; embeddings are (entry, unit_out). A precision or base value of a weight has its axes.
+    sizes: dict[str, int] = {}
+    dims: dict[str, list[str]] = {}
+    for site, shape in shapes.items():
+        if "/" in site:
+            layer = variable_name(_place(site)[0])
+            names = [f"{layer}.{end}" for end in _weight_axes(site, shapes)]
+        else:
+            names = [f"{variable_name(site)}.axis_{i}" for i in range(len(shape))]
+        # Parameters of one layer may have different numbers of units: each of those gets axes of its own.
+        dims[site] = [
+            name
+            if sizes.setdefault(name, size) == size and name not in names[:i]
+            else f"{variable_name(site)}.axis_{i}"
+            for i, (name, size) in enumerate(zip(names, shape))
+        ]
+    return dims
+
+
+def _weight_axes(site: str, shapes: Mapping[str, Shape]) -> list[str]:
+    shape = shapes[site]
+    layer, parameter = _place(site)
+    if is_auxiliary(site):
+        weight = site.rsplit(".", 1)[0]
+        names = _weight_axes(weight, shapes) if weight in shapes else []
+        if names and shape == shapes[weight]:
+            return names
+        if len(shape) == 1 and "unit_in" in names:
+            return ["unit_in"]
+        return [f"{parameter}.{site.rsplit('.', 1)[-1]}.axis_{i}" for i in range(len(shape))]
+    parent, _, role = layer.rpartition(".") if "." in layer else layer.rpartition("/")
+    separator = layer[len(parent) : len(layer) - len(role)]
+    if any(f"{parent}{separator}query.{leaf}" in shapes for leaf in ("kernel", "bias")):
+        attention = {
+            ("query", 3): ["unit_in", "head", "unit_out"],
+            ("query", 2): ["head", "unit_out"],
+            ("out", 3): ["head", "unit_in", "unit_out"],
+        }
+        role = "query" if role in ("key", "value") else role
+        if (role, len(shape)) in attention:
+            return attention[role, len(shape)]
+    if parameter == "embedding" and len(shape) == 2:
+        return ["entry", "unit_out"]
+    if parameter == "kernel" and len(shape) >= 2:
+        return [*(f"window_{i}" for i in range(len(shape) - 2)), "unit_in", "unit_out"]
+    if len(shape) == 1:
+        return ["unit_out"]
+    return [f"{parameter}.axis_{i}" for i in range(len(shape))]

@@ -28,9 +28,8 @@ from numpyro.distributions import constraints
 from scipy.special import gammaincinv
 
 from numpyro_bnn._types import Number
-from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.generalized_inverse_gaussian import mode_of_log, sample_log
-from numpyro_bnn.distributions.stable_densities import rising
+from numpyro_bnn.distributions.stable_densities import Gamma, rising
 from numpyro_bnn.priors.base import is_parameter
 
 Values = Mapping[str, jax.Array]

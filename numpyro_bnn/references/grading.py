@@ -240,7 +240,8 @@ def _differences(
     mean, error, sd = (values[chosen].ravel() for values in (known.mean, known.error, known.sd))
     flat = draws.reshape(*draws.shape[:2], -1)
     size, own_mean, own_sd = moments("references.grade", flat)
-    size = _at_least_one(size)
+    # Chains that stand still at different places have none.
+    size = np.fmax(size, 1.0)
     # Rounding gives a standard deviation to a scalar that never moves.
     own_sd = np.where(np.ptp(flat, axis=(0, 1)) > 0, own_sd, 0.0)
     # Draws that lack a tail would have too small an error by their own standard deviation.
@@ -248,8 +249,8 @@ def _differences(
     joint = np.hypot(own_error, error)
     difference = np.abs(own_mean - mean)
     z = _as_normal(np.where(difference < floor, 0.0, difference / joint), own_error, joint, size)
-    spreads = _spreads(flat, (own_mean, own_sd), (sd, error), kept)
-    far = np.where(np.abs(own_sd - sd) < floor, 0.0, spreads.z)
+    apart, spread_error, compared = _spreads(flat, (own_mean, own_sd), (sd, error), kept)
+    far = np.where(np.abs(own_sd - sd) < floor, 0.0, apart)
     worst, worst_spread = int(np.argmax(z)), int(np.argmax(far))
     limit = limit_of_errors(2 * len(mean))
 
@@ -261,7 +262,7 @@ def _differences(
     # Chains that each stand still, at different places, have no R-hat.
     worst_rhat = np.where(np.isnan(worst_rhat), np.inf, worst_rhat)
     counts = _HALF * sd >= floor
-    told = counts & spreads.compared
+    told = counts & compared
     return Differences(
         num_scalars=len(mean),
         typical=float(np.median(difference / sd)),
@@ -274,18 +275,10 @@ def _differences(
         worst=label(worst),
         spread_errors=float(far[worst_spread]),
         worst_spread=label(worst_spread),
-        num_spreads=int(spreads.compared.sum()),
+        num_spreads=int(compared.sum()),
         resolved=float((limit * joint / sd)[counts].max(initial=0.0)),
-        resolved_spread=float(np.median(limit * spreads.error[told])) if told.any() else 0.0,
+        resolved_spread=float(np.median(limit * spread_error[told])) if told.any() else 0.0,
     )
-
-
-class _Spreads(NamedTuple):
-    """Standard deviations beside those of the reference, by scalar."""
-
-    z: np.ndarray  # log ratios in joint Monte Carlo errors; 0 where not compared
-    error: np.ndarray
-    compared: np.ndarray  # whether tails are light enough to compare
 
 
 def _spreads(
@@ -293,11 +286,12 @@ def _spreads(
     own: tuple[np.ndarray, np.ndarray],
     known: tuple[np.ndarray, np.ndarray],
     kept: np.ndarray | None,
-) -> _Spreads:
-    """Compare standard deviations. The error of log s is √((κ - 1) / n) / 2 of n draws with kurtosis κ."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Log ratios of standard deviations in joint errors, these errors, and where tails are light enough."""
+    # The error of log s is √((κ - 1) / n) / 2 of n draws with kurtosis κ. What is not compared gets 0.
     (mean, own_sd), (sd, error) = own, known
     size, _, of_squares = moments("references.grade", np.square(flat - mean))
-    size = _at_least_one(size)
+    size = np.fmax(size, 1.0)
     moving = own_sd > 0
     scale = np.where(moving, own_sd, 1.0)
     kurtosis = np.maximum(1.0 + np.square(of_squares / scale**2), 3.0)
@@ -313,12 +307,7 @@ def _spreads(
     ratio = np.where(moving, np.abs(np.log(scale / sd)), np.inf)
     z = _as_normal(ratio / joint, own_error, joint, size)
     compared = theirs <= _KURTOSIS
-    return _Spreads(np.where(compared, z, 0.0), joint, compared)
-
-
-def _at_least_one(size: np.ndarray) -> np.ndarray:
-    """Effective sample sizes; at least 1, also of chains that stand still at different places."""
-    return np.fmax(size, 1.0)
+    return np.where(compared, z, 0.0), joint, compared
 
 
 def _as_normal(

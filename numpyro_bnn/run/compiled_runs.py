@@ -1,13 +1,20 @@
 """The private half of ``MCMC``: trace the model with its data, compile once, sample, warn of what failed.
 
 The public class with its arguments and promises is :class:`numpyro_bnn.MCMC`.
+
+A run may continue from a given state: after ``warmup``, or from a ``post_warmup_state``. A state holds
+numbers that were computed from data: a potential energy, a gradient, the anchor of a control variate. With
+other data they are wrong, and a Metropolis step or an anchored gradient goes on with them. So this file
+remembers for which data a state was made. States of other data, or of unknown ones, are computed again at the
+same position; a state of the same data is left as it is, and gives the same draws bit for bit.
 """
 
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,19 +24,19 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
 
 from numpyro_bnn._calls import all_or_nothing
-from numpyro_bnn._checks import check_key, refuse_equal_keys
+from numpyro_bnn._checks import check_key, is_typed_key, refuse_equal_keys
 from numpyro_bnn._text import constructor_of
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.columns import Columns
-from numpyro_bnn.data.not_finite import advice_on_data
+from numpyro_bnn.data.not_finite import advice_on_data, not_finite
 from numpyro_bnn.potential.compiled_arguments import Arguments, Fixed, fixed_in
 from numpyro_bnn.potential.starts import BoundModel, starts_for
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.chain_states import ChainStates, Plan
-from numpyro_bnn.run.continued import check_chains, is_stale, origin_of, remember, steps_of_warmup
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.kernel_protocol import (
     after_pilot,
+    can_recompute,
     ignores_row_count,
     is_zero_temperature,
     over_model,
@@ -40,10 +47,13 @@ from numpyro_bnn.run.programs import Programs, split_fields
 from numpyro_bnn.run.recorder import Disk
 from numpyro_bnn.run.refusals import check_call
 from numpyro_bnn.run.sampling import Judge, Sampling, explain_memory
-from numpyro_bnn.samplers.failed_chains import failed_chains, warn_of_failed
-from numpyro_bnn.samplers.fields import fields_of
-from numpyro_bnn.samplers.suspects import suspect_chains, warn_of_run
-from numpyro_bnn.samplers.temperature_of_kernels import warn_of_momenta
+from numpyro_bnn.samplers.kernels import fields_of, warn_of_momenta
+from numpyro_bnn.samplers.suspects import (
+    exploded_chains,
+    suspect_chains,
+    warn_of_failed,
+    warn_of_run,
+)
 from numpyro_bnn.samplers.tempering.evidence import Tempering
 from numpyro_bnn.storage.checkpoints import Start
 from numpyro_bnn.storage.processes import Processes
@@ -280,7 +290,7 @@ class CompiledRuns(NumPyroMCMC):
         remember(self._last_state, origin)
         self._states_flat = None
         suspect = self._find_suspects(self._collection_params["phase"])
-        self.left_out = failed_chains(self._last_state, bad)
+        self.left_out = exploded_chains(self._last_state) | not_finite(bad)
         if self.left_out:
             about_data = advice_on_data(self.model, self._args, self._kwargs)
             warn_of_failed(self.left_out, self.num_chains, about_data)
@@ -410,3 +420,92 @@ def warn_of_early_end(stopped: Any, num_draws: int, planned: int, can_resume: bo
     if early:
         more = " Go on with `mcmc.resume(…)`." if can_resume else ""
         warnings.warn(f"{text}{more}", stacklevel=find_stack_level())
+
+
+# The posterior that a state belongs to: the model (or the kernel without one); the structure of the arguments
+# and a hash of each array; all other arguments, data on the host among them.
+Origin: TypeAlias = tuple[object, Facts, tuple]
+# Weak references to the arrays of states, and their origins, by the identity of the first array. An entry
+# goes away with that array. The random key does not count: users replace it.
+_remembered: dict[int, tuple[list[weakref.ref], Origin]] = {}
+
+
+def origin_of(sampler: MCMCKernel, args: tuple, kwargs: dict[str, Any]) -> Origin:
+    """The posterior of a run. All arrays in memory are read, a second for some gigabytes."""
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    is_array = [isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves]
+    arrays = [leaf if a else None for leaf, a in zip(leaves, is_array)]
+    others = tuple(leaf for leaf, a in zip(leaves, is_array) if not a)
+    target = getattr(sampler, "model", None) or sampler
+    return target, facts_of({"data": arrays, "structure": str(structure)}), others
+
+
+def _arrays_of(state: PyTree) -> list[Any]:
+    state = state._replace(rng_key=None) if hasattr(state, "rng_key") else state
+    leaves = jax.tree.leaves(state)
+    return [leaf for leaf in leaves if isinstance(leaf, jax.Array) and not is_typed_key(leaf)]
+
+
+def remember(state: PyTree, origin: Origin) -> None:
+    """Remember for which data a state was made, as long as its arrays live."""
+    if arrays := _arrays_of(state):
+        place = id(arrays[0])
+        first = weakref.ref(arrays[0], lambda _: _remembered.pop(place, None))
+        _remembered[place] = ([first, *map(weakref.ref, arrays[1:])], origin)
+
+
+def remembered(state: PyTree) -> Origin | None:
+    """The posterior that a state was made for; None for one that was changed, loaded or made elsewhere."""
+    arrays = _arrays_of(state)
+    known, origin = _remembered.get(id(arrays[0]) if arrays else 0, ([], None))
+    same = len(known) == len(arrays) and all(one() is a for one, a in zip(known, arrays))
+    return origin if same else None
+
+
+def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: Origin) -> bool:
+    """Whether a run has to compute again what a given state holds of data."""
+    before = None if state is None else remembered(state)
+    if state is None or origin == before:
+        return False
+    if can_recompute(kernel):
+        return True
+    name = type(kernel).__name__
+    if before is not None:
+        raise ValueError(
+            f"MCMC: {name} cannot continue from a state of other data or of another model: the state keeps "
+            "energies of those, and NumPyro has no way to compute them again. Call `run` alone, without "
+            "`warmup` or `post_warmup_state`."
+        )
+    warnings.warn(
+        f"MCMC: it is not known for which data this state of {name} was made, and energies that it keeps "
+        "cannot be computed again. Draws are wrong if the data were others.",
+        stacklevel=find_stack_level(),
+    )
+    return False
+
+
+def check_chains(state: PyTree | None, num_chains: int) -> None:
+    """Refuse a state of another number of chains than the run has."""
+    key = getattr(state, "rng_key", None)
+    if key is None:
+        return
+    lead = key.shape if is_typed_key(key) else key.shape[:-1]
+    given = lead[0] if lead else 1
+    if given != num_chains:
+        raise ValueError(
+            f"MCMC: the state to continue from (`warmup`, `post_warmup_state`) is of {given} "
+            f"chain{'s' if given != 1 else ''}, and this run has num_chains={num_chains}. Take "
+            f"num_chains={given}, or call `run` without a state."
+        )
+
+
+def steps_of_warmup(state: PyTree | None, num_warmup: int) -> int:
+    """The steps at which a kernel adapts: none after those that a given state has behind it."""
+    if state is None:
+        return num_warmup
+    counts = [
+        int(jnp.min(leaf))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+        if getattr(path[-1], "name", None) == "i"
+    ]
+    return min([num_warmup, *counts])

@@ -2,10 +2,10 @@
 
 Two programs serve a whole run: `start` initialises the chains, `advance` takes steps and
 writes draws into a buffer that it updates in place. A third, `refresh`, is compiled only for a run that
-continues from a state of other data (:mod:`numpyro_bnn.run.continued`). Data are arguments of both, so that a
-second run, with new data of the same shapes too, compiles nothing; nor does a run of an equal kernel over
-an equal model (:mod:`numpyro_bnn.compilation.program_identity`). Nor does a run of another length: the buffer
-holds a fixed number of draws, and the host empties it as often as it is full.
+continues from a state of other data. Data are arguments of both, so that a second run, with new data of the
+same shapes too, compiles nothing; nor does a run of an equal kernel over an equal model
+(:mod:`numpyro_bnn.compilation.program_identity`). Nor does a run of another length: the buffer holds a fixed
+number of draws, and the host empties it as often as it is full.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.run.devices import DeviceRows, Placement
 from numpyro_bnn.run.kernel_protocol import keeps_all_in_state, with_inner_kernels
-from numpyro_bnn.samplers.fields import uncorrected_block
+from numpyro_bnn.samplers.kernels import uncorrected_block
 
 # Bytes that a draw buffer should take, and the least and most draws that it holds.
 _BUFFER_BYTES, _FEWEST, _MOST = 2**24, 64, 1024
@@ -71,9 +71,8 @@ class Programs:
     def _initial(self, keys: jax.Array, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
         """The states of chains at their starts."""
 
-        def one(chain: tuple, arrays: Sequence[DeviceRows]) -> State:
-            key, init_params = chain
-            return self._init(key, init_params, arrays)
+        def one(chain: tuple[jax.Array, PyTree], arrays: Sequence[DeviceRows]) -> State:
+            return self._init(*chain, arrays)
 
         return self._map_chains(one, (keys, init_params), arrays)
 
@@ -97,36 +96,41 @@ class Programs:
             for kernel, blocks in given:
                 setattr(kernel, name, blocks)
 
-    def _prepare(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> None:
-        """Let the kernel learn what its steps need, in the trace that it is called in."""
-        if not keeps_all_in_state(self.kernel):
-            # Which key does not matter where nothing is executed.
-            key = getattr(state, "rng_key", jax.random.key(0))
-            self._init(key, init_params, arrays)
+    def _map_states(
+        self,
+        function: Callable,
+        state: State,
+        init_params: PyTree,
+        arrays: Sequence[DeviceRows],
+        *more: PyTree,
+    ) -> Any:
+        """Apply ``function(state, args, kwargs, *more)`` to every chain."""
+
+        def one(chain: tuple, arrays: Sequence[DeviceRows]) -> Any:
+            state, init_params, *others = chain
+            if not keeps_all_in_state(self.kernel):
+                # The kernel learns what its steps need in the trace that they are called in. Which key does
+                # not matter where nothing is executed.
+                self._init(getattr(state, "rng_key", jax.random.key(0)), init_params, arrays)
+            return function(state, *self._arguments(arrays), *others)
+
+        return self._map_chains(one, (state, init_params, *more), arrays)
 
     def _refresh(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
         """States with all that they keep of data computed again."""
 
-        def one(chain: tuple, arrays: Sequence[DeviceRows]) -> State:
-            state, init_params = chain
-            args, kwargs = self._arguments(arrays)
-            self._prepare(state, init_params, arrays)
+        def renewed(state: State, args: tuple, kwargs: dict[str, Any]) -> State:
             renew = getattr(self.kernel, "state_for_data", self.kernel.refresh)
             made = renew(state, args, kwargs)
             # Other types than before would compile `advance` again.
             return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), made, state)
 
-        return self._map_chains(one, (state, init_params), arrays)
+        return self._map_states(renewed, state, init_params, arrays)
 
     def _zeros(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
         """An empty draw buffer."""
-
-        def one(chain: tuple, arrays: Sequence[DeviceRows]) -> Draws:
-            state, init_params = chain
-            self._prepare(state, init_params, arrays)
-            return self._collected(state, *self._arguments(arrays))
-
-        shapes = jax.eval_shape(partial(self._map_chains, one), (state, init_params), arrays)
+        collect = partial(self._map_states, self._collected)
+        shapes = jax.eval_shape(collect, state, init_params, arrays)
         at = 0 if self.num_chains == 1 else 1
         # Draws of all chains that a buffer of some megabytes holds, to a power of two: chunks of nearly the
         # same size share a program.
@@ -167,11 +171,9 @@ class Programs:
     ) -> tuple[State, Draws]:
         """Take ``num_draws * thinning`` steps, and write the draws into the buffer from index `slot` on."""
 
-        def one(chain: tuple, arrays: Sequence[DeviceRows]) -> tuple[State, Draws]:
-            state, draws, init_params = chain
-            args, kwargs = self._arguments(arrays)
-            self._prepare(state, init_params, arrays)
-
+        def steps(
+            state: State, args: tuple, kwargs: dict[str, Any], draws: Draws
+        ) -> tuple[State, Draws]:
             def step(_: int, state: State) -> State:
                 after = self.kernel.sample(state, args, kwargs)
                 return jax.tree.map(lambda leaf: strong(jnp.asarray(leaf)), after)
@@ -185,7 +187,7 @@ class Programs:
 
             return lax.fori_loop(0, num_draws, draw, (state, draws))
 
-        return self._map_chains(one, (state, draws, init_params), arrays)
+        return self._map_states(steps, state, init_params, arrays, draws)
 
 
 def split_fields(fields: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

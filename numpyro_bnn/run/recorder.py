@@ -17,17 +17,11 @@ import jax
 from numpyro_bnn._checks import check_whole, require_extra
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.run.chain_states import ChainStates, Plan, Segment
-from numpyro_bnn.samplers.failed_chains import exploded_chains
+from numpyro_bnn.samplers.suspects import exploded_chains
+from numpyro_bnn.storage import folders
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.storage.draw_store import DrawStore, variables_of
-from numpyro_bnn.storage.folders import (
-    FolderInUse,
-    FolderLock,
-    leave_mark,
-    path_of,
-    refuse_nested,
-    require_writable,
-)
+from numpyro_bnn.storage.folders import FolderInUse, FolderLock
 from numpyro_bnn.storage.processes import Processes
 from numpyro_bnn.storage.same_run import Facts
 from numpyro_bnn.storage.stored_array import DTYPES, StoredArray
@@ -54,7 +48,7 @@ class Disk(NamedTuple):
         cls, checkpoint: object, every: object, draws: object, dtype: object, processes: Processes
     ) -> "Disk | None":
         """The arguments of ``MCMC``, checked; None for a run in memory."""
-        paths = [path_of(checkpoint), path_of(draws)]
+        paths = [folders.path_of(checkpoint), folders.path_of(draws)]
         every = check_whole("MCMC", "checkpoint_every", every)
         if dtype is not None and (draws is None or dtype not in DTYPES):
             raise ValueError(
@@ -64,7 +58,7 @@ class Disk(NamedTuple):
         if checkpoint is None and draws is None:
             return None
         require_extra("MCMC: a run on disk (checkpoint=, draws=)", "storage")
-        refuse_nested(*paths)
+        folders.refuse_nested(*paths)
         locks = tuple(FolderLock(path) for path in paths if path is not None)
         return cls(paths[0], every, paths[1], dtype, processes, locks)
 
@@ -94,7 +88,7 @@ class Disk(NamedTuple):
 
     def _take(self, locks: ExitStack, resumed: bool) -> None:
         # A symbolic link may have changed since this object was made.
-        refuse_nested(self.checkpoint, self.draws)
+        folders.refuse_nested(self.checkpoint, self.draws)
         if resumed:
             self._checkpoint.require_run()
         else:
@@ -102,7 +96,7 @@ class Disk(NamedTuple):
                 self._checkpoint.refuse_foreign()
             self.store.refuse_foreign()
         for lock in self.locks:
-            require_writable(lock.folder, _UNWRITABLE)
+            folders.require_writable(lock.folder, _UNWRITABLE)
             lock.acquire()
             locks.callback(lock.release)
         if resumed:
@@ -133,7 +127,7 @@ class Disk(NamedTuple):
         for folder in (self.checkpoint, self.store.path):
             if folder is None:
                 continue
-            mark = processes.first(partial(leave_mark, folder, _UNWRITABLE))
+            mark = processes.first(partial(folders.leave_mark, folder, _UNWRITABLE))
             try:
                 processes.together(partial(_look_for, folder, mark))
             finally:

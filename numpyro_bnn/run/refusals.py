@@ -12,7 +12,6 @@ import numpy as np
 from numpyro.infer import AIES, ESS, HMC, HMCECS, SA, BarkerMH, HMCGibbs, MixedHMC
 from numpyro.infer.gibbs import Gibbs
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.infer.util import constrain_fn
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.host_rows import sources_in
@@ -20,7 +19,7 @@ from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.run.kernel_protocol import with_inner_kernels
-from numpyro_bnn.samplers.temperature_of_kernels import refuse_unequal
+from numpyro_bnn.samplers.kernels import refuse_unequal
 
 # Kernels of NumPyro that need all rows in every step; HMCECS is an HMCGibbs that does not.
 _ON_ALL_ROWS = (HMC, HMCGibbs, MixedHMC, BarkerMH, SA, AIES, ESS)
@@ -83,9 +82,7 @@ def refuse_sites_of_host_rows(fit: BoundModel) -> None:
     @jax.jit
     def sites() -> Any:
         z = potential.unconstrain(potential.prior_draw(jax.random.key(0)))
-        return constrain_fn(
-            potential.bound, potential.args, potential.kwargs, z, return_deterministic=True
-        )
+        return potential.constrain(z, deterministic=True)
 
     # The placeholders for host data are NaN, so a site that depends on rows is NaN.
     values = {name: value for name, value in sites().items() if name in fit.structure.deterministic}

@@ -1,6 +1,6 @@
 """Kernels of NumPyro's ``MCMC``: stochastic-gradient and microcanonical, Gibbs, tempering.
 
 ``sgmcmc`` joins five ingredients in one kernel, ``gibbs`` draws hierarchical precisions exactly,
-``tempering`` moves between the prior and the posterior. ``failed_chains.py`` decides which chains are left
-out, ``suspects.py`` which are kept and named. Begin with ``sgmcmc/kernel.py``.
+``tempering`` moves between the prior and the posterior. ``suspects.py`` decides which chains are left
+out, and which are kept and named. Begin with ``sgmcmc/kernel.py``.
 """

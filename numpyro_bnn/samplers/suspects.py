@@ -1,6 +1,7 @@
-"""Finds suspect chains: all numbers are finite, but they are not draws of the posterior.
+"""Finds chains that failed, to leave them out, and suspect ones, which are kept and named.
 
-A chain is *suspect* where, after warm-up,
+A chain *failed* where it exploded or has draws that are not finite. All numbers of a *suspect* chain are
+finite, but they are not draws of the posterior. It is one where, after warm-up,
 
 - all its latent sites (of a block of Gibbs: all of the block) keep one value, bit for bit, in all draws or in
   a tenth of them in a row, where that is not by chance;
@@ -27,6 +28,46 @@ from numpy.typing import ArrayLike
 from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import Array, PyTree
+
+_BY_SCHEDULE = "its schedule"
+
+
+def warn_of_failed(failed: dict[int, str], num_chains: int, about_data: str = "") -> None:
+    """Warn of the chains that are left out, with the reason; refuse a run with no chain left."""
+    # `about_data` is a sentence on data that are not finite, which goes before other advice.
+    reasons = "; ".join(f"chain {chain}: {why}" for chain, why in failed.items())
+    advice = "Use a smaller step size, or start from `bnn.optimize`."
+    if any(why.startswith(_BY_SCHEDULE) for why in failed.values()):
+        advice = (
+            "Correct the schedule: what it gives must be finite and not negative at every count."
+        )
+    advice = about_data + advice
+    if len(failed) == num_chains:
+        raise RuntimeError(f"No chain stayed finite ({reasons}). {advice}")
+    warnings.warn(
+        f"Left out {len(failed)} of {num_chains} chains ({reasons}). {advice}",
+        stacklevel=find_stack_level(),
+    )
+
+
+def exploded_chains(state: PyTree, before: float = float("inf")) -> dict[int, str]:
+    """Chains frozen before step `before`, by a kernel or a block of Gibbs, because they became non-finite."""
+    left_out = {}
+    for part in (state, *getattr(state, "block_states", ())):
+        steps = np.atleast_1d(np.asarray(getattr(part, "exploded_at", -1)))
+        for chain in np.flatnonzero((steps >= 0) & (steps < before)):
+            left_out[int(chain)] = f"{_cause(part, chain)} at step {steps[chain]}, warm-up included"
+    return left_out
+
+
+def _cause(state: PyTree, chain: Any) -> str:
+    """The reason why a chain was frozen, read from its state."""
+    for field, name in (("step_size", "step size"), ("temperature", "temperature")):
+        value = float(np.atleast_1d(np.asarray(getattr(state, field)))[chain])
+        if not (np.isfinite(value) and value >= 0):
+            return f"{_BY_SCHEDULE} gave the {name} {value:.4g}"
+    return "exploded"
+
 
 # No usable kernel accepts less than this share. Acceptance varies, so that with fewer than _ENOUGH proposals
 # a lower share is needed to be suspect.

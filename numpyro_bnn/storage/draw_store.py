@@ -20,7 +20,7 @@ import numpy as np
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.not_finite import first_bad_draws, not_finite
-from numpyro_bnn.priors.axis_names import dims_of, variable_name
+from numpyro_bnn.priors.paths import dims_of, variable_name
 from numpyro_bnn.storage.folders import UNREADABLE, damaged, entries, read_json
 from numpyro_bnn.storage.stored_array import DrawFiles, StoredArray, layout
 

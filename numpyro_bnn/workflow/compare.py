@@ -25,8 +25,7 @@ from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.approximations.finish import NoMode
 from numpyro_bnn.approximations.laplace import laplace
 from numpyro_bnn.approximations.mean_field import mean_field
-from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate
-from numpyro_bnn.approximations.optimize import optimize
+from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate, optimize
 from numpyro_bnn.approximations.sgd_iterates import swag
 from numpyro_bnn.approximations.stopping import num_held
 from numpyro_bnn.data.arguments import as_arrays, num_rows, with_tables
@@ -39,12 +38,10 @@ from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, is_fi
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import as_observed
-from numpyro_bnn.samplers.fields import fields_of
+from numpyro_bnn.samplers.kernels import fields_of, temperatures_of
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
-from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB
-from numpyro_bnn.samplers.sgmcmc.named.overdamped import SGLD
+from numpyro_bnn.samplers.sgmcmc.named import BAOAB, SGLD
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
-from numpyro_bnn.samplers.temperature_of_kernels import temperatures_of
 from numpyro_bnn.workflow.mcmc import MCMC
 
 

@@ -19,11 +19,11 @@ from numpyro_bnn._text import text_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared, units_of
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.models.call_order import call_order
+from numpyro_bnn.models.networks import call_order
 from numpyro_bnn.potential.sites import all_rows
 from numpyro_bnn.potential.structure import as_jax, say_what_it_got
 from numpyro_bnn.priors.base import is_parameter
-from numpyro_bnn.priors.coordinates import parameterize
+from numpyro_bnn.priors.hierarchical import parameterize
 from numpyro_bnn.priors.paths import is_auxiliary, layer_of, site_name
 from numpyro_bnn.priors.precision_conditionals import Level, levels_of
 

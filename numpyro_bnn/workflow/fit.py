@@ -30,7 +30,7 @@ from numpyro_bnn._handler_stack import separate_threads
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.member_optimizer import TrainingOptions
-from numpyro_bnn.approximations.optimize import ensemble_of, optimized
+from numpyro_bnn.approximations.modes import ensemble_of, optimized
 from numpyro_bnn.data.arguments import as_arrays, is_ready, num_rows, with_tables
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS
 from numpyro_bnn.data.units import known_targets, with_targets
@@ -46,8 +46,7 @@ from numpyro_bnn.potential.starts import BoundModel, start_shapes
 from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.samplers.sgmcmc import gradients
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
-from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
-from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB, GGMC
+from numpyro_bnn.samplers.sgmcmc.named import BAOAB, GGMC, MAMS, MCLMC
 from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
 from numpyro_bnn.workflow.check_fit import check_fit
 from numpyro_bnn.workflow.mcmc import MCMC
@@ -246,7 +245,7 @@ def fit(
     :param kernel: a key of :data:`KERNELS` or a kernel over the model; default: MCLMC, and with
         minibatches, or more than 20,000 rows, BAOAB on minibatches. Both take steps without a
         Metropolis correction, which leaves a small bias
-        (:class:`~numpyro_bnn.samplers.sgmcmc.named.microcanonical.MCLMC` states its own); ``"nuts"``,
+        (:class:`~numpyro_bnn.samplers.sgmcmc.named.MCLMC` states its own); ``"nuts"``,
         ``"hmc"``, ``"mams"``, ``"ggmc"`` and ``"tempering"``, which crosses between modes, have none.
     :param num_chains: members and chains.
     :param num_warmup: length of warm-up in draws, of `thinning` steps each.

@@ -27,7 +27,7 @@ from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.programs import Programs
 from numpyro_bnn.run.recorder import Disk
 from numpyro_bnn.run.sampling import explain_memory
-from numpyro_bnn.samplers.fields import has_exact_energy
+from numpyro_bnn.samplers.kernels import has_exact_energy
 from numpyro_bnn.samplers.suspects import warn_of_run
 from numpyro_bnn.storage.processes import Processes
 from numpyro_bnn.storage.same_run import check_accept

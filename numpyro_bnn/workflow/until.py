@@ -32,7 +32,7 @@ from numpyro_bnn.posterior.draws import limits_of, stats_by_site
 from numpyro_bnn.posterior.predictions import Predictor
 from numpyro_bnn.posterior.training_data import as_observed
 from numpyro_bnn.run.sampling import DrawsSoFar
-from numpyro_bnn.samplers.failed_chains import exploded_chains
+from numpyro_bnn.samplers.suspects import exploded_chains
 from numpyro_bnn.storage.checkpoints import Start
 
 WITHIN_TOLERANCE = "within_tolerance"

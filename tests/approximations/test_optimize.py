@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import linear_gaussian as linear
 import nets
 import numpy as np
 import numpyro
@@ -18,39 +19,28 @@ from numpyro_bnn import likelihoods, priors
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.potential.starts import centered
 
-NOISE, SCALE = 0.5, 0.8
-
 
 @pytest.fixture(scope="module")
 def data():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(20, 3))
-    return x, x @ [1.0, -2.0, 0.5] + 0.3 + NOISE * rng.normal(size=20)
+    return linear.data()
 
 
 def model_with(prior):
-    return network_model(nets.Linear(), prior, noise=NOISE)
+    return network_model(nets.Linear(), prior, noise=linear.NOISE)
 
 
 def optimize(model, *args, seed=0, **options):
     return bnn.optimize(model, jax.random.key(seed), *args, progress_bar=False, **options)
 
 
-def exact_mode(x, y):
-    inputs = np.c_[x, np.ones(20)]
-    ridge = inputs.T @ inputs + np.eye(4) * (NOISE / SCALE) ** 2
-    return np.linalg.solve(ridge, inputs.T @ y)
-
-
 def test_every_start_of_a_linear_model_ends_within_reach_of_its_mode(data):
     """Of 16 of the 20 rows, those of each fold: between the mode and the start."""
-    model = model_with(priors.Normal(SCALE))
+    model = model_with(priors.Normal(linear.SCALE))
     z = optimize(model, *data, num_chains=3, optimizer=optax.adam(0.03), tolerance=1e-6)
     assert z["net/Dense_0.kernel"].shape == (3, 3, 1)
-    found = np.c_[z["net/Dense_0.kernel"][..., 0], z["net/Dense_0.bias"]]
-    inputs = np.c_[data[0], np.ones(20)]
-    spread = np.sqrt(np.diag(np.linalg.inv(inputs.T @ inputs / NOISE**2 + np.eye(4) / SCALE**2)))
-    assert np.max(np.abs(found - exact_mode(*data)) / spread) < 3
+    found, (mode, precision) = linear.weights(z), linear.posterior(*data)
+    spread = np.sqrt(np.diag(np.linalg.inv(precision)))
+    assert np.max(np.abs(found - mode) / spread) < 3
     assert len(np.unique(found)) == found.size
 
 

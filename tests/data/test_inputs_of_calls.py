@@ -15,7 +15,7 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from small_models import row_model
 
 import numpyro_bnn as bnn
-from numpyro_bnn.approximations.optimize import ensemble_of
+from numpyro_bnn.approximations.modes import ensemble_of
 from numpyro_bnn.data.arguments import as_arrays, inputs_of_call
 from numpyro_bnn.data.columns import about_inputs, check_columns, column_names
 from numpyro_bnn.potential.starts import BoundModel

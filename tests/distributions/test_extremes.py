@@ -5,11 +5,15 @@ Seen with NumPyro 0.22, JAX 0.12, SciPy 1.18 and mpmath 1.4.
 
 import extremes
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpyro import handlers
 from scipy import stats
+from scipy.special import digamma
 
 import numpyro_bnn as bnn
+from numpyro_bnn.distributions.stable_densities import NegativeBinomial, Poisson, StudentT
 from numpyro_bnn.priors.precision_conditionals import Array, GammaScaleMixture
 
 
@@ -42,3 +46,39 @@ def test_weights_with_an_integrated_precision_keep_their_digits(a):
 @pytest.mark.parametrize("name", extremes.FAMILIES)
 def test_the_table_is_that_of_the_page(name, what):
     assert extremes.cell(name, what) == extremes.on_page()[name][what]
+
+
+BY_A = jax.jit(jax.vmap(jax.grad(lambda a, k: NegativeBinomial(3.0, a).log_prob(k)), (None, 0)))
+
+
+@pytest.mark.parametrize("a", [1e-6, 1e-3, 0.3, 1.0, 9.9, 10.1, 1e2])
+def test_a_negative_binomial_has_its_derivative_by_the_concentration(a):
+    mean, k = 3.0, np.array([0, 1, 4, 20])
+    found = BY_A(jnp.float32(a), jnp.asarray(k))
+    expected = digamma(a + k) - digamma(a) + np.log(a / (a + mean)) + (mean - k) / (a + mean)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_the_likelihood_takes_it():
+    y = np.array([0, 2, 5])
+
+    def model():
+        bnn.likelihoods.negative_binomial(np.zeros(3), y, concentration=1e8)
+
+    density = handlers.trace(model).get_trace()["y"]["fn"].log_prob(y)
+    np.testing.assert_allclose(density, stats.poisson(1.0).logpmf(y), atol=1e-5)
+
+
+@pytest.mark.parametrize("df", [0.3, 4.0, 19.0, 21.0, 200.0, 1e5])
+def test_student_t_has_its_derivative(df):
+    y = 1.7
+    found = jax.jit(jax.grad(lambda df: StudentT(df).log_prob(y)))(jnp.float32(df))
+    terms = digamma((df + 1) / 2) - digamma(df / 2) - 1 / df - np.log1p(y**2 / df)
+    expected = 0.5 * (terms + (df + 1) / df * y**2 / (df + y**2))
+    assert float(found) == pytest.approx(expected, rel=1e-3, abs=2e-7)
+
+
+def test_large_counts_have_their_derivative():
+    mean, k = jnp.float32([1e-6, 20.0, 1e6, 1e-6]), jnp.float32([0, 30, 1e6 + 64, 1000])
+    found = jax.jit(jax.vmap(jax.grad(lambda m, k: Poisson(m).log_prob(k))))(mean, k)
+    np.testing.assert_allclose(found, k / mean - 1, rtol=1e-4, atol=1e-8)

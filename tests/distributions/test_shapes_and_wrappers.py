@@ -11,8 +11,8 @@ import pytest
 from numpyro.distributions import constraints
 from scipy import stats
 
-from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
+from numpyro_bnn.distributions.stable_densities import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
 
 NUM_DRAWS = 20_000

@@ -13,8 +13,7 @@ from flax import nnx
 from numpyro.handlers import seed, substitute, trace
 
 import numpyro_bnn as bnn
-from numpyro_bnn.models.call_order import call_order
-from numpyro_bnn.models.networks import NNX, Linen
+from numpyro_bnn.models.networks import NNX, Linen, call_order
 from numpyro_bnn.priors import independent
 
 X = jnp.ones((2, 3))

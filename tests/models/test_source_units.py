@@ -14,7 +14,7 @@ from scipy import stats
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
-from numpyro_bnn.distributions.gamma import Gamma
+from numpyro_bnn.distributions.stable_densities import Gamma
 from numpyro_bnn.priors.precision_conditionals import Array, GammaScaleMixture, Level
 
 SEQUENCE = np.ones((1, 10, 6), np.float32)

@@ -17,7 +17,7 @@ from test_arviz import IS_TREE, X_TEST, X, Y, arviz_figures, az
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.priors.axis_names import dims_of
+from numpyro_bnn.priors.paths import dims_of
 
 __all__ = ["arviz_figures"]  # a fixture
 

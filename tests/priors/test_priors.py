@@ -3,7 +3,6 @@
 import math
 
 import jax
-import jax.numpy as jnp
 import nets
 import numpy as np
 import numpyro
@@ -11,12 +10,10 @@ import numpyro.distributions as dist
 import pytest
 from flax import nnx
 from numpyro import handlers
-from numpyro.infer.util import log_density
 from scipy import stats
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
-from numpyro_bnn.potential.starts import own_coordinates
 from numpyro_bnn.priors.paths import fan_in
 
 NUM_DRAWS = 1000
@@ -209,46 +206,8 @@ def hierarchical(y):
     numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
-def test_both_coordinates_have_the_same_joint_density():
-    """Change of variables: w = base / sqrt(precision), so |dw / dbase| = precision**(-n/2)."""
-    y = 0.4
-    potential = bnn.potential_of(hierarchical, y)
-    centred = bnn.parameterize(hierarchical, "centered")
-    assert _latent(potential) == {"a.precision", "a.base", "b.precision", "b.base"}
-    assert _latent(bnn.potential_of(centred, y)) == {"a.precision", "a", "b.precision", "b"}
-
-    values = nets.weights(centred, y)
-    values |= {"net/a.precision": jnp.array(0.6), "net/b.precision": jnp.array(2.5)}
-    own = jax.jit(lambda v: potential.constrain(own_coordinates(potential, v)))(values)
-    for group, size in (("a", 6), ("b", 4)):
-        expected = values[f"net/{group}"] * values[f"net/{group}.precision"] ** 0.5
-        np.testing.assert_allclose(own[f"net/{group}.base"], expected, rtol=1e-5)
-        assert size == expected.size
-    in_centred = jax.jit(lambda v: log_density(centred, (y,), {}, v)[0])(values)
-    in_own = jax.jit(lambda v: log_density(hierarchical, (y,), {}, v)[0])(own)
-    jacobian = -(6 * math.log(0.6) + 4 * math.log(2.5)) / 2
-    np.testing.assert_allclose(in_centred, in_own - jacobian, rtol=1e-5)
-
-
 def _latent(potential):
     return {name.removeprefix("net/") for name in potential.structure.latent}
-
-
-def test_a_precision_given_its_weights_follows_the_conditional():
-    """Its density is that of the joint, up to a constant in the precision."""
-    centred = bnn.parameterize(hierarchical, "centered")
-    group = bnn.potential_of(centred, 0.4).structure.groups["net/a.precision"]
-    values = nets.weights(centred, 0.4) | {"net/b.precision": jnp.array(1.0)}
-    grid = jnp.linspace(0.2, 5.0, 30)
-
-    @jax.jit
-    @jax.vmap
-    def joint_at(precision):
-        return log_density(centred, (0.4,), {}, values | {"net/a.precision": precision})[0]
-
-    joint = joint_at(grid)
-    difference = joint - group.conditional(values).log_prob(grid)
-    np.testing.assert_allclose(difference, difference[0], atol=2e-4)
 
 
 def test_the_outermost_handler_decides_on_the_coordinates():
@@ -257,13 +216,6 @@ def test_the_outermost_handler_decides_on_the_coordinates():
     own = priors.Hierarchical(parameterization="centered")
     with bnn.parameterize(parameterization="noncentered"):
         assert "net/Dense_0.kernel.base" in names_of(own)
-
-
-def test_draws_hold_the_weights_in_both_coordinates():
-    for parameterization in ("centered", "noncentered"):
-        names = names_of(priors.Hierarchical(parameterization=parameterization))
-        weights = {f"net/{path}" for path in SHAPES}
-        assert weights | {f"{weight}.precision" for weight in weights} <= names
 
 
 def test_the_former_name_of_a_variance_is_taken_for_one_more_release():

@@ -1,18 +1,24 @@
-"""Chains and rows on the devices of a mesh: the draws of one device, up to the order of sums."""
+"""Chains and rows on the devices of a mesh, and chains at once on cores: the draws of one device alone."""
 
 import re
+import threading
 from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpyro.infer import NUTS
 from on_meshes import CLOSE, KERNELS, N, X, Y, drawn, mesh_of, sampler
+from quiet import quiet
 
 import numpyro_bnn as bnn
+from numpyro_bnn.compilation.program_identity import Program
+from numpyro_bnn.run import chain_states
 from numpyro_bnn.run.devices import Padded, Placement
 
 
@@ -139,3 +145,76 @@ def test_another_mesh_is_another_run(tmp_path):
     sampler("HMC", mesh, checkpoint=tmp_path / "run").run(jax.random.key(0), X, Y)
     with pytest.raises(ValueError, match="mesh"):
         sampler("HMC", mesh_of(chain=2), checkpoint=tmp_path / "run").resume(X, Y)
+
+
+def model(x):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Normal(w.sum(), 1.0), obs=x)
+
+
+def calling(x):
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+    numpyro.sample("w", dist.Normal(0.0, 1.0))
+    numpyro.factor("host", jax.pure_callback(lambda: np.float32(0), shape))
+
+
+def draws_at_once(model=model):
+    kernel = bnn.BAOAB(model, step_size=0.1, friction=1.0)
+    mcmc = quiet(kernel, 4, 8, 4, chain_method="sequential")
+    mcmc.run(jax.random.key(0), jnp.ones(3))
+    return np.asarray(mcmc.get_samples(group_by_chain=True)["w"])
+
+
+def test_chains_run_at_once_with_the_draws_of_chains_one_by_one(monkeypatch):
+    monkeypatch.setattr(chain_states, "num_cpus", lambda: 1)
+    alone = draws_at_once()
+    bound, barrier = Program.bound, threading.Barrier(4)
+
+    def meeting(program, *args):
+        call = bound(program, *args)
+
+        def wait():
+            if threading.current_thread() is not threading.main_thread():
+                barrier.wait(timeout=60)
+            return call()
+
+        return wait
+
+    monkeypatch.setattr(Program, "bound", meeting)
+    monkeypatch.setattr(chain_states, "num_cpus", lambda: 4)
+    np.testing.assert_array_equal(draws_at_once(), alone)
+
+
+@pytest.mark.parametrize("case", ["large", "host"])
+def test_large_networks_and_calls_of_the_host_run_one_by_one(monkeypatch, case):
+    monkeypatch.setattr(chain_states, "num_cpus", lambda: 4)
+    if case == "large":
+        monkeypatch.setattr(chain_states, "_LARGE", 0)
+    running, most, lock = [0], [0], threading.Lock()
+    bound = Program.bound
+
+    def counting(program, *args):
+        call = bound(program, *args)
+
+        def count():
+            with lock:
+                running[0] += 1
+                most[0] = max(most[0], running[0])
+            try:
+                return jax.block_until_ready(call())
+            finally:
+                running[0] -= 1
+
+        return count
+
+    monkeypatch.setattr(Program, "bound", counting)
+    draws_at_once(calling if case == "host" else model)
+    assert most[0] == 1
+
+
+def test_threads_have_the_types_of_their_caller(monkeypatch):
+    """JAX's contexts belong to a thread."""
+    monkeypatch.setattr(chain_states, "num_cpus", lambda: 4)
+    double = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    with double(True):
+        assert draws_at_once().dtype == np.float64

@@ -260,16 +260,6 @@ def test_starts_that_do_not_fit_are_refused(data, num_chains, given, message):
 # -- what would be silently wrong ------------------------------------------------------------
 
 
-def test_hmc_over_a_model_that_subsamples_is_refused(data):
-    def subsampling(x, y):
-        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event())
-        with numpyro.plate("rows", len(x), subsample_size=4) as rows:
-            numpyro.sample("y", dist.Normal(jnp.asarray(x)[rows] @ w, 1), obs=jnp.asarray(y)[rows])
-
-    with pytest.raises(ValueError, match=r"NUTS: the plate 'rows' subsamples 4 of 12 rows"):
-        bnn.MCMC(NUTS(subsampling), num_warmup=1, num_samples=1).run(jax.random.key(0), *data)
-
-
 def test_a_start_without_finite_energy_names_the_chain_and_the_site(data):
     def bounded(x, y):
         w = numpyro.sample("w", dist.Normal(0, 1))

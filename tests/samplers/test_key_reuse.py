@@ -32,9 +32,9 @@ from numpyro_bnn.moves import (
     UnitRefresh,
     UnitRescaling,
 )
+from numpyro_bnn.potential.flat_position import normal_like, normals_like
 from numpyro_bnn.potential.potential import Chunked
 from numpyro_bnn.potential.structure import structure_of
-from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
 
 sys.path.insert(0, str(Path(__file__).parent / "sgmcmc"))
 import catalogue

@@ -15,8 +15,7 @@ from benchmarks.cifar10 import chains, data, network, speed
 from benchmarks.cifar10.chains import Result, Setup
 from benchmarks.cifar10.data import Data, Split
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsState, Settings
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, SemiImplicit
-from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, SemiImplicit, Splitting
 
 FOLDER = Path(cifar10.__file__).parent
 # A layer of four filters, no block: most of the time of a toy run is the tracing of its layers.

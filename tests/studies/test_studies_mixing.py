@@ -20,7 +20,7 @@ from benchmarks.mixing import (
     modes_by_width,
 )
 from numpyro_bnn.priors.precision_conditionals import levels_of
-from numpyro_bnn.samplers.fields import fields_of
+from numpyro_bnn.samplers.kernels import fields_of
 
 METHODS = hierarchical_posteriors.METHODS
 

@@ -16,7 +16,7 @@ from documents import PAGES, table_on
 from scipy import stats
 
 import numpyro_bnn as bnn
-from numpyro_bnn.distributions import gamma, stable_densities
+from numpyro_bnn.distributions import stable_densities
 
 TOLERANCE = 1e-4
 WIDE = (1e-6, 1e-4, 1e-2, 1.0, 1e2, 1e4, 1e6, 1e8)
@@ -63,7 +63,7 @@ def mixture(*parts):
 # By name with parameters: NumPyro's distribution, ours if there is one, SciPy's, and their values.
 FAMILIES = {
     "Gamma(concentration, rate)": (
-        dist.Gamma, gamma.Gamma, lambda k, r: stats.gamma(k, scale=1 / r), (WIDE, WIDE),
+        dist.Gamma, stable_densities.Gamma, lambda k, r: stats.gamma(k, scale=1 / r), (WIDE, WIDE),
     ),
     "InverseGamma(concentration, rate)": (
         dist.InverseGamma, None, lambda k, r: stats.invgamma(k, scale=r), (WIDE, WIDE),

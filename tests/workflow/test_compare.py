@@ -13,7 +13,7 @@ from numpyro.infer.gibbs import Gibbs
 from quiet import quiet, together
 
 import numpyro_bnn as bnn
-from numpyro_bnn.samplers.temperature_of_kernels import temperatures_of
+from numpyro_bnn.samplers.kernels import temperatures_of
 from numpyro_bnn.workflow import compare as module
 from numpyro_bnn.workflow.compare import _DECAYED, DECAYS, Data, _higher, _sampled
 

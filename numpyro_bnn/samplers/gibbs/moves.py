@@ -33,16 +33,15 @@ from numpyro_bnn.potential.potential import Potential, Values, tempered_likeliho
 from numpyro_bnn.potential.starts import own_coordinates
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.priors.precision_conditionals import GammaScaleMixture, Level, levels_of
-from numpyro_bnn.samplers.fields import fields_of, has_exact_energy
 from numpyro_bnn.samplers.gibbs.precision_gibbs import (
     PrecisionGibbs,
     centered_model,
     redrawn,
     refuse_altered,
 )
+from numpyro_bnn.samplers.kernels import fields_of, has_exact_energy, refuse_temperature
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
-from numpyro_bnn.samplers.temperature_of_kernels import refuse_temperature
 
 
 class Bound(ReprMixin):
@@ -328,12 +327,16 @@ class Interleaved(ReprMixin, MCMCKernel):
         _check_kernel(kernel, moves)
         self.kernel: Any = kernel.as_part() if isinstance(kernel, SGMCMC) else kernel
         self.moves = tuple(moves)
-        self._sample_fn: Callable | None = None
 
     @property
     def model(self) -> Callable:
         """The model of the inner kernel."""
         return self.kernel.model
+
+    @property
+    def _sample_fn(self) -> Any:
+        # NumPyro initialises kernels again that have none.
+        return getattr(self.kernel, "_sample_fn", None)
 
     @property
     def sample_field(self) -> str:
@@ -372,7 +375,6 @@ class Interleaved(ReprMixin, MCMCKernel):
         """
         state = self.kernel.init(rng_key, num_warmup, init_params, model_args, model_kwargs)
         self._check(Bound(self.model, model_args, model_kwargs), getattr(state, self.sample_field))
-        self._sample_fn = self._sample_one
         return state
 
     def _check(self, bound: Bound, z: Values) -> None:
@@ -397,20 +399,13 @@ class Interleaved(ReprMixin, MCMCKernel):
 
     def sample(self, state: PyTree, model_args: tuple, model_kwargs: dict | None) -> PyTree:
         """One step of the inner kernel, then each move in order."""
-        assert self._sample_fn is not None
-        return self._sample_fn(state, model_args, model_kwargs)
-
-    def _sample_one(self, state: PyTree, args: tuple, kwargs: dict | None) -> PyTree:
-        state = self.kernel.sample(state, args, kwargs)
+        state = self.kernel.sample(state, model_args, model_kwargs)
         key, *keys = jax.random.split(state.rng_key, 1 + len(self.moves))
-        bound = Bound(self.model, args, kwargs)
+        bound = Bound(self.model, model_args, model_kwargs)
         values = centered_values(self.kernel, getattr(state, self.sample_field), bound)
         for key_move, move in zip(keys, self.moves):
             values = move(key_move, values, bound)
         return state_at(self.kernel, state._replace(rng_key=key), values, bound)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_sample_fn": None}
 
 
 def _check_kernel(kernel: MCMCKernel, moves: Sequence[Move]) -> None:

@@ -28,17 +28,11 @@ from jax.extend import core
 
 from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.distributions import polya_gamma
-from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.linear_gaussian import product, weights_given
+from numpyro_bnn.distributions.stable_densities import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.models.affine_sites import (
-    Asked,
-    SiteParts,
-    chosen,
-    parts_of,
-    prior_part,
-    target_of,
-)
+from numpyro_bnn.models import affine_sites
+from numpyro_bnn.models.affine_sites import Asked, SiteParts, prior_part
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows_in_parts import made_up
 from numpyro_bnn.samplers.gibbs.moves import Bound
@@ -109,9 +103,9 @@ class OutputLayerGibbs(ReprMixin):
                 f"OutputLayerGibbs: the likelihood is to be taken to the power {bound.power}, as on the "
                 f"rungs of a ladder, and {_LOGISTIC.why_unscaled}. Leave this move out of the ladder's moves."
             )
-        parts = parts_of(lambda: bound.model(*bound.args, **bound.kwargs), _LOGISTIC)
-        target = target_of(parts)
-        names = chosen(parts, target, self.sites)
+        parts = affine_sites.parts_of(lambda: bound.model(*bound.args, **bound.kwargs), _LOGISTIC)
+        target = affine_sites.target_of(parts)
+        names = affine_sites.chosen(parts, target, self.sites)
         site = bound.sites(values)[target]
         distribution, shape = unwrapped(site["fn"]), site["fn"].shape()
         classes = None

@@ -21,14 +21,14 @@ from numpyro.util import identity
 
 from numpyro_bnn._text import ReprMixin, call_of
 from numpyro_bnn.data.arguments import refuse_network
-from numpyro_bnn.distributions.gamma import scaled, standard_gamma
+from numpyro_bnn.distributions.stable_densities import scaled, standard_gamma
 from numpyro_bnn.distributions.unwrap import blanks, unwrapped
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Structure, altered
-from numpyro_bnn.potential.starts import centered, own_coordinates
-from numpyro_bnn.priors.coordinates import parameterize
+from numpyro_bnn.potential.starts import own_coordinates
+from numpyro_bnn.priors.hierarchical import parameterize
 from numpyro_bnn.priors.precision_conditionals import Level, levels_of
-from numpyro_bnn.samplers.sgmcmc.named.momentum import WindowedHMC
+from numpyro_bnn.samplers.sgmcmc.named import WindowedHMC
 from numpyro_bnn.samplers.sgmcmc.preconditioners import given_precisions
 
 
@@ -75,37 +75,18 @@ def concentrations(levels: dict[str, Level], shapes: dict[str, tuple[int, ...]])
     return np.concatenate(each) if each else np.zeros(0)
 
 
-class LadderRedraw:
-    """Draws every precision given the weights, from unconstrained values of a model in any coordinates."""
-
-    # The likelihood depends on a precision only through its weights. With these fixed, the conditional is the
-    # same for any power of the likelihood. In non-centred coordinates the standardised weights change with
-    # the precision: a step along the ridge on which HMC is slow (interweaving, Yu and Meng 2011).
-
-    def __init__(self, potential: Potential, structure: Structure) -> None:
-        self.potential = potential
-        self.structure = structure
-
-    @property
-    def concentrations(self) -> np.ndarray:
-        """Shape parameters of the standard Gamma draws that a call takes, (precision,)."""
-        return concentrations(self.structure.levels, self.structure.shapes)
-
-    def __call__(self, key: jax.Array, z: Values, gammas: jax.Array | None = None) -> Values:
-        """Unconstrained values with new precisions; `gammas` ~ Gamma(:attr:`concentrations`, 1)."""
-        values = self.potential.constrain(z, deterministic=True)
-        values = redrawn(key, self.structure.levels, values, gammas)
-        # Weights are kept; standardised weights in the model's own coordinates follow from them.
-        return own_coordinates(
-            self.potential, {name: values[name] for name in self.structure.latent}
-        )
-
-
-def precision_redraw(potential: Potential) -> LadderRedraw | None:
-    """The redraw of the precisions of a model; None for a model without hierarchical precisions."""
-    structure = centered(potential.model, potential.args, potential.kwargs).structure
-    # Only precisions of weights are drawn: those of the noise depend on the power of the likelihood.
-    return LadderRedraw(potential, structure) if structure.levels else None
+def redrawn_on_rung(
+    potential: Potential, structure: Structure, key: jax.Array, z: Values, gammas: jax.Array
+) -> Values:
+    """Unconstrained values with every precision drawn; `gammas` ~ Gamma(:func:`concentrations`, 1)."""
+    # `structure` is that in centred coordinates. The likelihood depends on a precision of weights only
+    # through these. With the weights fixed, the conditional is the same for any power of the likelihood. In
+    # non-centred coordinates the standardised weights change with the precision: a step along the ridge on
+    # which HMC is slow (interweaving, Yu and Meng 2011).
+    values = potential.constrain(z, deterministic=True)
+    values = redrawn(key, structure.levels, values, gammas)
+    # Weights are kept; standardised weights in the model's own coordinates follow from them.
+    return own_coordinates(potential, {name: values[name] for name in structure.latent})
 
 
 def centered_model(model: Callable) -> parameterize:

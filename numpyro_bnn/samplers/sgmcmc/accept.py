@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from numpyro_bnn._types import Number, PyTree
+from numpyro_bnn.potential.flat_position import normals_like
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
@@ -24,7 +25,6 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
 )
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
-from numpyro_bnn.samplers.sgmcmc.noise import normals_like
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.priors.precision_conditionals import GammaScaleMixture
+from numpyro_bnn.samplers.kernels import refuse_temperature
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import ANCHORS, Estimator
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
-from numpyro_bnn.samplers.temperature_of_kernels import refuse_temperature
 
 # A variance of the gradient: known, or estimated in warm-up.
 GradientNoise = PyTree | Literal["auto"]

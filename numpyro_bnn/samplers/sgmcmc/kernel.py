@@ -2,14 +2,14 @@
 
 :class:`SGMCMC` drives any method of :mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.methods` over a
 NumPyro model. It holds the ingredients and implements NumPyro's interface; one step with them is in
- :mod:`~numpyro_bnn.samplers.sgmcmc.transitions`. The named samplers (``named/``) only
+ :mod:`~numpyro_bnn.samplers.sgmcmc.transitions`. The named samplers (``named.py``) only
 choose ingredients.
 """
 
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Required, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -17,48 +17,28 @@ from jax import lax
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro.infer.gibbs import conditioned as conditioned_on_others
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.infer.util import constrain_fn
 from numpyro.util import identity, is_prng_key
 
 from numpyro_bnn._calls import show_options, with_descriptions
 from numpyro_bnn._checks import check_share, check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.potential.flat_position import flattened
-from numpyro_bnn.potential.potential import Potential, transforms_of
+from numpyro_bnn.potential.flat_position import flattened, normal_like
+from numpyro_bnn.potential.potential import Potential, constrained_by_support
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.sites import Structure, own_batch_size
 from numpyro_bnn.potential.starts import gentle_start
-from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners
+from numpyro_bnn.samplers.sgmcmc import checks, gradients, preconditioners, transitions
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
-from numpyro_bnn.samplers.sgmcmc.checks import (
-    GradientNoise,
-    check_changed,
-    check_first,
-    check_fit,
-    check_friction,
-    check_gradient_noise,
-    check_momentum,
-    check_noise_in_warmup,
-    check_target,
-    refuse_integrals,
-)
+from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, FreshMomentum, MomentumRefresh
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator, anchored_in_warmup, begin_noise
-from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, steps_per_draw
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, freeze, initial_state, record
-from numpyro_bnn.samplers.sgmcmc.step_size import ChainStart
-from numpyro_bnn.samplers.sgmcmc.transitions import (
-    adjusted_step,
-    conditioned,
-    reconditioned,
-    refresh_momentum,
-    unadjusted_step,
-)
 from numpyro_bnn.samplers.sgmcmc.tuning import (
     AcceptanceTuning,
+    ChainStart,
     CurvatureTuning,
     Ingredients,
     Tuning,
@@ -76,33 +56,45 @@ _SHOWN += ["metropolis", "resample_momentum", "tuning"]
 class Options(TypedDict, total=False):
     """Ingredients that every named sampler takes; :class:`SGMCMC` describes them."""
 
+    batch_size: int | None
     temperature: float | Schedule
+    gradient: Estimator | None
+    preconditioner: Preconditioner | None
     plate: str | None
 
 
-class MetricOptions(Options, total=False):
-    """Those of samplers whose metric is the identity by default."""
+class StepOptions(Options, total=False):
+    """Those of samplers whose step size has no default."""
 
-    preconditioner: Preconditioner | None
+    step_size: Required[StepSize]
+
+
+class NoisyStepOptions(StepOptions, total=False):
+    """Those that also take known noise of minibatches off the noise that they add."""
+
+    gradient_noise: GradientNoise
 
 
 class MomentumOptions(Options, total=False):
     """Those of samplers with momenta that may take minibatches."""
 
-    batch_size: int | None
-    gradient: Estimator | None
+    friction: float | None
     resample_momentum: int | MomentumRefresh | None
 
 
-class MomentumMetricOptions(MomentumOptions, MetricOptions, total=False):
-    """Both."""
+class LangevinOptions(MomentumOptions, StepOptions, total=False):
+    """Those of samplers with momenta whose step size has no default."""
+
+
+class NoisyLangevinOptions(MomentumOptions, NoisyStepOptions, total=False):
+    """Those that also take known noise of minibatches off the noise that they add."""
 
 
 class SGMCMC(MCMCKernel):
     r"""A stochastic-gradient sampler, composed of ingredients.
 
     The target density is proportional to exp(-U/T). Use a named sampler
-    (:class:`~numpyro_bnn.samplers.sgmcmc.named.momentum.BAOAB`, …) unless you bring your own
+    (:class:`~numpyro_bnn.samplers.sgmcmc.named.BAOAB`, …) unless you bring your own
     dynamics.
 
     :param model: a NumPyro model; minibatches need a plate around its observed sites.
@@ -142,6 +134,8 @@ class SGMCMC(MCMCKernel):
     sample_field = "z"
     # Data may stay on the host (see `run/kernel_protocol.py`).
     takes_host_rows = True
+    # Without this attribute NumPyro initialises a kernel again in every run.
+    _sample_fn = True
 
     def __init__(
         self,
@@ -169,11 +163,11 @@ class SGMCMC(MCMCKernel):
             gradient = gradients.minibatch(check_whole(name, "batch_size", batch_size), order)
         gradient = gradients.full() if gradient is None else gradient
         preconditioner = preconditioners.identity() if preconditioner is None else preconditioner
-        check_target(name, model, potential_fn, batch_size, gradient)
-        check_friction(name, friction, dynamics)
+        checks.check_target(name, model, potential_fn, batch_size, gradient)
+        checks.check_friction(name, friction, dynamics)
         check_share(name, "target_accept_prob", target_accept_prob)
-        check_gradient_noise(name, gradient_noise, dynamics, metropolis, gradient)
-        check_fit(name, dynamics, gradient, preconditioner, metropolis)
+        checks.check_gradient_noise(name, gradient_noise, dynamics, metropolis, gradient)
+        checks.check_fit(name, dynamics, gradient, preconditioner, metropolis)
         self._model = model
         self._potential_fn = potential_fn
         self.dynamics = dynamics
@@ -187,15 +181,15 @@ class SGMCMC(MCMCKernel):
         self.friction = friction
         if dynamics.has_momentum and friction is None and not self._auto:
             reason = "the friction is 0.1 / step_size where none is given. Give `friction=`."
-            check_first(name, "step size", self.step_size, reason)
+            checks.check_first(name, "step size", self.step_size, reason)
         self.gradient_noise = gradient_noise
         self.metropolis = metropolis
-        check_momentum(name, dynamics, resample_momentum=resample_momentum)
+        checks.check_momentum(name, dynamics, resample_momentum=resample_momentum)
         if resample_momentum is not None and not callable(resample_momentum):
             every = check_whole(name, "resample_momentum", resample_momentum)
             resample_momentum = FreshMomentum(every)
         if resample_momentum is not None:
-            check_changed(name, dynamics)
+            checks.check_changed(name, dynamics)
         self.resample_momentum = resample_momentum
         self.target_accept_prob = target_accept_prob
         if tuning is None and metropolis is None:
@@ -203,8 +197,6 @@ class SGMCMC(MCMCKernel):
         self.tuning = AcceptanceTuning(target_accept_prob) if tuning is None else tuning
         self._plate = plate
         self._is_changed = False
-        # Without this attribute NumPyro initialises a kernel again in every run.
-        self._sample_fn = self.sample
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Show and describe the ingredients that a named sampler passes on by ``**options``."""
@@ -291,7 +283,7 @@ class SGMCMC(MCMCKernel):
             order = _order_for(self.gradient_noise, self.dynamics, self.metropolis)
             gradient = gradients.minibatch(size, order)
             name = f"{name}, whose model subsamples {size} rows (`subsample_size=`)"
-            check_fit(name, self.dynamics, gradient, self.preconditioner, self.metropolis)
+            checks.check_fit(name, self.dynamics, gradient, self.preconditioner, self.metropolis)
         self.gradient = gradient
 
     def _rows(self, args: tuple, kwargs: dict | None) -> Rows:
@@ -308,7 +300,7 @@ class SGMCMC(MCMCKernel):
                 "steps."
             )
         if self._ingredients().estimates_noise:
-            check_noise_in_warmup(name, self.gradient, num_warmup)
+            checks.check_noise_in_warmup(name, self.gradient, num_warmup)
 
     def init(
         self,
@@ -328,12 +320,14 @@ class SGMCMC(MCMCKernel):
         if not isinstance(num_warmup, jax.core.Tracer):
             self.check_num_warmup(int(num_warmup))
         rows = self._rows(model_args, model_kwargs)
-        refuse_integrals(self, rows)
+        checks.refuse_integrals(self, rows)
         key_start, key_momentum, key_batches, key_curvature, rng_key = jax.random.split(rng_key, 5)
         name = type(self).__name__
         z = flattened(start_of(name, rows, key_start, init_params, model_kwargs))
         estimator = self.gradient.init(rows, z, key_batches)
-        preconditioner = conditioned(self.preconditioner, self.preconditioner.init(z), rows)
+        preconditioner = transitions.conditioned(
+            self.preconditioner, self.preconditioner.init(z), rows
+        )
         parts = self._ingredients(num_warmup)
         metric = self.preconditioner.inverse_mass_matrix(preconditioner)
         step_size = None if self._auto else self.step_size(0)
@@ -375,12 +369,12 @@ class SGMCMC(MCMCKernel):
         rows = self._rows(model_args, model_kwargs)
         parts = self._ingredients(state.num_warmup)
 
-        move = unadjusted_step if self.metropolis is None else adjusted_step
+        move = transitions.unadjusted_step if self.metropolis is None else transitions.adjusted_step
 
         def step(before: SGMCMCState) -> SGMCMCState:
             return freeze(before, move(parts, rows, before))
 
-        start = refresh_momentum(parts, state)
+        start = transitions.refresh_momentum(parts, state)
         steps = steps_per_draw(self.step_size, self.temperature)
         if steps is None:
             return step(start)._replace(i=state.i + 1)
@@ -391,10 +385,8 @@ class SGMCMC(MCMCKernel):
         """The function that turns a position into values of all sites; the identity without a model."""
         if self._model is None:
             return identity
-        model = Potential(self._model, model_args, model_kwargs).bound
-        return partial(
-            constrain_fn, model, model_args, model_kwargs or {}, return_deterministic=True
-        )
+        potential = Potential(self._model, model_args, model_kwargs)
+        return partial(potential.constrain, deterministic=True)
 
     def refresh(
         self, state: SGMCMCState, model_args: tuple, model_kwargs: dict | None
@@ -402,7 +394,7 @@ class SGMCMC(MCMCKernel):
         """Recompute cached energy and gradient, after Gibbs changed the values of other blocks."""
         rows = self._rows(model_args, model_kwargs)
         estimator = self.gradient.refresh(rows, state.estimator)
-        learned, momentum = reconditioned(
+        learned, momentum = transitions.reconditioned(
             self.preconditioner, state.preconditioner, rows, state.dynamics.momentum
         )
         dynamics = state.dynamics._replace(momentum=momentum)
@@ -420,8 +412,7 @@ class SGMCMC(MCMCKernel):
         """Constrained values of the sites that this kernel moves, from their supports alone."""
         if self._model is None:
             return identity
-        transforms = transforms_of(self._model, model_args, model_kwargs)
-        return lambda z: {name: transforms[name](value) for name, value in z.items()}
+        return constrained_by_support(self._model, model_args, model_kwargs)
 
     def wrap_model(self, wrapper: Callable) -> "SGMCMC":
         """This kernel with `wrapper` applied to its model."""
@@ -438,7 +429,7 @@ class SGMCMC(MCMCKernel):
 
         :raises ValueError: for a splitting whose word ends with its only kick.
         """
-        check_changed(type(self).__name__, self.dynamics)
+        checks.check_changed(type(self).__name__, self.dynamics)
         kernel = copy.copy(self)
         kernel._is_changed = True
         return kernel

@@ -8,6 +8,7 @@ SG-MCMC is a schedule that also knows which of its steps explore: :class:`Cyclic
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -217,25 +218,20 @@ def cyclical(peak: float, cycle_length: int, exploration: float = 0.8) -> Cyclic
     return schedule
 
 
-@dataclass(frozen=True)
-class _ToStepSize:
-    data_size: int
-    momentum: bool
-
-    def __call__(self, rate: Number) -> Number:
-        return jnp.sqrt(rate / self.data_size) if self.momentum else 2 * rate / self.data_size
+def _step_size_of(rate: Number, data_size: int, momentum: bool) -> Number:
+    return jnp.sqrt(rate / data_size) if momentum else 2 * rate / data_size
 
 
 @dataclass(frozen=True)
 class _Converted:
     rate: Schedule
-    convert: _ToStepSize
+    convert: partial
 
     def __call__(self, count: Number) -> Any:
         return self.convert(self.rate(count))
 
     def __repr__(self) -> str:
-        return call_of("from_learning_rate", vars(self.convert), (self.rate,))
+        return call_of("from_learning_rate", self.convert.keywords, (self.rate,))
 
 
 def from_learning_rate(
@@ -255,8 +251,7 @@ def from_learning_rate(
     """
     check_positive("from_learning_rate", data_size=data_size)
     rate = as_schedule(learning_rate, "learning_rate", "from_learning_rate")
-
-    convert = _ToStepSize(data_size, momentum)
+    convert = partial(_step_size_of, data_size=data_size, momentum=momentum)
     if isinstance(rate, Cyclical):
         return Cyclical(rate.peak, rate.cycle_length, rate.exploration, convert)
     return _Converted(rate, convert)

@@ -17,7 +17,22 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     products,
     total,
 )
-from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
+from numpyro_bnn.samplers.sgmcmc.gradients import NoiseEstimate
+
+
+class StepTuning(NamedTuple):
+    """Step size and friction of a chain."""
+
+    step_size: jax.Array  # The step size in use, with "auto" the tuned one
+    friction: jax.Array  # Friction per unit time
+    # Statistics that the tuning in warm-up needs: the state of dual averaging of the log step
+    # size, or `WarmupStatistics`.
+    averaging: PyTree
+    # Recent estimate of the largest eigenvalue of M⁻¹∇²U; NaN where it is not used.
+    curvature: jax.Array
+    direction: PyTree  # Estimate of its eigenvector in units of √M⁻¹; None where it is not used
+    # Estimated variance of the gradient; None where it is not estimated.
+    noise: NoiseEstimate | None = None
 
 
 class SGMCMCState(NamedTuple):
@@ -46,13 +61,12 @@ class SGMCMCState(NamedTuple):
     # nats; exact dynamics would conserve the energy. An estimate under minibatches; NaN for all other
     # methods
     energy_error: jax.Array
-    grad_norm: jax.Array  # Euclidean norm of the last gradient
     # p ⊙ M⁻¹p and θ ⊙ ∇U, entry by entry of a flat position, else their means by site; NaN without momentum
     # or gradient
     kinetic: PyTree
     configurational: PyTree
     # Kinetic temperature along the last gradient, see `temperature_along`, which should average to the
-    # temperature; NaN without momentum and for Metropolis methods
+    # temperature; NaN without momentum or minibatches, and for Metropolis methods
     gradient_temperature: jax.Array
     # Call of `sample` at which the chain became non-finite, or a schedule gave a negative or non-finite
     # value, and the chain was frozen; -1 for a sound chain
@@ -101,7 +115,7 @@ def initial_state(
     real = jnp.result_type(float)
     zero, one = (jnp.full((), i, jnp.int32) for i in (0, 1))
     nan = jnp.full((), jnp.nan, real)
-    unknown = ("potential_energy", "step_size", "temperature", "energy_error", "grad_norm")
+    unknown = ("potential_energy", "step_size", "temperature", "energy_error")
     nans = products(lambda x: jnp.full_like(x, jnp.nan), dynamics.position)
     return SGMCMCState(
         i=zero,
@@ -140,10 +154,7 @@ def record(
         temperature=jnp.asarray(settings.temperature, real),
     )
     if gradient is not None:
-        new = new._replace(
-            grad_norm=jnp.sqrt(total(jnp.square, gradient)),
-            configurational=products(jnp.multiply, at, gradient),
-        )
+        new = new._replace(configurational=products(jnp.multiply, at, gradient))
     if dynamics.momentum is not None:
         inverse_mass = inverse_mass_like(settings, dynamics.momentum)
         squares = products(lambda p, w: w * p * p, dynamics.momentum, inverse_mass)
@@ -169,11 +180,3 @@ def freeze(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
         temperature=jnp.where(shown, after.temperature, kept.temperature),
         exploded_at=jnp.where(is_moving & ~(possible & finite), before.i, before.exploded_at),
     )
-
-
-def with_energy_error(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
-    """The state after a step, with the step's change of the total energy, and no work yet."""
-    work = after.dynamics.work
-    dynamics = after.dynamics._replace(work=jnp.zeros_like(work))
-    error = after.potential_energy - before.potential_energy + work
-    return after._replace(dynamics=dynamics, energy_error=error.astype(before.energy_error.dtype))

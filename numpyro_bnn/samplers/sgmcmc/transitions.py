@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.potential.flat_position import normal_like, normals_like
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.accept import ProposalInputs
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
@@ -23,32 +24,33 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     where_needed,
 )
 from numpyro_bnn.samplers.sgmcmc.gradients import learned_noise
-from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
-from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, record, with_energy_error
+from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, record
 from numpyro_bnn.samplers.sgmcmc.tuning import Ingredients
 
 
 def learned_metric(
-    metric: Preconditioner,
-    state: PyTree,
-    num_rows: int,
-    momentum: PyTree,
+    parts: Ingredients,
+    rows: Rows,
+    before: SGMCMCState,
+    dynamics: DynamicsState,
     gradient: PyTree,
-    position: PyTree,
-    warming: jax.Array,
     curvature: PyTree = None,
-) -> tuple[PyTree, PyTree]:
-    """Update a preconditioner by a gradient, and rescale the momentum to the new metric."""
-    # `num_rows` is 0 where unknown; `curvature`, the diagonal of the Hessian, is for a metric
-    # that changes after warm-up too.
-    if getattr(metric, "data_size", 0) is None and num_rows:
-        metric = dataclasses.replace(metric, data_size=num_rows)  # type: ignore[type-var]
-    learned = metric.update(state, gradient, position, warming, curvature)
-    if momentum is None or not metric.needs_warmup:
-        return learned, momentum
-    before, after = metric.inverse_mass_matrix(state), metric.inverse_mass_matrix(learned)
-    return learned, where_needed(warming, lambda: rescaled(momentum, before, after), momentum)
+) -> tuple[PyTree, DynamicsState]:
+    """Update the preconditioner by a gradient at the position, and rescale the momentum to the new metric."""
+    # `curvature`, the diagonal of the Hessian, is for a metric that changes after warm-up too.
+    metric, state = parts.preconditioner, before.preconditioner
+    warming = before.i < before.num_warmup
+    if getattr(metric, "data_size", 0) is None and rows.size:
+        metric = dataclasses.replace(metric, data_size=rows.size)  # type: ignore[type-var]
+    learned = metric.update(state, gradient, dynamics.position, warming, curvature)
+    if dynamics.momentum is None or not metric.needs_warmup:
+        return learned, dynamics
+    old, new = metric.inverse_mass_matrix(state), metric.inverse_mass_matrix(learned)
+    momentum = where_needed(
+        warming, lambda: rescaled(dynamics.momentum, old, new), dynamics.momentum
+    )
+    return learned, dynamics._replace(momentum=momentum)
 
 
 def conditioned(metric: Preconditioner, state: PyTree, rows: Rows) -> PyTree:
@@ -66,9 +68,6 @@ def reconditioned(
         return after, momentum
     old, new = metric.inverse_mass_matrix(state), metric.inverse_mass_matrix(after)
     return after, rescaled(momentum, old, new)
-
-
-_OF_THE_GRADIENT = ("grad_norm", "configurational")
 
 
 def refresh_momentum(parts: Ingredients, state: SGMCMCState) -> SGMCMCState:
@@ -107,22 +106,12 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
         # Unbiased estimate of the diagonal of the Hessian, by one product with random signs.
         probe = jax.tree.map(lambda x: jnp.where(x < 0, -1.0, 1.0), normal_like(key_probe, at))
         curvature = jax.tree.map(jnp.multiply, probe, product(probe))
-    # The momentum is not yet kicked by this gradient.
+    # The momentum is not yet kicked by this gradient. Only draws of minibatches keep this temperature.
     along = state.gradient_temperature
-    if parts.dynamics.has_momentum:
+    if parts.dynamics.has_momentum and not parts.all_rows:
         metric = settings.inverse_mass_matrix
         along = temperature_along(estimate.gradient, dynamics.momentum, metric).astype(along.dtype)
-    learned, momentum = learned_metric(
-        parts.preconditioner,
-        state.preconditioner,
-        rows.size,
-        dynamics.momentum,
-        estimate.gradient,
-        at,
-        warming,
-        curvature,
-    )
-    dynamics = dynamics._replace(momentum=momentum)
+    learned, dynamics = learned_metric(parts, rows, state, dynamics, estimate.gradient, curvature)
     metric = parts.preconditioner.inverse_mass_matrix(learned)
     tuned = parts.tuning.at_gradient(parts, state.adaptation, product, metric, warming)
     if tuned.noise is not None:
@@ -146,7 +135,10 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
         dynamics = half_kick(parts, dynamics, end.gradient, settings, 1)
         after = after._replace(dynamics=dynamics)
     if parts.dynamics.tracks_work:
-        after = with_energy_error(state, after)
+        work, now = after.dynamics.work, after.potential_energy
+        error = (now - state.potential_energy + work).astype(state.energy_error.dtype)
+        dynamics = after.dynamics._replace(work=jnp.zeros_like(work))
+        after = after._replace(dynamics=dynamics, energy_error=error)
     return parts.tuning.after_step(parts, state, after)
 
 
@@ -179,26 +171,14 @@ def adjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCS
     dynamics, gradient = result.dynamics, result.gradient
     learned = state.preconditioner
     if gradient is not None:
-        learned, momentum = learned_metric(
-            parts.preconditioner,
-            state.preconditioner,
-            rows.size,
-            dynamics.momentum,
-            gradient,
-            dynamics.position,
-            warming,
-        )
-        dynamics = dynamics._replace(momentum=momentum)
+        learned, dynamics = learned_metric(parts, rows, state, dynamics, gradient)
     seen = jnp.where(warming, state.i, state.count) + 1
     mean = state.mean_accept_prob + (result.accept_prob - state.mean_accept_prob) / seen
     after = record(state, dynamics, result.energy, gradient, dynamics.position, settings)
     # After a rejection the last gradient is not that of the chain's position.
-    of_gradient = {
-        name: jax.tree.map(
-            partial(jnp.where, result.accepted), getattr(after, name), getattr(state, name)
-        )
-        for name in _OF_THE_GRADIENT
-    }
+    configurational = jax.tree.map(
+        partial(jnp.where, result.accepted), after.configurational, state.configurational
+    )
     after = after._replace(
         estimator=result.estimator,
         preconditioner=learned,
@@ -207,6 +187,6 @@ def adjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCS
         num_steps=jnp.asarray(result.num_steps, jnp.int32),
         count=state.count + ~warming,
         rng_key=rng_key,
-        **of_gradient,
+        configurational=configurational,
     )
     return parts.tuning.after_step(parts, state, after)

@@ -2,19 +2,24 @@
 
 A tuning is an ingredient of a kernel. It gives first values (:meth:`Tuning.begin`), is called with every
 gradient (:meth:`Tuning.at_gradient`) and after every step (:meth:`Tuning.after_step`), and changes nothing
-once warm-up is over. There are three:
-:class:`AcceptanceTuning` for Metropolis methods, :class:`CurvatureTuning` for all others, and
-:class:`EnergyErrorTuning` for microcanonical dynamics.
+once warm-up is over. The first step size of ``"auto"`` is a share of the largest stable one at the start.
+:class:`AcceptanceTuning` tunes that of Metropolis methods to an acceptance probability.
+:class:`CurvatureTuning`, of all others, follows the curvature, which grows as a network begins to fit and
+changes with the metric; :class:`EnergyErrorTuning` is for microcanonical dynamics.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from numpyro.infer.hmc_util import dual_averaging
 
-from numpyro_bnn._types import PyTree
+from numpyro_bnn._types import Number, PyTree
+from numpyro_bnn.potential.flat_position import normal_like
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
@@ -27,18 +32,130 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     total,
     where_needed,
 )
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, MomentumRefresh
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import (
+    Dynamics,
+    MomentumRefresh,
+    RandomWalkProposal,
+)
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator, NoiseEstimate, quiet_step
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Moments, Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
-from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
-from numpyro_bnn.samplers.sgmcmc.step_size import (
-    ChainStart,
-    StepTuning,
-    begin_tuning,
-    follow_acceptance,
-    follow_curvature,
-)
+from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, StepTuning
+
+# The first step size as a share of the largest stable leapfrog step, 2/√λ.
+_STABLE = 0.25
+_POWER_STEPS = 20
+# Weight of the past curvature after one step with a smaller curvature.
+_CURVATURE_MEMORY = 0.98
+
+
+def _norm(vector: PyTree) -> jax.Array:
+    return jnp.sqrt(sum(jnp.vdot(x, x) for x in jax.tree.leaves(vector)))
+
+
+def _power_step(
+    product: Callable[[PyTree], PyTree], inverse_mass_matrix: PyTree, vector: PyTree
+) -> tuple[PyTree, jax.Array]:
+    """One power iteration with √M⁻¹ ∇²U √M⁻¹: the unit vector, and its growth factor."""
+    root = jax.tree.map(jnp.sqrt, spread(inverse_mass_matrix, vector, "inverse_mass_matrix"))
+    scaled = map_like(jnp.multiply, vector, root)
+    image = map_like(jnp.multiply, product(scaled), root)
+    grown = _norm(image)
+    # With a flat potential the product is 0, and the vector is kept.
+    safe = jnp.where(grown > 0, grown, 1.0)
+    unit = map_like(lambda v, x: jnp.where(grown > 0, x / safe, v), vector, image)
+    return unit, grown
+
+
+def largest_curvature(
+    rows: Rows, position: PyTree, inverse_mass_matrix: PyTree, key: jax.Array
+) -> tuple[jax.Array, PyTree]:
+    """Largest eigenvalue, in size, of M⁻¹∇²U (1 where U is flat) and its vector, by power iteration."""
+    # Costs 20 Hessian-vector products on all rows, once.
+
+    def product(vector: PyTree) -> PyTree:
+        return jax.jvp(jax.grad(rows.energy), (position,), (vector,))[1]
+
+    start = normal_like(key, position)
+    norm = _norm(start)
+    carry = (map_like(lambda x: x / norm, start), norm)
+    vector, grown = lax.fori_loop(
+        0, _POWER_STEPS, lambda _, c: _power_step(product, inverse_mass_matrix, c[0]), carry
+    )
+    return jnp.where(grown > 0, grown, 1.0), vector
+
+
+def _stable_step(dynamics: Dynamics, curvature: jax.Array, position: PyTree) -> jax.Array:
+    h = _STABLE * 2 / jnp.sqrt(curvature)
+    if isinstance(dynamics, RandomWalkProposal):
+        return h / jnp.sqrt(size(position))
+    # A drift of epsilon/2 (SGLD) moves as far as h²/2 (momentum methods).
+    return h if dynamics.has_momentum else h**2
+
+
+class ChainStart(NamedTuple):
+    """The start of a chain, from which the first step size is computed."""
+
+    rows: Rows  # The potential energy
+    position: PyTree  # Unconstrained
+    inverse_mass_matrix: PyTree  # Diagonal, a scalar or like the position
+    key: jax.Array  # For the first vector of a power iteration
+    step_size: Number | None  # As given; None for "auto"
+    dynamics: Dynamics  # The method
+
+
+def begin_tuning(
+    start: ChainStart, friction: float | None, follow: bool = False, lasting: bool = False
+) -> StepTuning:
+    """The first step size and friction of a chain; no friction given is 0.1 / step_size."""
+    # That keeps nine tenths of a momentum in each step; with `lasting` at least a unit of time.
+    step_size = start.step_size
+    real = jnp.result_type(float)
+    curvature, direction = jnp.full((), jnp.nan, real), None
+    if step_size is None:
+        curvature, vector = largest_curvature(
+            start.rows, start.position, start.inverse_mass_matrix, start.key
+        )
+        direction = vector if follow else None
+        step_size = _stable_step(start.dynamics, curvature, start.position)
+    step_size = jnp.asarray(step_size, real)
+    init, _ = dual_averaging()
+    averaging = init(jnp.log(10 * step_size))
+    by_step = 0.1 / step_size
+    first = jnp.minimum(by_step, 1.0) if lasting else by_step
+    return StepTuning(
+        step_size,
+        jnp.asarray(first if friction is None else friction, real),
+        averaging,
+        jnp.asarray(curvature, real),
+        direction,
+    )
+
+
+def follow_curvature(
+    tuned: StepTuning,
+    product: Callable[[PyTree], PyTree],
+    inverse_mass_matrix: PyTree,
+    dynamics: Dynamics,
+    by_step: bool,
+) -> StepTuning:
+    """Update the step size by a new estimate of the curvature, in the current metric."""
+    # A larger curvature takes effect at once, a smaller one over some fifty steps. With
+    # `by_step` the friction is kept at 0.1 / step_size.
+    direction, grown = _power_step(product, inverse_mass_matrix, tuned.direction)
+    fading = _CURVATURE_MEMORY * tuned.curvature + (1 - _CURVATURE_MEMORY) * grown
+    curvature = jnp.maximum(grown, fading).astype(tuned.curvature.dtype)
+    step_size = _stable_step(dynamics, curvature, direction).astype(tuned.step_size.dtype)
+    new = tuned._replace(
+        step_size=step_size,
+        friction=0.1 / step_size if by_step else tuned.friction,
+        curvature=curvature,
+        direction=direction,
+    )
+    # A curvature that is not finite is not used.
+    known = jnp.isfinite(curvature) & (curvature > 0)
+    return jax.tree.map(lambda a, b: jnp.where(known, a, b), new, tuned)
+
 
 # Decay of the running mean of energy errors, over about n = 150 steps: (n - 1)/(n + 1).
 _MEMORY = 149 / 151
@@ -94,34 +211,44 @@ class Decoherence:
         """Whether step size or friction is tuned in warm-up."""
         return self.energy_variance is not None or self.finds_friction
 
-    def init(self, position: PyTree) -> WarmupStatistics:
-        """Statistics before the first step."""
+    def begin(self, tuned: StepTuning, position: PyTree) -> StepTuning:
+        """The tuning before the first step, with empty statistics of warm-up if it uses any."""
+        if not self.learns:
+            return tuned
         zero = jnp.zeros((), jnp.result_type(float))
         zeros = jax.tree.map(jnp.zeros_like, position)
-        return WarmupStatistics(zero, zero, zeros, Moments.none(position), Moments.none(position))
+        none = Moments.none(position)
+        return tuned._replace(averaging=WarmupStatistics(zero, zero, zeros, none, none))
 
-    def update(
-        self,
-        tuned: StepTuning,
-        energy_error: jax.Array,
-        energy: jax.Array,
-        position: PyTree,
-        metrics: list[PyTree],
-        i: jax.Array,
-        num_warmup: jax.Array,
+    def after_step(
+        self, context: "Ingredients", before: SGMCMCState, after: SGMCMCState, error: jax.Array
+    ) -> SGMCMCState:
+        """The state with its tuning updated by a step of warm-up; `error` is over the temperature."""
+        if not self.learns:
+            return after
+        learn = partial(self._learned, context, before, after, error)
+        warming = before.i < before.num_warmup
+        return after._replace(adaptation=where_needed(warming, learn, after.adaptation))
+
+    def _learned(
+        self, context: "Ingredients", before: SGMCMCState, after: SGMCMCState, error: jax.Array
     ) -> StepTuning:
-        """Step size, friction and statistics after step `i` of warm-up; energies are over the temperature."""
+        """Step size, friction and statistics after a step of warm-up."""
+        tuned, position, num_warmup = after.adaptation, after.dynamics.position, before.num_warmup
+        metric = context.preconditioner.inverse_mass_matrix
+        metrics = [metric(before.preconditioner), metric(after.preconditioner)]
         if self.energy_variance is not None:
+            energy = after.potential_energy / before.temperature
             rounding = _ROUNDINGS * jnp.finfo(energy.dtype).eps * jnp.abs(energy)
             target = size(position) * self.energy_variance + rounding**2
-            excess = energy_error**2 / target + 1e-8
+            excess = error**2 / target + 1e-8
             tuned = self._resized(tuned, excess, position, metrics)
         third = num_warmup // 3
         blocks = third // _BLOCKS
         if not self.finds_friction:
             return tuned
         length = jnp.maximum(blocks, 1)
-        at = i - (num_warmup - third)
+        at = before.i - (num_warmup - third)
         learned = _with_draw(tuned.averaging, position, at, third, length)
         inverse_mass = spread(metrics[1], position, "inverse_mass_matrix")
         variance = total(lambda w, v: v / w, inverse_mass, learned.draws.variance)
@@ -329,14 +456,18 @@ class AcceptanceTuning(Tuning):
     def after_step(
         self, context: Ingredients, before: SGMCMCState, after: SGMCMCState
     ) -> SGMCMCState:
-        """Follow the acceptance probability of this step, in warm-up."""
+        """Follow the acceptance probability of this step, in warm-up; its last step takes the average."""
+        # Source: Hoffman and Gelman, *The No-U-Turn Sampler* (2014), section 3.2.
         if not context.auto:
             return after
-        warming = before.i < before.num_warmup
+        _, update = dual_averaging()
+        tuned = after.adaptation
+        averaging = update(self.target_accept_prob - after.accept_prob, tuned.averaging)
         last = before.i + 1 >= before.num_warmup
-        target = self.target_accept_prob
-        tuned = follow_acceptance(after.adaptation, after.accept_prob, target, warming, last)
-        return after._replace(adaptation=tuned)
+        step_size = jnp.exp(jnp.where(last, averaging[1], averaging[0]))
+        new = tuned._replace(step_size=step_size, averaging=averaging)
+        warming = before.i < before.num_warmup
+        return after._replace(adaptation=jax.tree.map(partial(jnp.where, warming), new, tuned))
 
 
 @dataclass(frozen=True)
@@ -355,13 +486,13 @@ class CurvatureTuning(Tuning):
         """Step size and friction of the first step, with empty statistics of curvature and mixing."""
         friction = self._friction(context)
         tuned = begin_tuning(start, context.friction, follow=True, lasting=friction.finds_friction)
-        return _with_statistics(friction, tuned, start.position)
+        return friction.begin(tuned, start.position)
 
     def after_step(
         self, context: Ingredients, before: SGMCMCState, after: SGMCMCState
     ) -> SGMCMCState:
         """Update the autocorrelation from which the friction is tuned."""
-        return _learned(self._friction(context), context, before, after, jnp.zeros(()))
+        return self._friction(context).after_step(context, before, after, jnp.zeros(()))
 
     def _friction_by_step(self, context: Ingredients) -> bool:
         return context.friction is None and not self._friction(context).finds_friction
@@ -390,7 +521,7 @@ class EnergyErrorTuning(Tuning):
         if friction is None and context.auto:
             friction = _FIRST_FRICTION
         tuned = begin_tuning(start, friction, follow=not context.all_rows)
-        return _with_statistics(self._decoherence(context), tuned, start.position)
+        return self._decoherence(context).begin(tuned, start.position)
 
     def after_step(
         self, context: Ingredients, before: SGMCMCState, after: SGMCMCState
@@ -400,7 +531,7 @@ class EnergyErrorTuning(Tuning):
         if decoherence.learns:
             lost = (before.i < before.num_warmup) & ~jnp.isfinite(error)
             after = chosen(~lost, after, before._replace(adaptation=after.adaptation))
-        return _learned(decoherence, context, before, after, error / before.temperature)
+        return decoherence.after_step(context, before, after, error / before.temperature)
 
     def _decoherence(self, context: Ingredients) -> Decoherence:
         by_error = context.auto and context.all_rows
@@ -408,37 +539,3 @@ class EnergyErrorTuning(Tuning):
             energy_variance=self.energy_variance if by_error else None,
             finds_friction=context.friction is None,
         )
-
-
-def _with_statistics(rule: Decoherence, tuned: StepTuning, position: PyTree) -> StepTuning:
-    """Add empty statistics of warm-up, if the tuning uses any."""
-    return tuned._replace(averaging=rule.init(position)) if rule.learns else tuned
-
-
-def _learned(
-    rule: Decoherence,
-    context: Ingredients,
-    before: SGMCMCState,
-    after: SGMCMCState,
-    energy_error: jax.Array,
-) -> SGMCMCState:
-    """The state with its tuning updated by a step of warm-up; `energy_error` is over the temperature."""
-    if not rule.learns:
-        return after
-
-    def learn() -> StepTuning:
-        metric = context.preconditioner.inverse_mass_matrix
-        metrics = [metric(before.preconditioner), metric(after.preconditioner)]
-        energy = after.potential_energy / before.temperature
-        return rule.update(
-            after.adaptation,
-            energy_error,
-            energy,
-            after.dynamics.position,
-            metrics,
-            before.i,
-            before.num_warmup,
-        )
-
-    warming = before.i < before.num_warmup
-    return after._replace(adaptation=where_needed(warming, learn, after.adaptation))

@@ -27,25 +27,15 @@ from numpyro.util import is_prng_key
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import ReprMixin
 from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.potential.potential import Potential, Values, transforms_of
-from numpyro_bnn.potential.starts import own_coordinates
+from numpyro_bnn.potential.potential import Potential, Values, constrained_by_support
+from numpyro_bnn.potential.starts import centered, own_coordinates
 from numpyro_bnn.samplers.gibbs.moves import Bound, Move
-from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_redraw
+from numpyro_bnn.samplers.gibbs.precision_gibbs import concentrations, redrawn_on_rung
+from numpyro_bnn.samplers.tempering import ladder
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
-from numpyro_bnn.samplers.tempering.ladder import (
-    MoveMoments,
-    RungTuning,
-    TemperingState,
-    after_sweep,
-    begin_round,
-    ends_round,
-    first_ladder,
-    next_round,
-    round_trips,
-    swap_order,
-    swap_probabilities,
-)
+from numpyro_bnn.samplers.tempering.ladder import RungTuning, TemperingState
 from numpyro_bnn.samplers.tempering.rung_kernels import (
+    Rung,
     RungKernel,
     best_draws,
     finite_or_before,
@@ -120,6 +110,8 @@ class ParallelTempering(ReprMixin, MCMCKernel):
     sample_field = "z"
     # A model that subsamples would use one fixed minibatch for the whole run, see run/kernel_protocol.py.
     looks_at_all_rows = True
+    # NumPyro initialises kernels without this attribute again on every run.
+    _sample_fn = True
 
     def __init__(
         self,
@@ -137,8 +129,6 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         self.kernel = kernel
         self.num_rungs = num_rungs
         self._rung_kernel = RungKernel.of(kernel, model)
-        # NumPyro initialises kernels without this attribute again on every run.
-        self._sample_fn = self._sweep
 
     @property
     def model(self) -> Callable:
@@ -149,8 +139,8 @@ class ParallelTempering(ReprMixin, MCMCKernel):
     def default_fields(self) -> tuple[str, ...]:
         """State fields that are collected of each draw."""
         fields = ("z", "potential_energy", "accept_prob", "diverging", "num_steps")
-        ladder = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
-        return (*fields, *ladder, "move_correlations")
+        of_ladder = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
+        return (*fields, *of_ladder, "move_correlations")
 
     def get_diagnostics_str(self, state: TemperingState) -> str:
         """Rungs, round trips and acceptance in words, for the progress bar."""
@@ -181,7 +171,6 @@ class ParallelTempering(ReprMixin, MCMCKernel):
     def _with(self, num_rungs: int) -> "ParallelTempering":
         kernel = copy.copy(self)
         kernel.num_rungs = num_rungs
-        kernel._sample_fn = kernel._sweep
         return kernel
 
     def init(
@@ -215,7 +204,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
                 name: jnp.broadcast_to(jnp.asarray(value, real), (num_rungs, *jnp.shape(value)))
                 for name, value in init_params.items()
             }
-        powers = first_ladder(num_rungs)
+        powers = ladder.first_ladder(num_rungs)
         found = rung_energies(potential, powers, rungs)
         z = jax.tree.map(lambda leaf: leaf[-1], rungs)
         real = found.posterior.dtype
@@ -235,9 +224,9 @@ class ParallelTempering(ReprMixin, MCMCKernel):
             swap_probs=jnp.zeros(pairs, real),
             round_trips=jnp.zeros((), jnp.int32),
             move_correlations=jnp.full(pairs, jnp.nan, real),
-            move_moments=MoveMoments.empty(pairs),
+            move_moments=ladder.moments_of_moves(pairs),
             heading=jnp.zeros(num_rungs, jnp.int32),
-            adaptation=begin_round(step_size, jnp.ones((pairs, size), real)),
+            adaptation=ladder.begin_round(step_size, jnp.ones((pairs, size), real)),
             rng_key=rng_key,
         )
 
@@ -255,15 +244,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         """One sweep: a prior draw, trajectories on every other rung, and swaps."""
         if state.i.ndim:
             return jax.vmap(lambda s: self.sample(s, model_args, model_kwargs))(state)
-        return self._sweep(Potential(self._model, model_args, model_kwargs), state)
-
-    def state_for_data(
-        self, state: TemperingState, model_args: tuple, model_kwargs: dict | None
-    ) -> TemperingState:
-        """The state as it is: every sweep computes all energies again."""
-        return state
-
-    def _sweep(self, potential: Potential, state: TemperingState) -> TemperingState:
+        potential = Potential(self._model, model_args, model_kwargs)
         rng_key, key_prior, key_trajectories, *key_moves, key_swaps = jax.random.split(
             state.rng_key, 6
         )
@@ -278,22 +259,25 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         keys = jax.random.split(key_trajectories, powers.size - 1)
         moved = self._rung_kernel.move_all(
             lambda power: partial(tempered, power),
-            *(powers[1:], flat[1:], keys, tuning.step_size, tuning.inverse_mass_matrix),
+            powers[1:],
+            Rung(flat[1:], keys, tuning.step_size, tuning.inverse_mass_matrix),
         )
         positions = jax.vmap(unravel)(moved.position)
-        redraw = precision_redraw(potential)
-        known = np.zeros(0) if redraw is None else redraw.concentrations
+        structure = centered(potential.model, potential.args, potential.kwargs).structure
+        known = concentrations(structure.levels, structure.shapes)
         key_noise, key_prior = jax.random.split(key_prior)
         # Gamma variates of the prior draw and of all redraws in one call.
         more = np.tile(known, (powers.size - 1, 1))
         noise, gammas = prior_noise(potential.structure, key_noise, more=more)
-        if redraw is not None:
+        if structure.levels:
+            redraw = partial(redrawn_on_rung, potential, structure)
             keys = jax.random.split(key_moves[0], powers.size - 1)
             redrawn = jax.vmap(redraw)(keys, positions, gammas)
             positions = jax.vmap(finite_or_before)(redrawn, positions)
         if self.moves:
             keys = jax.random.split(key_moves[1], powers.size - 1)
-            positions = jax.vmap(with_moves(potential, self.moves))(keys, powers[1:], positions)
+            by_moves = partial(moved_by, potential, self.moves)
+            positions = jax.vmap(by_moves)(keys, powers[1:], positions)
         first = prior_draw(potential, key_prior, noise)
         first = finite_or_before(first, jax.tree.map(lambda leaf: leaf[0], state.rungs))
         rungs = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, positions)
@@ -301,14 +285,14 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         both = jax.tree.map(lambda *leaves: jnp.stack(leaves), state.rungs, rungs)
         energies = jax.vmap(partial(rung_energies, potential, powers))(both)
         before, found = (jax.tree.map(itemgetter(i), energies) for i in (0, 1))
-        swap_probs = swap_probabilities(powers, found.up, found.down)
-        order = swap_order(swap_probs, key_swaps, state.i)
+        swap_probs = ladder.swap_probabilities(powers, found.up, found.down)
+        order = ladder.swap_order(swap_probs, key_swaps, state.i)
         # Round trips that began in warm-up do not count: they were on another ladder.
         heading = jnp.where(state.i == state.num_warmup, 0, state.heading)
-        heading, trips = round_trips(heading[order])
+        heading, trips = ladder.round_trips(heading[order])
         rungs = jax.tree.map(lambda leaf: leaf[order], rungs)
         warming = state.i < state.num_warmup
-        moments = state.move_moments.add(before.up[1:], found.up[1:])
+        moments = ladder.after_moves(state.move_moments, before.up[1:], found.up[1:])
         moments = jax.tree.map(partial(jnp.where, warming), state.move_moments, moments)
         powers, adaptation = self._adapted(
             warming, state, moved.position, moved.accept_prob, swap_probs
@@ -324,13 +308,19 @@ class ParallelTempering(ReprMixin, MCMCKernel):
             log_likelihoods=-found.up,
             swap_probs=swap_probs,
             round_trips=state.round_trips + jnp.where(warming, 0, trips),
-            move_correlations=moments.correlation.astype(state.move_correlations.dtype),
+            move_correlations=ladder.correlation_of_moves(moments).astype(powers.dtype),
             move_moments=moments,
             heading=heading,
             likelihood_powers=powers,
             adaptation=adaptation,
             rng_key=rng_key,
         )
+
+    def state_for_data(
+        self, state: TemperingState, model_args: tuple, model_kwargs: dict | None
+    ) -> TemperingState:
+        """The state as it is: every sweep computes all energies again."""
+        return state
 
     def _adapted(
         self, warming: jax.Array, state: TemperingState, *seen: jax.Array
@@ -340,9 +330,11 @@ class ParallelTempering(ReprMixin, MCMCKernel):
 
         def learn(powers: jax.Array, adaptation: RungTuning) -> tuple[jax.Array, RungTuning]:
             target, last = self._rung_kernel.target_accept_prob, swept == state.num_warmup
-            adaptation = after_sweep(adaptation, target, last, *seen)
-            over = ends_round(swept, state.num_warmup)
-            return lax.cond(over, next_round, lambda *unchanged: unchanged, powers, adaptation)
+            adaptation = ladder.after_sweep(adaptation, target, last, *seen)
+            over = ladder.ends_round(swept, state.num_warmup)
+            return lax.cond(
+                over, ladder.next_round, lambda *unchanged: unchanged, powers, adaptation
+            )
 
         known = (state.likelihood_powers, state.adaptation)
         return lax.cond(warming, learn, lambda *unchanged: unchanged, *known)
@@ -354,8 +346,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
 
     def get_constrain_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """Constrained values of the latent sites, from their supports alone."""
-        transforms = transforms_of(self._model, model_args, model_kwargs)
-        return lambda z: {name: transforms[name](value) for name, value in z.items()}
+        return constrained_by_support(self._model, model_args, model_kwargs)
 
 
 def _pilot(kernel: ParallelTempering, key: jax.Array, arguments: Arguments) -> jax.Array:
@@ -374,21 +365,17 @@ def _pilot(kernel: ParallelTempering, key: jax.Array, arguments: Arguments) -> j
     return seen.rejections / seen.sweeps
 
 
-def with_moves(
-    potential: Potential, moves: Sequence[Move]
-) -> Callable[[jax.Array, jax.Array, Values], Values]:
-    """A function of key, power and unconstrained values that makes all moves in order."""
+def moved_by(
+    potential: Potential, moves: Sequence[Move], key: jax.Array, power: jax.Array, z: Values
+) -> Values:
+    """Unconstrained values after all moves in order."""
     # Each move leaves p(θ) p(y | θ)^b invariant, where its `bound` has the power b.
-
-    def moved(key: jax.Array, power: jax.Array, z: Values) -> Values:
-        bound = Bound(potential.model, potential.args, potential.kwargs, power)
-        values = potential.constrain(z, deterministic=True)
-        values = {name: values[name] for name in bound.latent}
-        for key_move, move in zip(jax.random.split(key, len(moves)), moves):
-            values = move(key_move, values, bound)
-        return finite_or_before(own_coordinates(potential, values), z)
-
-    return moved
+    bound = Bound(potential.model, potential.args, potential.kwargs, power)
+    values = potential.constrain(z, deterministic=True)
+    values = {name: values[name] for name in bound.latent}
+    for key_move, move in zip(jax.random.split(key, len(moves)), moves):
+        values = move(key_move, values, bound)
+    return finite_or_before(own_coordinates(potential, values), z)
 
 
 class RungEnergies(NamedTuple):
@@ -406,21 +393,14 @@ def rung_energies(potential: Potential, powers: jax.Array, rungs: Values) -> Run
     """Energies of the states of a ladder; a likelihood without a value is 0."""
     below = jnp.concatenate([powers[:1], powers[:-1]])
     above = jnp.concatenate([powers[1:], powers[-1:]])
-    first, last = jnp.arange(powers.size) == 0, jnp.arange(powers.size) == powers.size - 1
+    # Of the last rung the pair below it counts twice, and of the first the pair above.
+    lows = jnp.stack([powers.at[-1].set(below[-1]), below], 1)
+    highs = jnp.stack([above, powers.at[0].set(above[0])], 1)
 
-    def of_state(
-        z: Values,
-        low: jax.Array,
-        own: jax.Array,
-        high: jax.Array,
-        first: jax.Array,
-        last: jax.Array,
-    ) -> RungEnergies:
+    def of_state(z: Values, lows: jax.Array, highs: jax.Array) -> RungEnergies:
         prior, likelihood = potential.tempered(z)
-        lows = jnp.stack([jnp.where(last, low, own), low])
-        highs = jnp.stack([high, jnp.where(first, high, own)])
         up, down = likelihood.between(lows, highs)
         return RungEnergies(prior + likelihood(1.0), up, down)
 
-    found = jax.vmap(of_state)(rungs, below, powers, above, first, last)
+    found = jax.vmap(of_state)(rungs, lows, highs)
     return RungEnergies(*(jnp.where(jnp.isnan(energy), jnp.inf, energy) for energy in found))

@@ -6,6 +6,7 @@ where every pair of neighbours rejects equally often (Syed, Bouchard-Côté, Del
 and is the communication barrier Λ, about 2Λ + 1 rungs being the best use of a processor.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -76,6 +77,7 @@ _METRIC_WEIGHT = 10
 
 _begin_averaging, _average = dual_averaging()
 _begin_moments, _add_moments, _ = welford_covariance(diagonal=True)
+_begin_pairs, _add_pair, _ = welford_covariance(diagonal=False)
 
 
 class RungTuning(NamedTuple):
@@ -149,52 +151,27 @@ def ends_round(swept: jax.Array, num_warmup: jax.Array) -> jax.Array:
     return jnp.any((ends >= _SHORTEST_ROUND).at[0].set(True) & (swept == ends))
 
 
-class MoveMoments(NamedTuple):
-    """Running moments of pairs of numbers, of each rung that moves (rung - 1,)."""
+# A state travels only if its likelihood changes on the way. Where its log likelihood after a move is nearly
+# that before it, a ladder makes far fewer round trips than 1 / (2 + 2Λ) a sweep (Syed et al. 2022).
+def moments_of_moves(rungs: int) -> PyTree:
+    """Running means and squares of no pairs of numbers yet, and their count, for so many rungs."""
+    return jax.vmap(lambda _: _begin_pairs(2))(jnp.arange(rungs))
 
-    # A state travels only if its likelihood changes on the way. Where its log likelihood after a move is
-    # nearly that before it, a ladder makes far fewer round trips than 1 / (2 + 2Λ) a sweep (Syed et al.
-    # 2022).
 
-    pairs: jax.Array  # Number of pairs so far
-    # Means.
-    mean_before: jax.Array
-    mean_after: jax.Array
-    # Summed squared deviations from them.
-    squares_before: jax.Array
-    squares_after: jax.Array
-    products: jax.Array  # Summed products of the deviations
+def after_moves(moments: PyTree, before: jax.Array, after: jax.Array) -> PyTree:
+    """The moments with one more pair for each rung; pairs that are not finite do not count."""
 
-    @classmethod
-    def empty(cls, rungs: int) -> "MoveMoments":
-        """No pairs yet, for so many rungs."""
-        return cls(jnp.zeros(rungs, jnp.int32), *(jnp.zeros(rungs) for _ in range(5)))
+    def add(pair: jax.Array, moments: PyTree) -> PyTree:
+        finite = jnp.isfinite(pair).all()
+        return jax.tree.map(partial(jnp.where, finite), _add_pair(pair, moments), moments)
 
-    def add(self, before: jax.Array, after: jax.Array) -> "MoveMoments":
-        """The moments with one more pair for each rung; pairs that are not finite do not count."""
-        # Source: B. P. Welford, *Technometrics* 4 (1962), 419.
-        finite = jnp.isfinite(before) & jnp.isfinite(after)
-        pairs = self.pairs + finite
-        weight = finite / jnp.maximum(pairs, 1)
-        from_before, from_after = (
-            jnp.where(finite, value - mean, 0.0)
-            for value, mean in ((before, self.mean_before), (after, self.mean_after))
-        )
-        # Of what a pair adds to the sums, a deviation from the old mean and one from the new.
-        left = finite * (1 - weight)
-        return MoveMoments(
-            pairs,
-            self.mean_before + weight * from_before,
-            self.mean_after + weight * from_after,
-            self.squares_before + left * from_before**2,
-            self.squares_after + left * from_after**2,
-            self.products + left * from_before * from_after,
-        )
+    return jax.vmap(add)(jnp.stack([before, after], 1), moments)
 
-    @property
-    def correlation(self) -> jax.Array:
-        """The correlation of the numbers of a pair (rung - 1,); NaN where one of them is constant."""
-        return self.products / jnp.sqrt(self.squares_before * self.squares_after)
+
+def correlation_of_moves(moments: PyTree) -> jax.Array:
+    """The correlation of the numbers of a pair (rung - 1,); NaN where one of them is constant."""
+    _, squares, _ = moments
+    return squares[:, 0, 1] / jnp.sqrt(squares[:, 0, 0] * squares[:, 1, 1])
 
 
 class TemperingState(NamedTuple):
@@ -220,7 +197,7 @@ class TemperingState(NamedTuple):
     # Correlation of the log likelihood before and after a move, since then, of each rung but the first
     # (rung - 1,)
     move_correlations: jax.Array
-    move_moments: MoveMoments  # The running moments that it is computed from
+    move_moments: PyTree  # The running moments that it is computed from
     # Which end of the ladder the state on each rung visited last, see `round_trips`
     heading: jax.Array
     adaptation: RungTuning  # Step sizes and metrics, with the statistics that tune them

@@ -24,14 +24,14 @@ from numpyro.infer.hmc_util import (
     velocity_verlet,
 )
 
-from numpyro_bnn.distributions.gamma import standard_gamma
+from numpyro_bnn.distributions.stable_densities import standard_gamma
+from numpyro_bnn.potential.flat_position import normal, normal_like
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Structure, altered
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsState, Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
-from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS
-from numpyro_bnn.samplers.sgmcmc.noise import normal, normal_like
+from numpyro_bnn.samplers.sgmcmc.named import MAMS
 
 # Range of the jitter of step sizes: trajectories are not periodic, and some steps are small enough for large
 # curvatures.
@@ -47,6 +47,15 @@ _MOST_STEPS = 512
 # their modes, this is cheap compared with the longest trajectory.
 _MOST_TRAJECTORIES = 8
 _SHARE = 4
+
+
+class Rung(NamedTuple):
+    """A rung to be moved, or all of them along a leading axis."""
+
+    position: jax.Array  # Flat vector
+    key: jax.Array  # For its trajectories
+    step_size: jax.Array
+    inverse_mass_matrix: jax.Array  # Diagonal, like the position
 
 
 class Moved(NamedTuple):
@@ -130,47 +139,28 @@ class RungKernel(NamedTuple):
         self,
         potential_of: Callable[[jax.Array], Callable[[jax.Array], jax.Array]],
         powers: jax.Array,
-        positions: jax.Array,
-        keys: jax.Array,
-        step_size: jax.Array,
-        inverse_mass_matrix: jax.Array,
+        rungs: Rung,
     ) -> Moved:
         """One trajectory on every rung, or several (:meth:`trajectories_per_sweep`)."""
-        # `potential_of` gives U of a rung by its power; positions and metrics are (rung, parameter).
-        repeats = self.trajectories_per_sweep(step_size)
+        # `potential_of` gives U of a rung by its power.
 
-        def one(power: jax.Array, repeats: jax.Array, *own: jax.Array) -> Moved:
-            return self._move_on(potential_of(power), repeats, *own)
+        def one(power: jax.Array, repeats: jax.Array, rung: Rung) -> Moved:
+            return self._move_on(potential_of(power), repeats, rung)
 
-        by_rung = (powers, repeats, positions, keys, step_size, inverse_mass_matrix)
+        by_rung = (powers, self.trajectories_per_sweep(rungs.step_size), rungs)
         if self.num_steps is not None or jax.default_backend() != "cpu":
             return jax.vmap(one)(*by_rung)
         return lax.map(lambda rung: one(*rung), by_rung)
 
-    def _move_on(
-        self,
-        potential_fn: Callable,
-        repeats: jax.Array,
-        position: jax.Array,
-        key: jax.Array,
-        step_size: jax.Array,
-        inverse_mass_matrix: jax.Array,
-    ) -> Moved:
+    def _move_on(self, potential_fn: Callable, repeats: jax.Array, rung: Rung) -> Moved:
         """As many trajectories as `repeats`, one after the other."""
         if not self.has_fixed_length:
-            return self.move(potential_fn, position, key, step_size, inverse_mass_matrix)
+            return self.move(potential_fn, rung)
 
         def more(i: int, so_far: Moved) -> Moved:
-            key_i = jax.random.fold_in(key, i)
+            now = rung._replace(position=so_far.position, key=jax.random.fold_in(rung.key, i))
             # Under vmap, a rung without trajectories left still takes part, at the cost of one gradient.
-            new = self.move(
-                potential_fn,
-                so_far.position,
-                key_i,
-                step_size,
-                inverse_mass_matrix,
-                is_moving=i < repeats,
-            )
+            new = self.move(potential_fn, now, is_moving=i < repeats)
             return Moved(
                 new.position,
                 so_far.accept_prob + new.accept_prob / repeats,
@@ -178,19 +168,17 @@ class RungKernel(NamedTuple):
                 so_far.num_steps + new.num_steps,
             )
 
-        none = (jnp.zeros((), position.dtype), jnp.zeros((), bool), jnp.zeros((), jnp.int32))
-        return lax.fori_loop(0, repeats, more, Moved(position, *none))
+        none = (jnp.zeros((), rung.position.dtype), jnp.zeros((), bool), jnp.zeros((), jnp.int32))
+        return lax.fori_loop(0, repeats, more, Moved(rung.position, *none))
 
     def move(
         self,
         potential_fn: Callable[[jax.Array], jax.Array],
-        position: jax.Array,
-        key: jax.Array,
-        step_size: jax.Array,
-        inverse_mass_matrix: jax.Array,
+        rung: Rung,
         is_moving: jax.Array | bool = True,
     ) -> Moved:
         """One trajectory, which leaves the density exp(-U) invariant; U is a function of a flat vector."""
+        position, key, step_size, inverse_mass_matrix = rung
         key_momentum, key_step, key_choice = jax.random.split(key, 3)
         noise = normal(key_momentum, position.shape, position.dtype)
         if self.random_length is not None:

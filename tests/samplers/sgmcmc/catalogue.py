@@ -129,3 +129,9 @@ SAMPLERS = {
 def make(name, target=model, **more):
     kernel, arguments = SAMPLERS[name]
     return kernel(target, **{**arguments, **more})
+
+
+def one_step(dynamics, state, noises, gradient, settings):
+    """A whole step of a method: it advances, the gradient is taken there, and it completes."""
+    state = dynamics.advance(state, noises, settings)
+    return dynamics.complete(state, gradient(state.position), noises, settings)

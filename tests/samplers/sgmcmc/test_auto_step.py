@@ -20,9 +20,8 @@ from quiet import quiet, together
 import numpyro_bnn as bnn
 from numpyro_bnn import preconditioners
 from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, RandomWalkProposal
-from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
-from numpyro_bnn.samplers.sgmcmc.step_size import (
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, RandomWalkProposal, Splitting
+from numpyro_bnn.samplers.sgmcmc.tuning import (
     ChainStart,
     begin_tuning,
     follow_curvature,

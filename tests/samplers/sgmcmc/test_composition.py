@@ -17,8 +17,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn import preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import drift, kick
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, PersistentMomentum
-from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, PersistentMomentum, Splitting
 from numpyro_bnn.samplers.sgmcmc.tuning import AcceptanceTuning, CurvatureTuning
 
 

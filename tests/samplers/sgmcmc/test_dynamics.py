@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from catalogue import one_step
 from jax.flatten_util import ravel_pytree
 from numpy.linalg import inv
 from scipy.linalg import solve_discrete_lyapunov
@@ -28,8 +29,8 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.methods import (
     Langevin,
     RandomWalkProposal,
     SemiImplicit,
+    Splitting,
 )
-from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
 SHAPES = {
     1: {"bias": (1,)},
@@ -83,7 +84,7 @@ def matrices(name: str, dim: int):
             return problem.unravel(problem.hessian @ ravel_pytree(position)[0] + root * error)
 
         noises = tuple(problem.unravel(n) for n in noises)
-        return ravel_pytree(dynamics.step(unravel_state(x), noises, gradient, settings))[0]
+        return ravel_pytree(one_step(dynamics, unravel_state(x), noises, gradient, settings))[0]
 
     xi = jnp.zeros((dynamics.num_noises + 1, dim))
     return jax.jit(lambda *rest: jax.jacobian(step, argnums=(0, 1))(flat, xi, *rest))
@@ -141,7 +142,7 @@ def settings_for(problem: Quadratic, step_size: float, temperature: float, **mor
     return Settings(step_size, temperature, metric, FRICTION, **more)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("dim", [1, 3, 10])
 @pytest.mark.parametrize("name", METHODS)
 def test_stationary_covariance_is_the_closed_form(name, dim):
@@ -156,7 +157,7 @@ def test_stationary_covariance_is_the_closed_form(name, dim):
             np.testing.assert_allclose(momentum, expected_momentum, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("name", ["langevin", "sghmc"])
 def test_a_known_gradient_noise_is_taken_off_whatever_the_temperature(name):
     problem = problem_of(3)
@@ -174,7 +175,7 @@ def test_a_known_gradient_noise_is_taken_off_whatever_the_temperature(name):
         np.testing.assert_allclose(position, expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_baoa_keeps_the_temperature_of_positions(share):
     """What is left of the heat is what the half drift between kick and friction has made of it."""
@@ -193,7 +194,7 @@ def test_baoa_keeps_the_temperature_of_positions(share):
             assert temperature - h**2 * variance < cold < temperature
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_baoa_forgets_momenta_that_the_gradient_heats_by_more_than_friction_cools():
     """Then c = (1 - r) / (1 + r), and the heat of the gradient is all that there is: T."""
     problem = problem_of(3)
@@ -206,7 +207,7 @@ def test_baoa_forgets_momenta_that_the_gradient_heats_by_more_than_friction_cool
     np.testing.assert_allclose(position, temperature * problem.kernel(h**2 / 4), rtol=1e-7)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_at_temperature_zero_baoa_only_damps():
     state = {"w": jnp.array([3.0, -7.0])}
     settings = Settings(0.5, 0.0, friction=0.1, gradient_noise=100.0)
@@ -215,7 +216,7 @@ def test_at_temperature_zero_baoa_only_damps():
     np.testing.assert_allclose(found["w"], np.exp(-0.05) * state["w"], rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_noise_that_cannot_be_taken_off_leaves_none_added():
     step = partial(SemiImplicit().complete, gradient={"w": jnp.zeros(2)})
     state = DynamicsState({"w": jnp.ones(2)}, {"w": jnp.ones(2)})
@@ -245,7 +246,7 @@ METRIC = {"a": np.array([0.5, 1.0, 2.0]), "b": 0.7}
 def path(dynamics, state, settings, num_steps=6, which=slice(None)):
     @jax.jit
     def step(state, noises):
-        state = dynamics.step(state, noises, gradient, settings)
+        state = one_step(dynamics, state, noises, gradient, settings)
         return state, ravel_pytree(state.position)[0]
 
     positions = []
@@ -256,7 +257,7 @@ def path(dynamics, state, settings, num_steps=6, which=slice(None)):
     return np.stack(positions), state
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_sghmc_without_memory_is_sgld_draw_for_draw():
     h = 0.3
     settings = Settings(h, 0.7, METRIC, 1 / h, gradient_noise=0.9)
@@ -266,7 +267,7 @@ def test_sghmc_without_memory_is_sgld_draw_for_draw():
     np.testing.assert_allclose(sghmc, sgld, rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_obabo_with_new_momenta_is_sgld_at_the_square_of_the_step():
     settings = Settings(0.3, 0.7, METRIC, jnp.inf)
     obabo = Splitting("OBABO")
@@ -276,7 +277,7 @@ def test_obabo_with_new_momenta_is_sgld_at_the_square_of_the_step():
     np.testing.assert_allclose(adjusted, unadjusted, rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_merged_half_kicks_give_the_positions_of_baoab():
     settings = Settings(0.4, 0.7, METRIC, 1.1)
     baoab, baoa = Splitting("BAOAB"), Splitting("BAOA")
@@ -290,7 +291,7 @@ def test_merged_half_kicks_give_the_positions_of_baoab():
     np.testing.assert_allclose(ravel_pytree(last)[0], ravel_pytree(end.momentum)[0], rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("word", ["BAOAB", "OBABO", "BAB"])
 def test_without_friction_it_is_the_leapfrog(word):
     h = 0.4
@@ -314,7 +315,7 @@ def test_without_friction_it_is_the_leapfrog(word):
     np.testing.assert_allclose(ravel_pytree(end.momentum)[0], p, rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("rate", [-2.0, -1e-3, -4e-4, 0.0, 4e-4, 1e-3, 2.0])
 def test_friction_by_a_thermostat_is_the_exact_solution(rate):
     time, temperature, mass, friction = 0.5, 0.7, 4.0, 1.5
@@ -328,7 +329,7 @@ def test_friction_by_a_thermostat_is_the_exact_solution(rate):
     np.testing.assert_allclose(moving[0], np.exp(-rate * time), rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_a_thermostat_at_rest_is_friction():
     # With an infinite relaxation time the thermostat stays at the friction: BADODAB is BAOAB.
     settings = Settings(0.4, 0.7, METRIC, 1.1)
@@ -344,10 +345,10 @@ def test_a_thermostat_at_rest_is_friction():
 
 
 def _without_gradient(word, state, settings):
-    return word.step(state, (jnp.zeros(2),), jnp.zeros_like, settings)
+    return one_step(word, state, (jnp.zeros(2),), jnp.zeros_like, settings)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_a_thermostat_moves_by_the_excess_of_the_kinetic_temperature():
     settings = Settings(0.5, 2.0, 4.0, 3.0)
     zeros = jnp.asarray(np.zeros(2))
@@ -362,7 +363,7 @@ def test_a_thermostat_moves_by_the_excess_of_the_kinetic_temperature():
     assert np.all(cold.thermostat > state.thermostat)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_momenta_random_walk_and_divergence_have_their_scale():
     settings = Settings(0.3, 2.0, {"a": 4.0, "b": 0.25}, divergence={"a": 3.0, "b": -1.0})
     ones = {"a": jnp.ones(2), "b": jnp.ones(2)}
@@ -389,7 +390,7 @@ def test_types_of_parameters_survive_a_step():
         def begun_and_stepped(position, settings, dynamics=dynamics):
             state = dynamics.init(position, position, settings, gradient=position)
             noises = (position,) * dynamics.num_noises
-            return state, dynamics.step(state, noises, lambda x: x, settings)
+            return state, one_step(dynamics, state, noises, lambda x: x, settings)
 
         state, end = jax.eval_shape(begun_and_stepped, position, settings)
         assert jax.tree.map(lambda x: x.dtype, end) == jax.tree.map(lambda x: x.dtype, state)

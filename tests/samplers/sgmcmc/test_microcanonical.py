@@ -3,6 +3,8 @@
 Tolerances are 5 Monte Carlo standard errors, from means over independent chains.
 """
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +18,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn import gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings, kick, kick_work
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic, on_sphere, turn
-from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
+from numpyro_bnn.samplers.sgmcmc.state import StepTuning
 from numpyro_bnn.samplers.sgmcmc.tuning import Decoherence
 
 METRIC = np.array([0.5, 1.7, 3.0])
@@ -28,7 +30,7 @@ def momentum_of(direction):
     return on_sphere(direction / jnp.sqrt(METRIC), SETTINGS)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize(
     "time", [0.9, *(pytest.param(t, marks=pytest.mark.slow) for t in (0.05, 4.0))]
 )
@@ -52,7 +54,7 @@ def test_work_is_the_logarithm_of_the_change_of_area(time):
     np.testing.assert_allclose(np.sum(METRIC * after**2), 3 * 0.7, rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_a_kick_is_undone_by_the_reversed_one_and_two_halves_are_a_whole():
     momentum = momentum_of(jnp.array([0.3, 0.5, -0.9]))
     gradient = jnp.array([2.0, -0.3, 0.8])
@@ -66,7 +68,7 @@ def test_a_kick_is_undone_by_the_reversed_one_and_two_halves_are_a_whole():
     np.testing.assert_allclose(loss, -gain, rtol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_in_high_dimension_it_is_the_kick_of_langevin_dynamics():
     """Same units of time and friction: what differs is of the order of 1/√D."""
     rng = np.random.default_rng(0)
@@ -184,7 +186,9 @@ def frictions(step_size, correlation, num_warmup=6000, size=300):
     rule = Decoherence(energy_variance=None, finds_friction=True)
     zero = jnp.zeros(())
     position = jax.random.normal(jax.random.key(1), (size,))
-    start = StepTuning(jnp.asarray(step_size), zero, rule.init(position), zero, None)
+    start = rule.begin(StepTuning(jnp.asarray(step_size), zero, None, zero, None), position)
+    constant = SimpleNamespace(inverse_mass_matrix=lambda state: 0.25)
+    context = SimpleNamespace(preconditioner=constant)
 
     @jax.jit
     def run(key):
@@ -193,7 +197,10 @@ def frictions(step_size, correlation, num_warmup=6000, size=300):
             i, key = inputs
             noise = jax.random.normal(key, (size,)) * np.sqrt(1 - correlation**2)
             position = correlation * position + noise
-            adaptation = rule.update(adaptation, zero, zero, position, [0.25, 0.25], i, num_warmup)
+            state = {"i": i, "num_warmup": num_warmup, "preconditioner": None}
+            state |= {"adaptation": adaptation, "dynamics": SimpleNamespace(position=position)}
+            state = SimpleNamespace(**state)
+            adaptation = rule._learned(context, state, state, zero)
             return (adaptation, position), adaptation.friction
 
         steps = (jnp.arange(num_warmup), jax.random.split(key, num_warmup))

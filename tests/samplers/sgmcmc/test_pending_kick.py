@@ -18,8 +18,7 @@ from quiet import together
 
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import PersistentMomentum, SemiImplicit
-from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import PersistentMomentum, SemiImplicit, Splitting
 from numpyro_bnn.samplers.sgmcmc.transitions import half_kick
 
 STEP, FRICTION, SLOPE = 0.3, 1.0, 0.8

@@ -53,7 +53,7 @@ def test_identity_and_diagonal_are_what_they_were_given():
         assert not preconditioner.needs_warmup
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_rmsprop_is_the_decaying_mean_of_squares():
     decay, eps, rows, gradients = 0.9, 0.3, 50.0, draws(5)
     preconditioner = rmsprop(decay, eps, data_size=rows)
@@ -84,7 +84,7 @@ def test_after_warmup_nothing_changes(preconditioner):
     assert preconditioner.divergence(state) == 0.0
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.99])
 def test_the_divergence_is_the_derivative_of_the_metric(decay):
     def energy(x):
@@ -141,7 +141,7 @@ def total_variation(epsilon: float, with_divergence: bool, temperature: float = 
     return 0.5 * np.abs(distribution - target / target.sum()).sum()
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_psgld_needs_the_divergence_and_is_right_with_it():
     # With it the error is of the order of the step; without, it stays as the step vanishes.
     right = [total_variation(epsilon, True) for epsilon in (0.2, 0.1)]
@@ -150,7 +150,7 @@ def test_psgld_needs_the_divergence_and_is_right_with_it():
     assert wrong[1] > 0.9 * wrong[0] > 0.05
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize(("count", "used"), [(4, 4), (11, 11), (12, 8), (20, 16), (28, 16)])
 def test_warmup_variance_is_that_of_the_last_windows(count, used):
     # Windows of 4, 8, 16: the last complete one and the one being filled.

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from catalogue import one_step
 
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings
-from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Splitting
 
 STEP, TEMPERATURE, FRICTION, RELAXATION = 0.05, 1.5, 1.0, 0.8
 NUM_BURNIN, NUM_STEPS = 300, 900
@@ -36,7 +37,9 @@ def averages(dim: int, num_chains: int, noise: np.ndarray):
         def step(carry, key):
             state, total = carry
             xi, error = jax.random.normal(key, (2, dim))
-            state = dynamics.step(state, (xi,), lambda x: precision * x + root * error, settings)
+            state = one_step(
+                dynamics, state, (xi,), lambda x: precision * x + root * error, settings
+            )
             virial = jnp.mean(precision * state.position**2) / TEMPERATURE
             deviation = state.thermostat - expected
             new = jnp.stack([virial, jnp.mean(deviation), jnp.mean(deviation**2)])

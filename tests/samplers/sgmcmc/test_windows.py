@@ -79,7 +79,7 @@ def test_windows_accept_what_an_end_point_would_not():
     assert accepted[1] > accepted[0] + 0.1
 
 
-@pytest.mark.usefixtures("x64")
+@pytest.mark.usefixtures("double_precision")
 def test_a_window_of_one_is_hmc():
     """The probability to accept is that of the energy error of plain leapfrog steps."""
     step, count, start = 0.9, 4, {"y": jnp.asarray([0.3, -0.8, 0.1])}

@@ -7,7 +7,6 @@ import numpy as np
 import numpyro_bnn as bnn
 from numpyro_bnn.samplers.tempering import ladder
 from numpyro_bnn.samplers.tempering.evidence import log_evidence_of
-from numpyro_bnn.samplers.tempering.ladder import MoveMoments
 from numpyro_bnn.workflow import until
 
 
@@ -57,17 +56,19 @@ def test_running_moments_of_moves_are_those_of_all_pairs():
     before[5, 0], after[0, 1], after[7:, 2] = -np.inf, np.nan, np.inf
 
     def add(moments, pair):
-        return moments.add(*pair), None
+        return ladder.after_moves(moments, *pair), None
 
     pairs = (jnp.array(before), jnp.array(after))
-    moments, _ = jax.jit(lambda p: jax.lax.scan(add, MoveMoments.empty(3), p))(pairs)
+    moments, _ = jax.jit(lambda p: jax.lax.scan(add, ladder.moments_of_moves(3), p))(pairs)
+    means, _, count = moments
+    correlations = ladder.correlation_of_moves(moments)
     fine = np.isfinite(before) & np.isfinite(after)
-    assert moments.pairs.tolist() == fine.sum(0).tolist() == [59, 59, 7]
+    assert count.tolist() == fine.sum(0).tolist() == [59, 59, 7]
     for k in range(3):
         kept = before[fine[:, k], k], after[fine[:, k], k]
-        np.testing.assert_allclose(moments.correlation[k], np.corrcoef(*kept)[0, 1], atol=1e-3)
-        np.testing.assert_allclose(moments.mean_after[k], kept[1].mean(), rtol=1e-5)
-    assert np.isnan(MoveMoments.empty(1).correlation).all()
+        np.testing.assert_allclose(correlations[k], np.corrcoef(*kept)[0, 1], atol=1e-3)
+        np.testing.assert_allclose(means[k, 1], kept[1].mean(), rtol=1e-5)
+    assert np.isnan(ladder.correlation_of_moves(ladder.moments_of_moves(1))).all()
 
 
 def test_a_round_trip_is_to_the_posterior_and_back():

@@ -24,7 +24,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
-from numpyro_bnn.diagnostics.monte_carlo.agreement import draws_to_drop, halves_differ
+from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement, draws_to_drop, halves_differ
 from numpyro_bnn.run.chain_states import ChainStates, Plan
 from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.storage.draw_store import DrawStore
@@ -487,6 +487,21 @@ def test_halves_that_differ_are_seen_and_others_are_not():
     ]
     # One in a hundred, of exchangeable draws: four times as many happen once in 250.
     assert sum(found) <= 4
+
+
+def test_halves_of_chains_that_have_arrived_differ_as_often_as_chance_says(monkeypatch):
+    """The average of each chain is subtracted, which many scalars together would show as a difference."""
+    seen = []
+
+    def noted(*given, **options):
+        seen.append(agreement(*given, **options))
+        return seen[-1]
+
+    monkeypatch.setattr("numpyro_bnn.diagnostics.monte_carlo.agreement.agreement", noted)
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        halves_differ({"f": rng.normal(size=(8, 160, 2000))}, bnn.Tolerance())
+    assert abs(np.mean([each.p < 0.5 for each in seen]) - 0.5) <= 3 * np.sqrt(0.25 / 30)
 
 
 def test_a_first_part_is_dropped_while_halves_differ():

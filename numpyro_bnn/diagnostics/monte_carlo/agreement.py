@@ -50,8 +50,9 @@ _SUMS = 1 << 21
 _MEDIAN_OF = 1024
 # Relative rounding error of single precision, with a margin.
 _ROUNDING = 1 - 1e-5
-# The p-value below which chains do not agree.
-SIGNIFICANT = 0.01
+# The p-value below which chains do not agree, and below which halves differ: to drop draws of a run that has
+# arrived costs time alone.
+SIGNIFICANT, _SIGNIFICANT_OF_HALVES = 0.01, 0.02
 # Number of scalars used, evenly spaced; and of shufflings, which show how far apart chance puts chains.
 _MOST_SCALARS = 200
 _SHUFFLES = 200
@@ -134,6 +135,7 @@ def agreement(
     tolerance: Tolerance | None = None,
     num_permutations: int = 2000,
     seed: int = 0,
+    num_centred: int = 0,
 ) -> Agreement:
     """Test whether chains agree about their predictions.
 
@@ -144,6 +146,8 @@ def agreement(
     :param num_permutations: number of shufflings; the smallest possible p is 1 / (num_permutations + 1),
         twice that where only one of the two statistics shows a difference.
     :param seed: seed of the shuffling, so that a report made twice is the same.
+    :param num_centred: number of averages, of parts of the chains, that were subtracted from `predictions`,
+        so that shuffled batches vary less than chains may.
     :return: see :class:`Agreement`.
     :raises ValueError: for fewer than 200 permutations, or what `mean_errors` refuses.
     """
@@ -176,7 +180,7 @@ def agreement(
         return untested
     length = max(length, draws // max(8, min(32, _MOST_BATCHES // chains)))
     means = _batch_means(arrays, judged, length)
-    differs, found = _permutation_test(means, num_permutations, seed)
+    differs, found = _permutation_test(means, num_permutations, seed, num_centred)
     result = untested._replace(
         tested=True,
         differs=_by_name(differs, judged),
@@ -271,11 +275,13 @@ def standardized(means: np.ndarray) -> np.ndarray:
     return np.divide(flat, size, out=np.zeros_like(flat), where=size > 0)
 
 
-def _permutation_test(means: np.ndarray, num: int, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
+def _permutation_test(
+    means: np.ndarray, num: int, seed: int, num_centred: int = 0
+) -> tuple[np.ndarray, dict[str, Any]]:
     """Which scalars differ on their own, and p-values of batch averages `(chain, batch, scalar)`, by name."""
     chains, count, scalars = means.shape
     flat = standardized(means)
-    observed, correlation = _observed_share(flat.reshape(means.shape))
+    observed, correlation = _observed_share(flat.reshape(means.shape), num_centred)
     order = _orders(chains, count, num, seed)
     # The median is taken over some scalars, evenly spaced, which come first.
     spaced = np.unique(np.linspace(0, scalars - 1, min(scalars, _MEDIAN_OF)).astype(int))
@@ -308,8 +314,10 @@ def _orders(chains: int, batches: int, num: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permuted(flat, axis=1).reshape(num, chains, batches)
 
 
-def _observed_share(batches: np.ndarray) -> tuple[np.ndarray, float]:
+def _observed_share(batches: np.ndarray, num_centred: int) -> tuple[np.ndarray, float]:
     """Share of the variance that lies between chains, corrected for dependent batches, `(scalar,)`."""
+    # Of n batches whose averages were subtracted k at a time, n - k vary.
+    varying = 1 - num_centred / (len(batches) * batches.shape[1])
     # Consecutive batches still depend on each other a little, which raises F by 1 + 2 r; shuffled batches do
     # not. The correlation r is one number for all scalars: estimates for single scalars are mostly noise.
     count = batches.shape[1]
@@ -321,7 +329,7 @@ def _observed_share(batches: np.ndarray) -> tuple[np.ndarray, float]:
     lagged = (inner[:, 1:] * inner[:, :-1]).sum()
     # Deviations from an average of `count` numbers are correlated by -1 / count.
     r = float(np.clip(lagged / squares + 1 / count, 0, 0.5)) if squares > 0 else 0.0
-    odds = share / np.maximum(1 - share, 1e-12) / (1 + 2 * r)
+    odds = varying * share / np.maximum(1 - share, 1e-12) / (1 + 2 * r)
     return odds / (1 + odds), r
 
 
@@ -398,9 +406,12 @@ def halves_differ(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -
     if next(iter(predictions.values())).shape[1] < 2 * _PARTS:
         return False
     halves = {name: _as_two(x) for name, x in predictions.items()}
-    result = agreement(halves, tolerance=tolerance, num_permutations=_FEW_PERMUTATIONS)
+    chains = len(next(iter(predictions.values())))
+    options: dict[str, Any] = {"num_permutations": _FEW_PERMUTATIONS, "num_centred": chains}
+    result = agreement(halves, tolerance=tolerance, **options)
     # Drifting draws look strongly dependent, so that a short run of them cannot be tested.
-    return result.disagree(tolerance) or (not result.tested and result.beyond(tolerance))
+    differ = result.p < _SIGNIFICANT_OF_HALVES or not result.tested
+    return differ and result.beyond(tolerance)
 
 
 def _as_two(x: np.ndarray) -> np.ndarray:

@@ -215,6 +215,17 @@ def test_a_step_of_numpyro_is_a_leapfrog_of_ours():
     np.testing.assert_allclose([ours.position, ours.momentum], [theirs.z, theirs.r], rtol=1e-6)
 
 
+def test_percents_of_numpyro_are_no_quantiles():
+    """| NumPyro 0.22 | `5.0%` and `95.0%` of `print_summary`: ends of the narrowest interval with 90 % of the
+    draws | `numpyro.diagnostics.hpdi(draws, 0.9)`; quantiles by `np.quantile` |
+    """
+    draws = np.random.default_rng(0).exponential(size=(2, 2000))
+    found = numpyro.diagnostics.summary({"scale": draws}, prob=0.9)["scale"]
+    theirs = found["5.0%"], found["95.0%"]
+    np.testing.assert_allclose(theirs, numpyro.diagnostics.hpdi(draws.ravel(), 0.9))
+    assert theirs[1] < np.quantile(draws, 0.92)
+
+
 def test_leave_one_out_of_arviz_is_ours():
     """| ArviZ | `loo`: elpd and its standard error, in nats | `check_fit(…).loo` |"""
     draws = {"w": np.random.default_rng(1).normal(0.9, 0.05, (2, 400)).astype(np.float32)}

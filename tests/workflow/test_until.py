@@ -499,9 +499,9 @@ def test_halves_of_chains_that_have_arrived_differ_as_often_as_chance_says(monke
 
     monkeypatch.setattr("numpyro_bnn.diagnostics.monte_carlo.agreement.agreement", noted)
     rng = np.random.default_rng(0)
-    for _ in range(30):
+    for _ in range(16):
         halves_differ({"f": rng.normal(size=(8, 160, 2000))}, bnn.Tolerance())
-    assert abs(np.mean([each.p < 0.5 for each in seen]) - 0.5) <= 3 * np.sqrt(0.25 / 30)
+    assert abs(np.mean([each.p < 0.5 for each in seen]) - 0.5) <= 3 * np.sqrt(0.25 / 16)
 
 
 def test_a_first_part_is_dropped_while_halves_differ():

@@ -314,7 +314,7 @@ def _orders(chains: int, batches: int, num: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permuted(flat, axis=1).reshape(num, chains, batches)
 
 
-def _observed_share(batches: np.ndarray, num_centred: int) -> tuple[np.ndarray, float]:
+def _observed_share(batches: np.ndarray, num_centred: int = 0) -> tuple[np.ndarray, float]:
     """Share of the variance that lies between chains, corrected for dependent batches, `(scalar,)`."""
     # Of n batches whose averages were subtracted k at a time, n - k vary.
     varying = 1 - num_centred / (len(batches) * batches.shape[1])

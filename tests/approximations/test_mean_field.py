@@ -240,7 +240,7 @@ def test_sites_with_bounds_and_ready_models():
 
 
 def test_where_a_guide_begins():
-    """Its own place for an object that has one; the start that is told before that."""
+    """A guide that has a start of its own begins there, and any other at the start that is given to it."""
     still = {"num_steps": 1, "optimizer": optax.sgd(1e-12), "num_samples": 1}
     start = {linear.KERNEL: jnp.full((3, 1), 2.0), linear.BIAS: jnp.full(1, -3.0)}
     own = auto.AutoDelta(linear.model, init_loc_fn=init_to_value(values=start))

@@ -378,7 +378,7 @@ def test_minibatches_and_classes_are_sampled_as_fit_does(monkeypatch):
 def test_a_run_until_predictions_are_known():
     loose = bnn.Tolerance(relative=0.5, log_score=1.0)
     options = {"until": loose, "num_samples": 40, "max_minutes": 20.0, "likelihood": "gaussian"}
-    network = clone(fitted()).set_params(**options).fit(X, Y)
+    network = clone(fitted()).set_params(**options, kernel="nuts", thinning=1).fit(X, Y)
     assert network.mcmc_.stopped.reason == "within tolerance"
     assert network.report_.tolerance == loose
 

@@ -40,7 +40,7 @@ from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average, mean_over_draws
 from numpyro_bnn.posterior.training_data import as_observed
 from numpyro_bnn.scores.against_targets import standard_error
-from numpyro_bnn.workflow.check_fit import refuse_training_rows
+from numpyro_bnn.workflow.check_fit import refuse_training_rows, share_error
 
 # Probability of each tail in which the score is a distance, because float32 cannot represent F(y) there.
 TAIL = 1e-4
@@ -473,5 +473,5 @@ def _intervals(predictions: Predictions, method: str, coverage: float, limit: fl
 def _measured(inside: np.ndarray, size: np.ndarray) -> MeasuredCoverage:
     inside, size = inside.astype(np.float64), size.astype(np.float64)
     return MeasuredCoverage(
-        float(inside.mean()), standard_error(inside), float(size.mean()), standard_error(size)
+        float(inside.mean()), share_error(inside), float(size.mean()), standard_error(size)
     )

@@ -277,18 +277,25 @@ def _held_out(
     targets = observed_targets("check_fit", run, *given)
     predictions = predictor(draws)
 
-    def mean_of(score: Callable) -> tuple[float, float, int]:
+    def known_of(score: Callable) -> np.ndarray:
         by_row = np.asarray(score(predictions, targets, pointwise=True), np.float64)
-        known = by_row[~np.isnan(by_row)]
-        return float(known.mean()), scores.standard_error(known), len(known)
+        return by_row[~np.isnan(by_row)]
 
+    by_row = known_of(scores.lppd)
+    of_score = float(by_row.mean()), scores.standard_error(by_row), len(by_row)
     kind = "right" if "probs" in predictions.values else "inside"
     try:
-        share = mean_of(scores.accuracy if kind == "right" else scores.coverage)
+        share = known_of(scores.accuracy if kind == "right" else scores.coverage)
     except (ValueError, NotImplementedError):
         # Times that may be censored, and targets without a distribution function.
-        return HeldOut(*mean_of(scores.lppd))
-    return HeldOut(*mean_of(scores.lppd), kind, *share[:2])
+        return HeldOut(*of_score)
+    return HeldOut(*of_score, kind, float(share.mean()), share_error(share))
+
+
+def share_error(rows: np.ndarray) -> float:
+    """Standard error of a share of rows; that of all or none is not known without error either."""
+    # Two more rows of each kind: Agresti and Coull 1998, Approximate is better than "exact".
+    return scores.standard_error([*rows, 0.0, 0.0, 1.0, 1.0])
 
 
 def _some_rows(predictions: Predictions, y: np.ndarray) -> dict[str, np.ndarray]:

@@ -148,7 +148,8 @@ def test_coverage_and_size_before_and_after():
     low, high = calibrated.predict_interval(x)
     inside = (low <= y) & (y <= high)
     assert after.coverage == inside.mean()
-    np.testing.assert_allclose(after.coverage_error, inside.std(ddof=1) / np.sqrt(2000))
+    more = np.append(inside, [0, 0, 1, 1])
+    np.testing.assert_allclose(after.coverage_error, more.std(ddof=1) / np.sqrt(2004))
     np.testing.assert_allclose(after.size, (high - low).mean())
     own = narrow(x).quantiles((0.05, 0.95))
     assert before.coverage == ((own[0] <= y) & (y <= own[1])).mean() < 0.6

@@ -180,7 +180,7 @@ def test_the_check_is_about_the_rows_that_were_fitted(kind, y):
     }
     said, share_of = by_kind[kind]
     share = share_of(network.predictions(X[:9] + 0.1), y[:9])
-    assert f"{said} {percent(share)} ±" in str(check)
+    assert f"{said} {percent(share)} ± 10 %" in " ".join(str(check).split())
     assert (check.quantities[0].name == "share of high") == (kind == "classifier")
     assert check.calibration.kind == ("pit" if kind == "regressor" else "confidence")
     expected = network.predictions(X).log_prob(

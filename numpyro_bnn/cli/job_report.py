@@ -3,6 +3,7 @@
 import os
 import textwrap
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -118,22 +119,24 @@ def parts_of(outcome: Outcome, frame: pd.DataFrame) -> list[Any]:
         f"{table.task.capitalize()} of {table.target} from {len(table.sources)} columns; "
         f"{len(outcome.train)} rows to fit{kept}, {len(outcome.test)} to test."
     )
-    pictures = list(_of_classes(outcome) if classes else _of_a_quantity(outcome))
     names = [table.row_names[i] for i in outcome.train]
-    checked = _checked(outcome.fitted, names, table.classes)
-    trace = picture(
-        lambda figure: plots.plot_trace(outcome.mcmc, ax=figure.subplots()),
-        "Log joint density of each chain",
-        "Chains that have arrived look alike, and do not climb.",
-        (7, 3.2),
-    )
+    with ThreadPoolExecutor(1) as pool:
+        relevant = pool.submit(_relevance, outcome)
+        pictures = list(_of_classes(outcome) if classes else _of_a_quantity(outcome))
+        checked = _checked(outcome.fitted, names, table.classes)
+        trace = picture(
+            lambda figure: plots.plot_trace(outcome.mcmc, ax=figure.subplots()),
+            "Log joint density of each chain",
+            "Chains that have arrived look alike, and do not climb.",
+            (7, 3.2),
+        )
     beware = [Note(said, "warning", "Beware:") for said in outcome.warnings]
     return [
         Note(about),
         Section("How good are the predictions?", list(_answer(outcome))),
         Section("May they be used as they are?", [report.in_one_line(), *beware]),
         *pictures,
-        Section("Relevance of inputs", [_relevance(outcome)]),
+        Section("Relevance of inputs", [relevant.result()]),
         Section("Rows that are predicted worst", [_worst_rows(outcome, frame)], folded=True),
         checked,
         *report.sections(_test_names(outcome), folded=True),

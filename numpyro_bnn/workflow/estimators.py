@@ -195,7 +195,8 @@ class BNNEstimator(BaseEstimator):
             found = "these predictions are averages of an ensemble and not of the posterior"
             if self.kernel != "tempering":
                 more = 'for the posterior of a small network take kernel="tempering"'
-        use = "Score them on rows that were not fitted: check(held_out=(X, y))"
+        score = "score(X, y)" if verdict == "too_short" else "check(held_out=(X, y))"
+        use = f"Score them on rows that were not fitted: {score}"
         if self.calibration is not None:
             use = "Intervals and sets hold what they say all the same, by calibration"
         if verdict == "invalid":

@@ -321,7 +321,7 @@ _RATE = 0.01
 
 def _decayed() -> optax.GradientTransformation:
     """Adam with a decay of arrays, not of single numbers such as a noise; each member has its own."""
-    adam = optax.adam(_RATE)
+    adam = optax.flatten(optax.adam(_RATE))
 
     def init(z: PyTree) -> tuple:
         return jnp.asarray(DECAYS)[lax.axis_index("members")], adam.init(z)

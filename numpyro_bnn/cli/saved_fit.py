@@ -23,6 +23,7 @@ from numpyro_bnn.cli.tables import (
     misfits,
     parsed,
     refuse,
+    row_names,
 )
 from numpyro_bnn.data.fingerprints import row_hashes
 from numpyro_bnn.diagnostics.diagnose import diagnose
@@ -35,7 +36,7 @@ from numpyro_bnn.workflow.update import update
 
 FILE = "model.json"
 _FORMAT = "numpyro_bnn fit 2"
-_KEPT = ("name", "task", "columns", "target", "classes", "sources", "fill")
+_KEPT = ("name", "task", "columns", "target", "classes", "sources", "fill", "named_by")
 _INTERVAL = (0.05, 0.95)
 _BATCH = 4096
 
@@ -145,7 +146,7 @@ def predict_fields(
 ) -> tuple[pd.DataFrame, dict[str, list[int]]]:
     """Predictions of the rows of a new file, and the rows that `skip` left out for unknown texts."""
     fields, x, found = _new_rows(fit, path, every, skip)
-    names = [f"row {row}" for row in fields.index]
+    names = row_names(every.loc[fields.index], fit.table.named_by)
     return frame_of(fit.table, names, predict(None, fit.draws, x, batch_size=_BATCH)), found
 
 

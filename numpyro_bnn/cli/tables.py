@@ -307,6 +307,7 @@ class Table(NamedTuple):
     fill: tuple[float, ...] = ()
     # What became of each column of a file, see `described`
     summary: tuple[tuple[str, str, str, str], ...] = ()
+    named_by: str = ""  # the column that names the rows
 
     def imputed(self, train: np.ndarray) -> "Table":
         """This table with medians of the training rows in place of missing numbers and dates."""
@@ -399,8 +400,7 @@ def read_table(
     sources.remove(goal)
     inputs = inputs_of(path, kept, sources)
     columns = tuple(map(str, inputs.columns))
-    dropped = [fields[name] for name in names if name in drop]
-    rows = dropped[0] if dropped and dropped[0].is_unique else [f"row {n}" for n in fields.index]
+    named_by = next((name for name in names if name in drop), "")
     summary = sorted(
         (described(s, kept[s.name]) for s in sources),
         key=lambda row: (not row[2], row[1] == "numbers"),
@@ -421,8 +421,9 @@ def read_table(
         str(target),
         classes,
         tuple(sources),
-        tuple(rows),
+        row_names(fields, named_by),
         summary=(goal_row, *summary),
+        named_by=named_by,
     )
     # Loading JAX takes seconds, so everything about the file is checked before.
     from numpyro_bnn.data.units import Column, moments
@@ -431,6 +432,13 @@ def read_table(
     if task == "regression":
         moments(str(path), Column(f"the target '{target}'"), y)
     return found
+
+
+def row_names(fields: pd.DataFrame, named_by: str) -> tuple[str, ...]:
+    """Names of the rows of a file: their texts in a column, where each has its own, else their numbers."""
+    if named_by in fields and fields[named_by].is_unique:
+        return tuple(fields[named_by])
+    return tuple(f"row {number}" for number in fields.index)
 
 
 def _missing(fields: pd.DataFrame, sources: Sequence[Source], impute: bool) -> list[str]:

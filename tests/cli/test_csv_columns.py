@@ -405,6 +405,7 @@ def test_columns_are_dropped_and_the_first_names_the_rows(frame, csv):
     path = csv(frame)
     table = tables.read_table(path, "weight", drop=("name", "broken"))
     assert table.row_names[:2] == ("box 0", "box 1")
+    assert table.named_by == "name"
     assert "broken" not in table.columns
     assert table.groups == [("width", [0]), ("colour", [1, 2, 3]), ("kind", [4, 5])]
     # Two rows of one name would be taken for each other.

@@ -23,7 +23,7 @@ from short_jobs import main_in_short
 
 import numpyro_bnn
 from numpyro_bnn import Draws, from_inference_data
-from numpyro_bnn.cli import saved_fit
+from numpyro_bnn.cli import saved_fit, tables
 from numpyro_bnn.cli.job_report import _checked
 from numpyro_bnn.cli.main import main
 from numpyro_bnn.cli.saved_fit import frame_of
@@ -142,6 +142,15 @@ def test_new_rows_are_predicted_from_the_folder(regression, tmp_path, capsys):
     for column in ("mean", "sd", "5 %", "95 %"):
         np.testing.assert_allclose(made[column], told[column], rtol=1e-4, atol=1e-4)
     assert ((made["5 %"] < made["mean"]) & (made["mean"] < made["95 %"])).all()
+
+
+def test_new_rows_are_named_by_the_column_that_named_those_of_the_fit(regression):
+    _, output, _ = regression
+    fit = saved_fit.read(output)
+    fit = fit._replace(table=fit.table._replace(named_by="shop"))
+    every = tables.read_fields(output.parent / "shop.csv", None)[:3].assign(shop=["x", "y", "z"])
+    made, _ = saved_fit.predict_fields(fit, output, every)
+    assert list(made["row"]) == ["x", "y", "z"]
 
 
 def test_rows_of_a_new_kind_are_left_out_where_that_is_asked_for(regression, tmp_path, capsys):

@@ -66,7 +66,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 @pytest.mark.parametrize(
     ("order", "method"),
     [
-        ("permutation", "parallel"),
+        pytest.param("permutation", "parallel", marks=pytest.mark.slow),
         ("blocks", "vectorized"),
         pytest.param("replacement", "sequential", marks=pytest.mark.slow),
         pytest.param("replacement", "vectorized", marks=pytest.mark.slow),

@@ -9,6 +9,7 @@ import doctest
 import importlib
 import re
 from collections import Counter
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -22,7 +23,12 @@ LEAST_DESCRIBED = 0.97
 # Types that may hold `Any` at the top of a file. A pytree of arrays has no other type in JAX.
 ALIASES = {"PyTree", "Functions", "Known", "Values"}
 BY_THEIR_CLASS = ("__init__", "__call__")
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
+
+
+@cache
+def trees():
+    """The parsed source of each file of the package."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 
 
 def names_in(annotation):
@@ -77,13 +83,13 @@ def worst(places):
 
 
 def test_public_annotations_are_types():
-    found = [(name, *one) for name, tree in TREES.items() for one in annotations(tree)]
+    found = [(name, *one) for name, tree in trees().items() for one in annotations(tree)]
     bad = [(name, what) for name, what, kind in found if "Any" in names_in(kind)]
     assert len(bad) / len(found) <= MOST_ANY, worst(bad)
 
 
 def test_few_names_stand_for_any():
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
@@ -92,7 +98,7 @@ def test_few_names_stand_for_any():
 
 
 def test_public_things_have_docstrings():
-    found = [(name, *one) for name, tree in TREES.items() for one in described(tree)]
+    found = [(name, *one) for name, tree in trees().items() for one in described(tree)]
     missing = [(name, what) for name, what, has_docstring in found if not has_docstring]
     assert 1 - len(missing) / len(found) >= LEAST_DESCRIBED, worst(missing)
 
@@ -100,7 +106,7 @@ def test_public_things_have_docstrings():
 @pytest.mark.parametrize("room", ["posterior", "diagnostics", "workflow"])
 def test_a_run_has_one_type(room):
     """An argument `run` is whatever holds draws: an MCMC, a fit, an estimator, draws by site."""
-    files = [tree for name, tree in TREES.items() if room_of(name) == room]
+    files = [tree for name, tree in trees().items() if room_of(name) == room]
     taken = [one for tree in files for one in annotations(tree) if one[0].endswith("(run)")]
     assert taken
     other = [what for what, kind in taken if "Run" not in names_in(kind)]

@@ -9,12 +9,11 @@ import doctest
 import importlib
 import re
 from collections import Counter
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-from architecture import FILES, room_of
+from architecture import FILES, room_of, tree_of
 
 import numpyro_bnn
 
@@ -25,10 +24,9 @@ ALIASES = {"PyTree", "Functions", "Known", "Values"}
 BY_THEIR_CLASS = ("__init__", "__call__")
 
 
-@cache
 def trees():
-    """The parsed source of each file of the package."""
-    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
+    """The parsed sources of the package with their names."""
+    return [(name, tree_of(path)) for name, path in FILES.items()]
 
 
 def names_in(annotation):
@@ -83,13 +81,13 @@ def worst(places):
 
 
 def test_public_annotations_are_types():
-    found = [(name, *one) for name, tree in trees().items() for one in annotations(tree)]
+    found = [(name, *one) for name, tree in trees() for one in annotations(tree)]
     bad = [(name, what) for name, what, kind in found if "Any" in names_in(kind)]
     assert len(bad) / len(found) <= MOST_ANY, worst(bad)
 
 
 def test_few_names_stand_for_any():
-    for name, tree in trees().items():
+    for name, tree in trees():
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
@@ -98,7 +96,7 @@ def test_few_names_stand_for_any():
 
 
 def test_public_things_have_docstrings():
-    found = [(name, *one) for name, tree in trees().items() for one in described(tree)]
+    found = [(name, *one) for name, tree in trees() for one in described(tree)]
     missing = [(name, what) for name, what, has_docstring in found if not has_docstring]
     assert 1 - len(missing) / len(found) >= LEAST_DESCRIBED, worst(missing)
 
@@ -106,7 +104,7 @@ def test_public_things_have_docstrings():
 @pytest.mark.parametrize("room", ["posterior", "diagnostics", "workflow"])
 def test_a_run_has_one_type(room):
     """An argument `run` is whatever holds draws: an MCMC, a fit, an estimator, draws by site."""
-    files = [tree for name, tree in trees().items() if room_of(name) == room]
+    files = [tree for name, tree in trees() if room_of(name) == room]
     taken = [one for tree in files for one in annotations(tree) if one[0].endswith("(run)")]
     assert taken
     other = [what for what, kind in taken if "Run" not in names_in(kind)]

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from architecture import FILES
+from architecture import FILES, tree_of
 from checked_fits import checked
 from matplotlib.pyplot import imread
-from test_diagnostics import SITUATIONS, situation
+from test_diagnostics import SITUATIONS, report_of
 
 from numpyro_bnn._html import Grid, Section, html_of, picture
 from numpyro_bnn._sentences import PARTS, SENTENCES
@@ -67,7 +67,7 @@ def test_each_sentence_is_said_somewhere_and_no_other():
     texts = set()
     for path in FILES.values():
         if path.name != "_sentences.py":
-            texts |= set(strings_of(ast.parse(path.read_text(encoding="utf-8"))))
+            texts |= set(strings_of(tree_of(path)))
     verdicts = {"within tolerance", "within tolerance on average", "run longer", "chains disagree"}
     verdicts |= {key for key in SENTENCES if key.startswith("stopped: ") and key[9:] in texts}
     assert not set(SENTENCES | PARTS) - texts - verdicts
@@ -76,7 +76,7 @@ def test_each_sentence_is_said_somewhere_and_no_other():
 @pytest.mark.parametrize("name", MAKERS)
 def test_makers_of_reports_say_nothing_that_is_not_in_the_table(name):
     """Their own texts are words and parts of lines: none begins a sentence and ends it."""
-    for text in strings_of(ast.parse(FILES[name].read_text(encoding="utf-8"))):
+    for text in strings_of(tree_of(FILES[name])):
         whole = text[:1].isupper() and text.rstrip().endswith(".") and len(text.split()) > 5
         captions = (
             "How far averages|Parameters that are|Hidden units|Quantities of|Rows that|Within|"
@@ -87,7 +87,7 @@ def test_makers_of_reports_say_nothing_that_is_not_in_the_table(name):
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_a_report_has_few_lines_and_every_sentence_is_of_the_table(name):
-    report = diagnose_draws(**situation(name, np.random.default_rng(0)))
+    report = report_of(name)
     lines = str(report).splitlines()
     assert len(lines) <= MOST_LINES
     assert max(map(len, lines)) <= 88
@@ -114,7 +114,7 @@ def is_of(table, said):
 
 
 def test_the_live_line_of_a_run_is_of_the_table():
-    report = diagnose_draws(**situation("independent", np.random.default_rng(0)))
+    report = report_of("independent")
     lines = set()
     for reason, left, most in product((None, "max_minutes"), (np.nan, 20.0, 80.0), (None, 60.0)):
         looks = [StoppingCheck(100, 0, report, 30.0, left)]

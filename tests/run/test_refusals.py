@@ -174,6 +174,10 @@ BAD = {
         lambda: inside(likelihoods.gaussian, F[:, None], Y, noise=1.0),
         r"compares every prediction with every target.*`f\.squeeze\(-1\)`",
     ),
+    "fewer predictions than targets": (
+        lambda: inside(likelihoods.gaussian, F[:-1], Y, noise=1.0),
+        "Give as many targets as inputs",
+    ),
     "fewer targets than inputs": (
         lambda: look(regression(), X, Y[:-1]),
         r"x has shape \(5, 3\) and y \(4,\)",

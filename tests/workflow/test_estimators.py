@@ -405,6 +405,11 @@ def test_a_run_until_predictions_are_known():
             "predict_interval: coverage is a share strictly between 0 and 1, got 90. Give 0.9 for 90 %",
         ),
         (
+            lambda: fitted("classifier").predict_set(X, coverage=90),
+            ValueError,
+            "predict_set: coverage is a share strictly between 0 and 1, got 90",
+        ),
+        (
             lambda: bnn.BNNClassifier(**SETTINGS | {"hidden": "8"}).fit(X, TEXT),
             ValueError,
             "BNNClassifier: each entry of hidden, .* got '8'",

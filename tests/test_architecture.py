@@ -7,7 +7,7 @@ from graphlib import TopologicalSorter
 
 import architecture
 import pytest
-from architecture import DOORS, FILES, imports, own_imports, room_of
+from architecture import DOORS, FILES, imports, own_imports, room_of, tree_of
 
 import numpyro_bnn
 
@@ -44,7 +44,7 @@ def test_no_file_imports_itself_through_others():
     "name", [n for n in FILES if FILES[n].name == "__init__.py" and n != "__init__"]
 )
 def test_a_room_says_what_it_is_for(name):
-    said = ast.get_docstring(ast.parse(FILES[name].read_text())) or ""
+    said = ast.get_docstring(tree_of(FILES[name])) or ""
     assert said.count(". ") + said.count(".\n") + said.endswith(".") >= 2, (
         f"{name}: two to five sentences"
     )

@@ -355,21 +355,13 @@ def test_when_all_fail_it_is_an_error(data):
 @pytest.mark.parametrize(
     ("function", "change", "error", "message"),
     [
-        (
-            "map_estimate",
-            {"num_starts": 0},
-            ValueError,
-            r"map_estimate: num_starts must be .*got 0",
-        ),
         ("deep_ensemble", {"num_members": 1.5}, ValueError, r"num_members must be .*got 1\.5"),
-        ("deep_ensemble", {"patience": 0}, ValueError, r"deep_ensemble: patience must be .*got 0"),
         (
             "deep_ensemble",
             {"batch_size": 21},
             ValueError,
             "batch_size=21 is larger than the 20 rows",
         ),
-        ("randomized_map", {"num_steps": -1}, ValueError, r"num_steps must not be negative"),
     ],
 )
 def test_bad_options_are_refused(data, function, change, error, message):

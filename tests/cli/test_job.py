@@ -4,9 +4,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
-from numpyro_bnn.cli import job, tables
-from numpyro_bnn.cli.job_report import cells, headings
+import numpyro_bnn as bnn
+from numpyro_bnn import scores
+from numpyro_bnn.cli import job, job_report, tables
+from numpyro_bnn.cli.job import guess, score, warnings_of
+from numpyro_bnn.cli.job_report import cells, headings, relevance
+from numpyro_bnn.posterior.predictive_draws import Predictions
 
 
 def table_of(num_rows, classes=()):
@@ -104,3 +109,102 @@ def test_other_columns_of_a_table_are_filled_by_its_training_rows():
         assert complete.fill == pytest.approx(tuple(np.median(x[train], 0)))
         np.testing.assert_array_equal(complete.x[[0, 7], 0], complete.fill[0])
         np.testing.assert_array_equal(complete.x[1:7], x[1:7])
+
+
+# -- guessing without inputs, and what a reader is warned of -------------------------------------
+
+
+def _table(y, classes=()):
+    kind = "classification" if classes else "regression"
+    sources, names = (tables.Source("a", "numbers"),), tuple(map(str, range(len(y))))
+    return tables.Table("t", np.zeros((len(y), 1)), y, kind, ("a",), "y", classes, sources, names)
+
+
+def _of_classes(probs):
+    def evaluate(what, y):
+        picked = np.take_along_axis(probs, np.asarray(y)[None, None, :, None], -1)[..., 0]
+        return {what: np.log(picked)}
+
+    return Predictions({"probs": probs}, evaluate)
+
+
+def test_classes_are_guessed_by_their_shares_one_row_more_of_each():
+    y = np.array([0] * 7 + [1] * 2 + [0, 1, 2])
+    guessed = guess(_table(y, ("a", "b", "c")), np.arange(9), 3)
+    np.testing.assert_allclose(guessed.probs[0, 0], [[8 / 12, 3 / 12, 1 / 12]] * 3)
+    row = score("", guessed, y[9:], 0.0)
+    assert row.by_row.mean() == pytest.approx(np.log([8 / 12, 3 / 12, 1 / 12]).mean())
+    assert row.error == pytest.approx(2 / 3)
+    # One bin: the largest probability against the share that is right.
+    assert row.calibration == pytest.approx(8 / 12 - 1 / 3)
+
+
+@pytest.mark.parametrize("center", [3.0, 1.7e9])
+def test_a_quantity_is_guessed_by_a_normal_distribution(center):
+    rng = np.random.default_rng(0)
+    y = rng.normal(center, 2.0, 4000)
+    guessed = guess(_table(y), np.arange(2000), 2000)
+    mean, sd = y[:2000].mean(), y[:2000].std()
+    by_row = scores.lppd(guessed, y[2000:], pointwise=True)
+    np.testing.assert_allclose(by_row, norm(mean, sd).logpdf(y[2000:]), rtol=1e-5)
+    row = score("", guessed, y[2000:], 0.0)
+    assert row.error == pytest.approx(np.sqrt(np.mean((y[2000:] - mean) ** 2)))
+    inside = np.abs(y[2000:] - mean) < norm.ppf(0.95) * sd
+    assert row.calibration == pytest.approx(inside.mean())
+
+
+def _warnings(y, probs, table):
+    guessed = guess(table, np.arange(100), 100)
+    return warnings_of(*(score("", p, y, 0.0) for p in (guessed, _of_classes(probs))), y, table)
+
+
+def test_unequal_classes_and_a_network_that_learned_nothing_are_warned_of():
+    y = np.array([0] * 90 + [1] * 10)
+    table = _table(y, ("no", "yes"))
+    shares = guess(table, np.arange(100), 100).probs
+    said = " ".join(_warnings(y, np.broadcast_to(shares, (2, 3, 100, 2)), table))
+    assert (
+        "little or not at all: the log score is +0.000 ± 0.000 nats above that of guessing" in said
+    )
+    assert "Always answering the majority class is wrong on 10 %" in said
+    assert "90 % of the test rows are 'no', so that guessing errs on 10 %" in said
+    sure = np.where(y[:, None] == np.arange(2), 0.95, 0.05)
+    (said,) = _warnings(y, np.broadcast_to(sure, (2, 3, 100, 2)), table)
+    assert "Classes are unequal" in said
+    half = np.array([0, 1] * 50)
+    sure = np.where(half[:, None] == np.arange(2), 0.95, 0.05)
+    assert not _warnings(half, np.broadcast_to(sure, (2, 3, 100, 2)), _table(half, ("no", "yes")))
+
+
+# -- relevance of inputs against closed forms of a linear model ----------------------------------
+
+
+SCALE = 0.5
+
+
+def test_the_fall_is_that_of_a_linear_model(monkeypatch):
+    """Shuffling column j adds w² · 2 Var(x) to the squared error: the fall is w² Var(x) / scale²."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4000, 3)).astype(np.float32)
+    slopes = np.array([0.0, 0.3, 0.6])
+    y = (x @ slopes + SCALE * rng.normal(size=4000)).astype(np.float32)
+    draws = bnn.Draws({"w": np.tile(slopes.astype(np.float32), (2, 60, 1))}, lambda x, y=None: None)
+    score = lambda draws, x, y: norm.logpdf(y, x @ draws["w"][0, 0], SCALE)  # noqa: E731
+    monkeypatch.setattr(job_report, "_log_scores", score)
+    groups = [("none", [0]), ("some", [1]), ("much", [2]), ("both", [1, 2])]
+    found = list(relevance(draws, x, y, groups, num_shuffles=5))
+    assert [name for name, *_ in found] == ["none", "some", "much", "both"]
+    assert found[0][1] == pytest.approx(0, abs=1e-5)
+    for (_, drop, error), size in zip(found[1:], (0.09, 0.36, 0.45)):
+        # Shuffles of the same rows share their errors: the error over rows is the larger part.
+        assert abs(drop - size / SCALE**2) < 4 * error
+        assert 0 < error < 0.2 * drop
+    assert list(relevance(draws, x, y, groups[1:2], num_shuffles=5)) == found[1:2]
+    # On the page the largest is the first, and bars are shares of it.
+    monkeypatch.setattr(job_report, "draws_of", lambda run: draws)
+    monkeypatch.setattr(job_report, "relevance", lambda *_, **__: [("a", 1.0, 0.5), *found])
+    table = SimpleNamespace(x=x, y=y, groups=groups)
+    options = SimpleNamespace(seed=0)
+    shown = job_report._relevance(SimpleNamespace(table=table, test=..., mcmc=0, options=options))
+    assert [row[0] for row in shown.rows] == ["both", "much", "a", "some", "none"]
+    assert shown.rows[2][1:] == (1 / found[3][1], "1.0000 (0.1775 to 1.8225)")

@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 
+import doors
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +11,8 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 import small_run
+from containers import CONTAINERS
+from documents import table_on
 from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
@@ -233,3 +236,25 @@ def test_decimals_are_numbers_of_a_model(table):
 def test_other_objects_are_refused():
     with pytest.raises(TypeError, match="expected numbers"):
         as_array("model", "x", np.array([Decimal(1), "2"], object))
+
+
+# -- rows in the containers of this field's libraries --------------------------------------------
+
+
+def need(name):
+    if not doors.installed(name):
+        pytest.skip(f"{name} needs {', '.join(CONTAINERS[name].needs)}")
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_rows_arrive_as_those_of_float64_or_are_refused(name, tmp_path):
+    need(name)
+    found = {door: doors.cell(name, door, tmp_path) for door in doors.CONVERSIONS}
+    assert found == table_on(doors.PAGE)[name]
+
+
+@pytest.mark.parametrize("door", doors.DOORS)
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_the_whole_way(name, door, tmp_path):
+    need(name)
+    assert doors.cell(name, door, tmp_path) in ("equal", "refused", "–")

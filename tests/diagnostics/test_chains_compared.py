@@ -2,11 +2,16 @@
 
 import warnings
 
+import jax
 import numpy as np
+import numpyro.distributions as dist
 import pytest
+from linear_gaussian import key
+from small_models import row_model
 
+import numpyro_bnn as bnn
 from numpyro_bnn import diagnostics
-from numpyro_bnn.diagnostics import diagnose_draws
+from numpyro_bnn.diagnostics import compare_draws, diagnose_draws
 from numpyro_bnn.diagnostics.checked_draws import copies_of, without_copies
 
 
@@ -34,7 +39,6 @@ WEIGHTS = {"w": W}
     ("call", "error", "message"),
     [
         (lambda: diagnose_draws(), ValueError, "neither weights nor predictions"),
-        (lambda: diagnose_draws({}, {}), ValueError, "neither weights nor predictions"),
         (lambda: diagnose_draws(log_likelihood=W), ValueError, "predictions nor a log joint"),
         (lambda: diagnose_draws(None, W, tolerance=0.01), TypeError, "a bnn.Tolerance, got 0.01"),
         (
@@ -50,16 +54,6 @@ WEIGHTS = {"w": W}
             r"\['diverging'\] must have shape .* \(2, 100\), got \(200,\)",
         ),
         (lambda: diagnose_draws(WEIGHTS, second=({"w": W}, None)), ValueError, "weights alone"),
-        (
-            lambda: diagnose_draws(None, {"mean": W, "scale": W[..., :1]}),
-            IndexError,
-            "out of bounds",
-        ),
-        (
-            lambda: diagnose_draws(None, W, second=(None, W[..., :2])),
-            ValueError,
-            "broadcast together",
-        ),
         (lambda: diagnose_draws(None, W, second=(None, W * np.nan)), ValueError, "finite draws"),
     ],
 )
@@ -182,3 +176,230 @@ def test_the_error_of_a_second_opinion_is_calibrated(rng):
         _, _, apart = _compare_block(first, second, q)
         # Half-normal: the mean square is one.
         assert np.mean(apart**2) == pytest.approx(1.0, abs=0.25)
+
+
+# -- A second run in the verdict, and draws that are no time series ------------------------------
+
+
+CHAINS, DRAWS, INPUTS = 4, 1000, 10
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(11)
+
+
+def predictions(rng, kind, shift=0.0, chains=CHAINS, draws=DRAWS):
+    """Independent draws of predictions, shifted by so many of their standard deviations."""
+    x = rng.normal(size=(chains, draws, INPUTS)) + shift
+    if kind == "probs":
+        p = 1 / (1 + np.exp(-x))
+        return {"probs": np.stack([1 - p, p], axis=-1)}
+    if kind == "mean and scale":
+        return {"mean": x, "scale": np.full(x.shape, 0.1)}
+    return {"f": x}
+
+
+KINDS = ["probs", "mean and scale", "f"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("shift", "expected"), [(0.0, "within_tolerance"), (1.4, "chains_disagree")]
+)
+def test_a_second_run_that_disagrees_changes_the_verdict(rng, kind, shift, expected):
+    first, second = predictions(rng, kind), predictions(rng, kind, shift)
+    report = diagnose_draws(None, first, second=(None, second))
+    assert diagnose_draws(None, first).verdict == "within_tolerance"
+    assert report.verdict == expected
+    assert ("A second run agrees in all" in report.explanation) == (shift == 0)
+    if shift:
+        assert "Averages of a second run are" in report.headline
+        assert "accepted" in report.explanation
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_difference_below_the_tolerance_or_within_its_error_changes_no_verdict(rng, kind):
+    first = predictions(rng, kind)
+    wide = bnn.Tolerance(total_variation=0.2, relative=1.0)
+    small = diagnose_draws(None, first, second=(None, predictions(rng, kind, 0.3)), tolerance=wide)
+    assert small.verdict == "within_tolerance"
+    assert "A second run differs in" in small.explanation
+    # Sixty draws of each of two chains are 0.09 sd from the truth by chance.
+    noisy = predictions(rng, kind, chains=2, draws=60)
+    assert diagnose_draws(None, first, second=(None, noisy)).verdict == "within_tolerance"
+
+
+@pytest.mark.parametrize("difference", [0.0, 0.02, 0.05])
+def test_scores_that_differ_count_where_no_mean_does(rng, difference):
+    """A log score of its own for each run, in the same predictions."""
+    first, second = (predictions(rng, "f") for _ in range(2))
+    own, other = (0.05 * rng.normal(size=(CHAINS, DRAWS, 200)) for _ in range(2))
+    own += np.linspace(-2, 0, 200)
+    other += np.linspace(-2, 0, 200) - difference
+    report = diagnose_draws(
+        None, first, log_likelihood=own, second={"predictions": second, "log_likelihood": other}
+    )
+    differs = difference > 0
+    assert report.verdict == ("chains_disagree" if differs else "within_tolerance")
+    assert ("agrees in all" in report.explanation) != differs
+    assert f"{-difference:+.2g} ± " in report.explanation or not differs
+
+
+linear = row_model(lambda x, w: dist.Normal(w * x[:, 0], 0.5), w=dist.Normal(0, 1))
+
+X = np.linspace(-1, 1, 12, dtype=np.float32)[:, None]
+Y = X[:, 0]
+
+
+def slow_draws(rng, correlation=0.995):
+    z = rng.normal(size=(CHAINS, DRAWS))
+    for t in range(1, DRAWS):
+        z[:, t] = correlation * z[:, t - 1] + np.sqrt(1 - correlation**2) * z[:, t]
+    return bnn.Draws({"w": (0.8 + 0.2 * z).astype(np.float32)}, linear)
+
+
+MADE = {
+    "stacked": lambda run: bnn.stack(run, X, Y, key=key()),
+    "half of them stacked": lambda run: bnn.stack(run, X, Y, key=key(), num_samples=2000),
+    "thinned": lambda run: bnn.thin(run, 400, X),
+    "thinned after stacking": lambda run: bnn.thin(bnn.stack(run, X, Y, key=key()), 400, X),
+    "of an approximation": lambda run: bnn.Draws(run, linear, info={"approximation": True}),
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("correlation", [0.0, 0.995])
+def test_draws_that_are_no_time_series_have_no_error_of_their_own(rng, made, correlation):
+    draws = MADE[made](slow_draws(rng, correlation))
+    report = bnn.diagnose(draws, X)
+    assert report.verdict == "too_short"
+    assert report.monte_carlo_error is None
+    assert "have no Monte Carlo error" in report.headline
+    assert "too few to judge" not in report.explanation
+    assert ("Sample the model" if "approx" in made else "Diagnose that run") in report.explanation
+
+
+def test_stacked_draws_keep_their_order_for_whoever_measures_time(rng):
+    run = slow_draws(rng)
+    stacked = {"w": np.asarray(bnn.stack(run, X, Y, key=key())["w"])}
+    assert diagnose_draws(stacked, stacked["w"][..., None]).verdict != "within_tolerance"
+    series = stacked["w"][0]
+    assert np.corrcoef(series[1:], series[:-1])[0, 1] > 0.98
+
+
+def test_nan_is_named_at_the_weights_that_hold_it(rng):
+    w = rng.normal(size=(CHAINS, 300)).astype(np.float32)
+    w[1, 5] = np.nan
+    report = bnn.diagnose(bnn.Draws({"w": w}, linear), X)
+    assert report.verdict == "invalid"
+    assert "from draw 5 on (weights 'w')" in report.explanation
+
+
+# -- chains that are copies of each other --------------------------------------------------------
+
+
+def draws_with(copies, shape=(4, 1000, 3), seed=0):
+    """Independent draws, with some chains overwritten by others: copy to original."""
+    draws = np.random.default_rng(seed).normal(size=shape)
+    for copy, original in copies.items():
+        draws[copy] = draws[original]
+    return draws
+
+
+GIVEN = {
+    "weights": lambda copies: {"weights": {"w": draws_with(copies)}},
+    "predictions": lambda copies: {"predictions": draws_with(copies)},
+    "both": lambda copies: {
+        "weights": {"w": draws_with(copies), "b": draws_with(copies, (4, 1000), 1)},
+        "predictions": draws_with(copies, seed=2),
+        "log_joint": draws_with(copies, (4, 1000), 3),
+        "sample_stats": {"accept_prob": np.full((4, 1000), 0.8), "max_num_steps": 7},
+    },
+}
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_copies_of_one_chain_are_no_convergence(given):
+    report = diagnose_draws(**GIVEN[given]({1: 0, 2: 0, 3: 0}))
+    assert report.verdict == "run_longer"
+    assert report.num_chains == 1
+    assert report.sentences[0].startswith(
+        "Copies, bit for bit: chains 1, 2, 3 of chain 0. They count once, which leaves 1 of 4 chains"
+    )
+
+
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize(
+    ("copies", "left", "said"),
+    [
+        ({3: 1}, 3, "chain 3 of chain 1."),
+        ({1: 0, 3: 2}, 2, "chain 1 of chain 0; chain 3 of chain 2."),
+    ],
+)
+def test_the_chains_that_differ_are_judged_alone(given, copies, left, said):
+    report = diagnose_draws(**GIVEN[given](copies))
+    assert report.num_chains == left
+    assert said in report.sentences[0]
+    kept = [chain for chain in range(4) if chain not in copies]
+    once = {
+        name: {site: value[kept] if np.ndim(value) else value for site, value in part.items()}
+        if isinstance(part, dict)
+        else part[kept]
+        for name, part in GIVEN[given]({}).items()
+    }
+    alone = diagnose_draws(**once)
+    assert report.verdict == alone.verdict
+    np.testing.assert_array_equal(report.predictions.ess, alone.predictions.ess)
+    np.testing.assert_array_equal(report.weights.ess, alone.weights.ess)
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_chains_that_begin_alike_are_no_copies(given):
+    arguments = GIVEN[given]({})
+    parts = [arguments.get(part) for part in ("weights", "predictions", "log_joint")]
+    for value in jax.tree.leaves(parts):
+        value[:, 0] = value[0, 0]
+    report = diagnose_draws(**arguments)
+    assert report.num_chains == 4
+    assert "Copies" not in report.explanation
+
+
+def test_chains_that_predict_alike_with_other_weights_are_no_copies():
+    report = diagnose_draws({"w": draws_with({})}, draws_with({1: 0}))
+    assert report.num_chains == 4
+
+
+SIX_ROWS = np.linspace(-1, 1, 6).astype(np.float32)[:, None]
+SIX_TARGETS = SIX_ROWS[:, 0]
+
+line = row_model(lambda x, slope: dist.Normal(slope * x[:, 0], 0.5), slope=dist.Normal())
+
+
+def slopes(chains, shift=0.0, seed=0):
+    drawn = np.random.default_rng(seed).normal(0.9 + shift, 0.3, (chains, 200))
+    return drawn.astype(np.float32)
+
+
+def of(drawn):
+    return bnn.Draws({"slope": drawn}, line)
+
+
+def test_a_run_is_told_of_its_copies():
+    assert "chain 2 of chain 0" in bnn.diagnose(of(slopes(3)[[0, 1, 0]]), SIX_ROWS).explanation
+
+
+ERRORS = {
+    "check_fit": lambda drawn: bnn.check_fit(of(drawn), SIX_ROWS, SIX_TARGETS).loo.error,
+    "update": lambda drawn: bnn.update(of(drawn), SIX_ROWS[:2], SIX_TARGETS[:2]).info["updated"],
+    "second": lambda drawn: (
+        bnn.diagnose(of(slopes(4, 0.1, 1)), SIX_ROWS, SIX_TARGETS, second=of(drawn)).second.worst
+    ),
+    "compare": lambda drawn: compare_draws(of(slopes(4, 0.1, 1)), of(drawn)).worst,
+}
+
+
+@pytest.mark.parametrize("door", ERRORS)
+def test_copies_make_no_error_smaller(door):
+    alone = slopes(2)
+    assert ERRORS[door](alone[[0, 1, 1, 0]]) == ERRORS[door](alone)

@@ -1,5 +1,6 @@
 """Verdicts and explanations of constructed situations, and what a report holds."""
 
+import functools
 import warnings
 
 import numpy as np
@@ -232,11 +233,16 @@ SITUATIONS = {
 }
 
 
+@functools.cache
+def report_of(name):
+    return diagnose_draws(**situation(name, np.random.default_rng(0)))
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_verdict_and_explanation_of_a_constructed_situation(rng, name):
+def test_verdict_and_explanation_of_a_constructed_situation(name):
     verdict, phrases = SITUATIONS[name]
-    report = diagnose_draws(**situation(name, rng))
+    report = report_of(name)
     assert report.verdict == verdict, str(report)
     place = 0
     for phrase in phrases:
@@ -249,8 +255,8 @@ def test_verdict_and_explanation_of_a_constructed_situation(rng, name):
     assert verdict.replace("_", " ") in report._repr_html_()
 
 
-def test_relabelling_is_large_in_weights_and_nothing_in_functions(rng):
-    report = diagnose_draws(**situation("relabelled", rng))
+def test_relabelling_is_large_in_weights_and_nothing_in_functions():
+    report = report_of("relabelled")
     assert report.weights.max_rhat > 1.7
     assert report.predictions.max_rhat < 1.01
     assert report.predictions.min_ess > 1000
@@ -285,8 +291,8 @@ def test_small_probabilities_do_not_count_as_drift(rng):
     assert "The chains drift" in said["mean"]
 
 
-def test_numbers_leave_out_what_is_constant_and_say_so(rng):
-    report = diagnose_draws(**situation("some inputs constant", rng))
+def test_numbers_leave_out_what_is_constant_and_say_so():
+    report = report_of("some inputs constant")
     (group,) = report.predictions.groups
     assert group.num_scalars == INPUTS
     # The size of a constant is the number of draws; more than half would make it the median.
@@ -338,13 +344,13 @@ def test_a_site_without_scalars_is_left_out(rng):
     assert not report.predictions
 
 
-def test_plot_draws_every_rhat_beside_the_limit(rng):
-    report = diagnose_draws(**situation("two groups", rng))
+def test_plot_draws_every_rhat_beside_the_limit():
+    report = report_of("two groups")
     left, right = report.plot()
     assert sum(p.get_height() for p in left.patches) == 12
     assert sum(p.get_height() for p in right.patches) == 2 * INPUTS
     assert left.lines[0].get_xdata()[0] == right.lines[0].get_xdata()[0] == report.rhat_limit
-    empty = diagnose_draws(**situation("all stuck", rng)).plot(matplotlib.pyplot.subplots(1, 2)[1])
+    empty = report_of("all stuck").plot(matplotlib.pyplot.subplots(1, 2)[1])
     assert not empty[0].patches
     matplotlib.pyplot.close("all")
 

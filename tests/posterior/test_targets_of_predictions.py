@@ -1,11 +1,14 @@
 """Targets that predictions are evaluated at: boolean classes, and targets that are missing."""
 
+import jax
 import jax.numpy as jnp
+import nets
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
+from quiet import quiet
 from small_models import row_model
 
 import numpyro_bnn as bnn
@@ -142,3 +145,172 @@ def test_counts_of_hidden_rows_may_be_missing():
     y = np.where(np.isfinite(MISSING), np.arange(6.0), np.nan).astype(np.float32)
     check = bnn.check_fit(draws_of(counts), X, y)
     assert "1 more row is without a target, or hidden" in str(check)
+
+
+# -- targets of which some are missing, by NumPyro's ``obs_mask`` --------------------------------
+
+
+ON_A_LINE = np.linspace(-1, 1, 12)[:, None].astype(np.float32)
+KNOWN = np.arange(12) % 3 != 0
+DISTRIBUTIONS = {
+    "a number": lambda f: dist.Normal(f, 0.3),
+    "a class": lambda f: dist.Bernoulli(logits=f),
+    "several numbers": lambda f: dist.Normal(f[:, None] * jnp.ones(2), 0.3).to_event(1),
+}
+
+
+def target(kind):
+    y = np.where(KNOWN, ON_A_LINE[:, 0] * 1.5, 0).astype(np.float32)
+    return {"a number": y, "a class": (y > 0).astype(int), "several numbers": y[:, None] * [1, 1]}[
+        kind
+    ]
+
+
+def masked(kind, always):
+    def model(x, y=None, mask=None):
+        w = numpyro.sample("w", dist.Normal())
+        if always == "by gaps" and y is not None:
+            mask, y = ~jnp.isnan(y), jnp.nan_to_num(y)
+        if always is True and mask is None:
+            mask = np.ones(len(x), bool)
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", DISTRIBUTIONS[kind](w * x[:, 0]), obs=y, obs_mask=mask)
+
+    return model
+
+
+def run_of(model, y, mask=KNOWN):
+    run = quiet(bnn.RandomWalk(model, step_size=0.1), 500, 2000, 2, thinning=20)
+    # Looking for starts compiles for longer than the steps.
+    run.run(
+        jax.random.key(0),
+        ON_A_LINE,
+        y,
+        mask=mask,
+        init_params=nets.starts(2, model, ON_A_LINE, y, mask),
+    )
+    return run
+
+
+CASES = [
+    ("a number", False),
+    ("a number", True),
+    ("several numbers", False),
+    ("a number", "by gaps"),
+]
+
+
+@pytest.mark.parametrize(("kind", "always"), CASES)
+def test_predictions_scores_and_reports_of_missing_targets(kind, always):
+    model, y = masked(kind, always), target(kind)
+    given = np.where(KNOWN, y, np.nan) if always == "by gaps" else y
+    run = run_of(model, given)
+    w = np.asarray(run.get_samples(True)["w"])
+    found = bnn.predict(None, run, ON_A_LINE)
+    line = w[..., None] * ON_A_LINE[:, 0]
+    assert np.allclose(found.mean if kind == "a number" else found.mean[..., 0], line, atol=1e-5)
+    assert np.isfinite(bnn.scores.lppd(found, y)).all()
+    report = bnn.diagnose(run, ON_A_LINE, y)
+    assert len(bnn.check_fit(run, ON_A_LINE, given).loo.by_row) == KNOWN.sum()
+    assert report.verdict not in ("invalid", "too_short")
+    check = bnn.check_fit(run)
+    assert len(check.loo.by_row) == KNOWN.sum()
+    likelihoods = bnn.to_inference_data(run).log_likelihood["y"]
+    assert likelihoods.shape[:3] == (2, 100, KNOWN.sum())
+
+
+def test_calibration_of_a_run_with_missing_targets():
+    run = run_of(masked("a number", False), target("a number"))
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (40, 1)).astype(np.float32)
+    y = (1.5 * x[:, 0] + 0.3 * rng.normal(size=40)).astype(np.float32)
+    low, high = bnn.calibrate(run, x, y).predict_interval(ON_A_LINE)
+    assert (high > low).all()
+
+
+def test_classes_that_are_missing_are_no_target_of_predictions():
+    draws = {
+        "w": np.array([[0.5, 1.0]]),
+        "y": np.zeros((1, 2, 12)),
+        "y_unobserved": np.zeros((1, 2, 12)),
+    }
+    found = bnn.predict(masked("a class", False), draws, ON_A_LINE)
+    expected = 1 / (1 + np.exp(-draws["w"][..., None] * ON_A_LINE[:, 0]))
+    assert np.allclose(found.probs[..., 1], expected, atol=1e-6)
+
+
+def test_log_scores_and_their_errors_are_those_of_rows_with_a_label():
+    model, y = masked("a class", False), target("a class")
+    run, gaps = run_of(model, y, None), np.where(KNOWN, y, np.nan)
+    with pytest.warns(UserWarning, match="lppd: 4 of 12 rows have no target"):
+        score = bnn.scores.lppd(found := bnn.predict(None, run, ON_A_LINE), gaps)
+    with pytest.warns(UserWarning, match="diagnose: 4 of 12 rows have no target"):
+        assert "log score" in bnn.diagnose(run, ON_A_LINE, gaps).details()
+    assert score == pytest.approx(bnn.scores.lppd(found.at_rows(KNOWN), y[KNOWN]), abs=1e-12)
+
+
+# -- rows whose predictions are NaN are named, whatever they come from ---------------------------
+
+
+POSITIVE = np.linspace(0.5, 2, 5, dtype="f4")[:, None]
+DRAWS = {"b": np.array([[0.5, 1.0, -0.5]])}
+
+
+def model_of(distribution):
+    return row_model(lambda x, b: distribution(b * jnp.log(x[:, 0])), b=dist.Normal())
+
+
+WITH_NAN = {
+    "numbers": lambda f: dist.Normal(f, 1.0),
+    "classes": lambda f: dist.Bernoulli(logits=f),
+    "several classes": lambda f: dist.Categorical(logits=f[:, None] * jnp.arange(3.0)),
+    "counts": lambda f: dist.Poisson(jnp.exp(f)),
+}
+
+
+@pytest.mark.parametrize("name", WITH_NAN)
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([np.nan], r"1 of 5 rows are NaN under every draw \(rows 2\), of which 1 have NaN"),
+        ([-1.0], r"1 of 5 rows are NaN under every draw \(rows 2\)\. Fill"),
+        ([np.nan, -1.0], r"2 of 5 rows .*\(rows 2, 3\), of which 1 have"),
+        ([np.nan] * 3, r"3 of 5 rows .*\(rows 2, 3, 4\)"),
+    ],
+)
+def test_rows_of_nan_are_named(name, values, message):
+    x = POSITIVE.copy()
+    x[2 : 2 + len(values), 0] = values
+    with pytest.raises(ValueError, match=message):
+        bnn.predict(model_of(WITH_NAN[name]), DRAWS, x)
+
+
+def test_a_table_of_nan_alone_is_refused_too():
+    with pytest.raises(ValueError, match="5 of 5 rows are NaN"):
+        bnn.predict(model_of(WITH_NAN["numbers"]), DRAWS, POSITIVE * np.nan)
+
+
+def test_a_distribution_without_a_mean_is_predicted():
+    found = bnn.predict(model_of(lambda f: dist.Cauchy(f, 1.0)), DRAWS, POSITIVE)
+    assert np.isnan(found.mean).all()
+    assert np.isfinite(found.log_prob(POSITIVE[:, 0])).all()
+
+
+def test_inputs_that_a_model_fills_in_are_predicted():
+    def filled(x, y=None):
+        model_of(WITH_NAN["numbers"])(jnp.where(jnp.isnan(x), 1.0, x), y)
+
+    x = POSITIVE.copy()
+    x[2] = np.nan
+    assert np.isfinite(bnn.predict(filled, DRAWS, x).mean).all()
+
+
+@pytest.mark.parametrize("name", ["classes", "several classes"])
+def test_a_draw_of_nan_gives_no_probability(name):
+    """NumPyro 0.22 gives the target 0 the probability 1 where logits of a Bernoulli are NaN."""
+    draws = {"b": np.array([[0.5, np.nan]])}
+    predictions = bnn.predict(model_of(WITH_NAN[name]), draws, POSITIVE)
+    found = predictions.log_prob(np.array([0, 1, 0, 1, 0]))
+    assert np.isnan(found).tolist() == [[[False] * 5, [True] * 5]]
+    with pytest.raises(ValueError, match="log densities must be finite"):
+        bnn.scores.lppd(predictions, np.array([0, 1, 0, 1, 0]))

@@ -1,4 +1,4 @@
-"""One of the two processes that `test_processes.py` starts; it stores what it saw.
+"""One of the two processes that `test_devices.py` starts; it stores what it saw.
 
 python one_of_two_processes.py PORT PROCESS FOLDER KERNEL
 """

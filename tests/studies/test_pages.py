@@ -148,14 +148,6 @@ def test_every_study_with_a_report_is_on_a_page():
     assert "made: diagnostics/stored_reports_digits" in README.read_text(encoding="utf-8")
 
 
-def test_a_row_of_evidence_has_one_number():
-    page = (ROOT / "notebooks" / "pages" / "evidence.md").read_text(encoding="utf-8")
-    rows = [line for line in page.splitlines() if line.startswith("|") and "made:" in line]
-    assert len(rows) > 25
-    share = "<!-- end --> of <!-- made"
-    assert not [row for row in rows if row.replace(share, "").count("<!-- made") > 1]
-
-
 # -- runs that have not converged -------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks._shared import chain_errors, mnist_posteriors, sampled_runs, splits, study
+from benchmarks.diagnostics import stored_reports, verdict_calibration
 
 
 def test_curves_survive_a_cell_and_chains_that_disagree_have_not_converged():
@@ -80,3 +81,20 @@ def test_the_jackknife_over_chains_is_the_spread_of_log_scores_of_averages():
     errors = [chain_errors.jackknife_error(run) for run in without.T]
     assert scores.std() == pytest.approx(spread / chains**0.5, rel=0.05)
     assert np.mean(np.square(errors)) ** 0.5 == pytest.approx(scores.std(), rel=0.05)
+
+
+# -- studies of the judge ------------------------------------------------------------------------
+
+
+def test_the_report_is_cut_out_of_what_the_main_job_prints():
+    output = (
+        "digits: 3 rows\n    Scores on 450 test rows   \n| MAP |\nVerdict: x\nAll of it: /a/b\n"
+    )
+    assert stored_reports.printed(output) == "    Scores on 450 test rows\n| MAP |\nVerdict: x\n"
+
+
+def test_a_cell_falls_short_by_errors_of_its_independent_scalars():
+    row = {"within": 0.5, "runs": 40, "scalars": 1, "covered": 0.9 - 2 * np.sqrt(0.09 / 20)}
+    assert np.isclose(verdict_calibration.short_of(row), 2)
+    many = row | {"scalars": 300}
+    assert np.isclose(verdict_calibration.short_of(many), 2 * np.sqrt(verdict_calibration.FACTORS))

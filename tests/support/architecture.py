@@ -29,10 +29,16 @@ DOORS = {"__init__", "__main__", "moves"}
 
 
 @cache
+def tree_of(path: Path) -> ast.Module:
+    """The parsed source of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(path: Path, at_once: bool = False) -> list[str]:
     """Dotted names that a file imports: wherever in it, or `at_once` when it is loaded itself."""
     found: list[str] = []
-    nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    nodes: list[ast.AST] = [tree_of(path)]
     for node in nodes:
         of_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         if at_once and (of_types or isinstance(node, ast.FunctionDef)):

@@ -416,11 +416,6 @@ def test_a_run_until_predictions_are_known():
             ValueError,
             "BNNClassifier: each entry of hidden, .* got '8'",
         ),
-        (
-            lambda: bnn.BNNRegressor(**SETTINGS | {"kernel": "magic"}).fit(X, Y),
-            ValueError,
-            "kernel",
-        ),
     ],
 )
 def test_wrong_arguments_are_refused(call, kind, text):

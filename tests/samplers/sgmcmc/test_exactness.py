@@ -347,21 +347,3 @@ def test_gibbs_with_minibatches_is_exact(name):
     z = z_scores(below, PROBABILITIES)
     assert np.abs(z).max() < 5, z
     assert np.abs(z_scores(np.asarray(draws["precision"]).mean(1), mean_precision)) < 5
-
-
-# Limits ------------------------------------------------------------------------------------------
-
-
-def test_sghmc_that_forgets_its_momentum_is_sgld_draw_for_draw():
-    h = 0.1
-    data = jnp.asarray(X, jnp.float32), jnp.asarray(Y, jnp.float32)
-    start = {"w": jnp.zeros((3, 2))}
-    settings = {"batch_size": 2, "temperature": 0.7}
-    draws = [
-        run(kernel, *data, init_params=start, num_chains=3, num_warmup=0, num_samples=20)
-        for kernel in (
-            bnn.SGHMC(linear, step_size=h, friction=1 / h, **settings),
-            bnn.SGLD(linear, step_size=2 * h**2, **settings),
-        )
-    ]
-    np.testing.assert_allclose(*[d.get_samples()["w"] for d in draws], rtol=1e-3, atol=1e-5)

@@ -272,8 +272,6 @@ def test_a_first_step_out_of_bounds_is_taken_back():
         (lambda: bnn.MCLMC(potential_fn=gaussian, energy_variance=0), "energy_variance must be"),
         (lambda: bnn.MCLMC(potential_fn=gaussian, temperature=0.0), "needs one above 0"),
         (lambda: bnn.MAMS(potential_fn=gaussian, trajectory_length=-1), "trajectory_length must"),
-        (lambda: bnn.MAMS(potential_fn=gaussian, max_num_steps=0), "max_num_steps must"),
-        (lambda: bnn.MAMS(potential_fn=gaussian, batch_size=5), "uses all rows.*AMAGOLD"),
         (lambda: bnn.MAMS(lambda: None, gradient=gradients.minibatch(5)), "uses all rows.*AMAGOLD"),
         (
             lambda: Isokinetic().init(jnp.zeros(1), jnp.ones(1), SETTINGS, jnp.ones(1)),

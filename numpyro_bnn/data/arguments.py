@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.host_rows import OnHost, in_memory, is_of_rows
@@ -137,6 +138,28 @@ def _leaf(owner: str, label: str, leaf: Any) -> Any:
     if isinstance(leaf, (jax.Array, OnHost)) or not any(hasattr(leaf, n) for n in of_numbers):
         return leaf
     return as_array(owner, label, leaf)
+
+
+def check_labels(what: str, y: Any, num_classes: int, kinds: str = "biu") -> None:
+    """Refuse all but one label a row: a whole number from 0, of one of the `kinds` of NumPy's types."""
+    if np.ndim(y) != 1:
+        raise ValueError(
+            f"{what} has shape {np.shape(y)}, expected (N,), one class a row. Take `y.argmax(-1)` of "
+            "one-hot classes, and `y.squeeze(-1)` of a column."
+        )
+    expected = f"whole numbers from 0 to {num_classes - 1}, as there are {num_classes} classes"
+    if y.dtype.kind not in kinds:
+        raise TypeError(
+            f"{what} has dtype {y.dtype}, expected {expected}. Convert whole numbers with `y.astype(int)`, "
+            "number other labels with `np.unique(y, return_inverse=True)[1]`; a quantity is no class."
+        )
+    # In NumPy, because inside a trace JAX does not compute with known values.
+    labels = np.asarray(y, float) if not_jax_tracer(y) else np.zeros(0)
+    if not ((labels >= 0) & (labels < num_classes) & (labels == np.round(labels))).all():
+        raise ValueError(
+            f"{what} has values from {labels.min():g} to {labels.max():g}, expected {expected}. Number the "
+            "classes from 0, for example with `np.unique(y, return_inverse=True)[1]`."
+        )
 
 
 def as_array(owner: str, label: str, values: Any) -> Any:

@@ -25,12 +25,12 @@ from numpyro.util import not_jax_tracer
 from numpyro_bnn._calls import options_of
 from numpyro_bnn._checks import check_positive
 from numpyro_bnn._types import Outputs, Values
+from numpyro_bnn.data.arguments import check_labels
 from numpyro_bnn.distributions.stable_densities import Gamma, NegativeBinomial, Poisson, StudentT
 from numpyro_bnn.likelihoods.observe import (
     MaskOptions,
     WeightOptions,
     check_array,
-    check_labels,
     check_shape,
     filled,
     observe,
@@ -312,9 +312,9 @@ def categorical(f: Outputs, y: Values | None = None, **options: Unpack[MaskOptio
 
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
         _check_outputs("categorical", f, None)
-        # The whole target is checked too: it may be concrete where the rows of a minibatch are traced.
-        check_labels("categorical", y, jnp.shape(f)[-1])
-        check_labels("categorical", target, jnp.shape(f)[-1])
+        # The whole target is checked: it may be concrete where the rows of a minibatch are traced.
+        if target is not None:
+            check_labels("categorical: y", target, jnp.shape(f)[-1])
         check_shape("categorical", f, y, jnp.shape(f)[-1:])
         return dist.Categorical(logits=f)
 
@@ -336,7 +336,8 @@ def bernoulli(f: Outputs, y: Values | None = None, **options: Unpack[MaskOptions
     """
 
     def likelihood(f: jax.Array) -> dist.Distribution:
-        check_labels("bernoulli", target, 2)
+        if target is not None:
+            check_labels("bernoulli: y", target, 2)
         return dist.Bernoulli(logits=f)
 
     target = y = filled("bernoulli", y, options.get("obs_mask"))

@@ -12,6 +12,7 @@ from numpyro.primitives import Messenger
 from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._types import Array, PyTree, Values
+from numpyro_bnn.data.arguments import check_labels
 from numpyro_bnn.data.units import check_range
 from numpyro_bnn.distributions.unwrap import of_known, unwrapped
 
@@ -48,67 +49,23 @@ def check_finite(owner: str, label: str, values: PyTree) -> None:
         )
 
 
-def check_labels(owner: str, y: Any, num_classes: int) -> None:
-    """Refuse targets that are not one integer class a row."""
-    if y is None:
-        return
-    if jnp.ndim(y) != 1:
-        raise ValueError(
-            f"{owner}: y has shape {jnp.shape(y)}, expected (N,), one class a row. Take `y.argmax(-1)` of "
-            "one-hot classes, and `y.squeeze(-1)` of a column."
-        )
-    if not (jnp.issubdtype(y.dtype, jnp.integer) or y.dtype == bool):
-        raise TypeError(
-            f"{owner}: y has dtype {y.dtype}, expected integer class numbers from 0 to "
-            f"{num_classes - 1}. Convert with `y.astype(int)` if they are whole numbers; for a "
-            "continuous target use `gaussian` or `regression`."
-        )
-    if not_jax_tracer(y) and np.size(y):
-        # In NumPy, because inside a trace JAX does not compute with known values.
-        labels = np.asarray(y)
-        low, high = int(labels.min()), int(labels.max())
-        if low < 0 or high >= num_classes:
-            raise ValueError(
-                f"{owner}: y has labels from {low} to {high}, but the network has {num_classes} classes, 0 "
-                f"to {num_classes - 1}. Renumber the labels or widen the last layer."
-            )
-
-
 def check_classes(site: str, distribution: dist.Distribution, values: Array) -> None:
     """Refuse observed values that cannot be classes of the distribution of their site."""
     base = unwrapped(distribution)
     two = isinstance(base, (dist.BernoulliProbs, dist.BernoulliLogits))
     if not two and not isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
         return
-    shown = "Bernoulli" if two else "Categorical"
     shape = jnp.shape(values)
     if not two and len(shape) > len(distribution.shape()) and shape[-1] == base.probs.shape[-1]:
         raise ValueError(
             f"The observed site '{site}' is Categorical, and its values have shape {shape}, which looks "
             "one-hot. Pass class numbers, for example `y.argmax(-1)`."
         )
-    kind = jnp.result_type(values)
     # The log density of a Bernoulli distribution is linear in its value, of any type; a categorical one uses
     # it as an index.
-    if not two and not jnp.issubdtype(kind, jnp.integer):
-        raise TypeError(
-            f"The observed site '{site}' is {shown} and its values have dtype {kind}, expected whole "
-            "numbers from 0. Convert whole numbers and booleans with `y.astype(int)`; number other "
-            "labels with `np.unique(y, return_inverse=True)[1]`."
-        )
-    if not (not_jax_tracer(values) and np.size(values)):
-        return
-    # In NumPy, because inside a trace JAX does not compute with known values.
-    labels = np.asarray(values)
-    count = 2 if two else base.probs.shape[-1]
-    low, high = labels.min(), labels.max()
-    whole = labels.dtype.kind != "f" or (labels == np.round(labels)).all()
-    if not (low >= 0 and high < count and whole):
-        raise ValueError(
-            f"The observed site '{site}' is {shown} with the classes 0 to {count - 1}, and has values "
-            f"from {low} to {high}{'' if whole else ', not all of them whole'}. Number the classes "
-            "from 0, for example with `np.unique(y, return_inverse=True)[1]`."
-        )
+    count, kinds = (2, "biufV") if two else (base.probs.shape[-1], "iu")
+    what = f"The observed site '{site}' ({'Bernoulli' if two else 'Categorical'})"
+    check_labels(what, values.reshape(-1), count, kinds)
 
 
 def check_dtype(site: str, distribution: dist.Distribution, values: Array) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import numpyro.distributions as dist
 from numpy.typing import ArrayLike
 
-from numpyro_bnn.data.arguments import as_array
+from numpyro_bnn.data.arguments import as_array, check_labels
 from numpyro_bnn.data.units import Column, check_fits, standardized
 from numpyro_bnn.distributions.unwrap import GAUSSIAN
-from numpyro_bnn.likelihoods.observe import check_array, check_labels
+from numpyro_bnn.likelihoods.observe import check_array
 from numpyro_bnn.potential.sites import Site
 from numpyro_bnn.samplers.suspects import warn_of_use
 
@@ -241,15 +241,13 @@ class Predictions:
         check_array(what, "y", y)
         classes = self.probs.shape[-1] if "probs" in self.values else None
         shape = self.mean.shape[2:] if classes is None else self.probs.shape[2:-1]
-        if classes is not None and len(shape) == 1:
-            check_labels(what, y, classes)
         if np.shape(y) != shape:
             raise ValueError(
                 f"{what}: y has shape {np.shape(y)}, but the predictions are for targets of "
                 f"shape {shape}. Give the targets of the rows that were predicted."
             )
-        if classes is not None and len(shape) > 1:
-            check_labels(what, y.reshape(-1), classes)
+        if classes is not None:
+            check_labels(f"{what}: y", y.reshape(-1), classes)
         if y.dtype == bool:
             # A class is an index: `categorical` converts the targets of a fit in this way.
             y = y.astype(np.int32)

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike
 
-from numpyro_bnn.data.arguments import as_array, targets_of
+from numpyro_bnn.data.arguments import as_array, check_labels, targets_of
 from numpyro_bnn.data.units import known_targets, rows_with_targets, with_targets
 
 # Rounding to bfloat16 moves a sum of probabilities by up to 2^-9; logits are off by far more.
@@ -132,25 +132,12 @@ def mean_probabilities(name: str, predictions: Scored) -> np.ndarray:
 def labels(name: str, y: ArrayLike, num_rows: int, num_classes: int) -> np.ndarray:
     """Checked class labels."""
     y = np.asarray(as_array(f"scores.{name}", "y", y))
-    if y.shape != (num_rows,):
-        advice = "Pass y[:, 0]." if y.shape == (num_rows, 1) else "Pass one label for each row."
-        if y.shape == (num_rows, num_classes):
-            advice = "Pass np.argmax(y, axis=-1) if these are one-hot labels."
+    check_labels(f"scores.{name}: y", y, num_classes)
+    if len(y) != num_rows:
         raise ValueError(
-            f"scores.{name}: expected labels of shape ({num_rows},), got shape {y.shape}. {advice}"
+            f"scores.{name}: y has {len(y)} labels for predictions of {num_rows} rows."
         )
-    if y.dtype.kind not in "iub":
-        raise TypeError(
-            f"scores.{name}: class labels must be integers, got dtype {y.dtype}. Pass "
-            f"y.astype(int) if they are whole numbers; a regression is scored by rmse or crps."
-        )
-    y = y.astype(np.int64)
-    if y.min() < 0 or y.max() >= num_classes:
-        raise ValueError(
-            f"scores.{name}: labels must lie in 0..{num_classes - 1} for {num_classes} classes, "
-            f"got labels from {y.min()} to {y.max()}. Number the classes from zero."
-        )
-    return y
+    return y.astype(np.int64)
 
 
 def labelled(

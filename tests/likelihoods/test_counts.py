@@ -133,8 +133,8 @@ DOORS = {
 BAD = {
     "floats": (
         LABELS.astype(float), TypeError,
-        r"'y' is Categorical and its values have dtype float.*`y\.astype\(int\)`",
-        r"y has dtype float.*expected integer class numbers from 0 to 1.*`y\.astype\(int\)`",
+        r"'y' \(Categorical\) has dtype float.*`y\.astype\(int\)`",
+        r"y has dtype float.*expected whole numbers from 0 to 1.*`y\.astype\(int\)`",
     ),
     "strings": (
         np.where(LABELS, "yes", "no"), TypeError,
@@ -151,13 +151,13 @@ BAD = {
     ),
     "from one": (
         LABELS + 1, ValueError,
-        "'y' is Categorical with the classes 0 to 1, and has values from 1 to 2.*from 0",
-        "y has labels from 1 to 2, but the network has 2 classes",
+        r"'y' \(Categorical\) has values from 1 to 2, expected whole numbers from 0 to 1.*from 0",
+        "y has values from 1 to 2, expected whole numbers from 0 to 1, as there are 2 classes",
     ),
     "below zero": (
         LABELS - 1, ValueError,
-        "'y' is Categorical with the classes 0 to 1, and has values from -1 to 0",
-        "y has labels from -1 to 0",
+        r"'y' \(Categorical\) has values from -1 to 0",
+        "y has values from -1 to 0",
     ),
 }  # fmt: skip
 
@@ -204,6 +204,6 @@ def test_bernoulli_labels_of_an_own_distribution_are_zero_or_one():
         bnn.potential_of(coin, X, fine)
     for bad in (LABELS + 1, LABELS - 0.5, 2 * LABELS):
         with pytest.raises(
-            ValueError, match="'y' is Bernoulli with the classes 0 to 1, and has val"
+            ValueError, match="'y' .Bernoulli. has val"
         ):
             bnn.potential_of(coin, X, bad)

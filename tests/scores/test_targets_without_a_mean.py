@@ -216,6 +216,6 @@ def test_rows_without_a_label_are_left_out(name):
     np.testing.assert_equal(found, right)
     with (
         pytest.warns(UserWarning, match="1 of 4 rows"),
-        pytest.raises(TypeError, match=rf"^scores\.{name}: class labels must be integers"),
+        pytest.raises(TypeError, match=rf"^scores\.{name}: y has dtype"),
     ):
         score(probs, [0.5, 1.0, 2.0, np.nan])

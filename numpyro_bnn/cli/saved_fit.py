@@ -12,19 +12,8 @@ import pandas as pd
 
 from numpyro_bnn import scores
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.cli import tables
 from numpyro_bnn.cli.job import Options, model_of
-from numpyro_bnn.cli.tables import (
-    Source,
-    Table,
-    absent,
-    inputs_of,
-    is_missing,
-    listed,
-    misfits,
-    parsed,
-    refuse,
-    row_names,
-)
 from numpyro_bnn.data.fingerprints import row_hashes
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
@@ -44,13 +33,13 @@ _BATCH = 4096
 class SavedFit(NamedTuple):
     """A fit that was read from a folder: its table without rows, and its draws with the model."""
 
-    table: Table
+    table: tables.Table
     draws: Draws
     options: Options
 
 
 def write(
-    table: Table, options: Options, folder: Path, run: Run, *data: PyTree, **groups: Any
+    table: tables.Table, options: Options, folder: Path, run: Run, *data: PyTree, **groups: Any
 ) -> Path:
     """Write ``posterior.nc`` and beside it what :func:`read` needs; return the latter's path."""
     # An update moves the draws in the coordinates that they were sampled in. Predictions of each draw would
@@ -106,38 +95,44 @@ def _checksum(content: dict[str, Any], posterior: Path) -> str:
     return hashlib.sha256(text.encode() + posterior.read_bytes()).hexdigest()
 
 
-def _table_of(kept: dict[str, Any]) -> Table:
+def _table_of(kept: dict[str, Any]) -> tables.Table:
     """A table without rows, as it was written to JSON."""
     fields: dict[str, Any] = {
         name: tuple(v) if isinstance(v, list) else v for name, v in kept.items()
     }
-    fields["sources"] = tuple(Source(n, k, tuple(lv), m) for n, k, lv, m in kept["sources"])
+    fields["sources"] = tuple(tables.Source(n, k, tuple(lv), m) for n, k, lv, m in kept["sources"])
     nothing = np.zeros((0, len(kept["columns"])))
-    return Table(x=nothing, y=nothing[:, 0], row_names=(), **fields)
+    return tables.Table(x=nothing, y=nothing[:, 0], row_names=(), **fields)
 
 
 def _new_rows(
-    fit: SavedFit, path: Path, every: pd.DataFrame, skip: bool, goals: Sequence[Source] = ()
+    fit: SavedFit, path: Path, every: pd.DataFrame, skip: bool, goals: Sequence[tables.Source] = ()
 ) -> tuple[pd.DataFrame, np.ndarray, dict[str, list[int]]]:
     """Fields of the rows of a new file, their inputs, and the rows that `skip` left out."""
     sources = [*fit.table.sources, *goals]
-    refuse(path, [absent(s.name, list(every.columns)) for s in sources if s.name not in every])
+    tables.refuse(
+        path, [tables.absent(s.name, list(every.columns)) for s in sources if s.name not in every]
+    )
     fields = every[[source.name for source in sources]]
     if fields.empty:
         raise ValueError(f"{path} has a header and no rows. Give at least one row.")
     gaps = {
-        f"no value of {s.name!r}": list(fields.index[is_missing(fields[s.name])]) for s in goals
+        f"no value of {s.name!r}": list(fields.index[tables.is_missing(fields[s.name])])
+        for s in goals
     }
     fields = fields.drop(index=[row for rows in gaps.values() for row in rows])
-    found = misfits(fields, sources)
+    found = tables.misfits(fields, sources)
     if found and not skip:
         advice = "Correct it, or leave such rows out by --unknown skip."
-        refuse(path, [f"{said} (rows {listed(rows, 5)}). {advice}" for said, rows in found.items()])
+        tables.refuse(
+            path,
+            [f"{said} (rows {tables.listed(rows, 5)}). {advice}" for said, rows in found.items()],
+        )
     fields = fields.drop(index=[row for rows in found.values() for row in rows])
     found |= {said: rows for said, rows in gaps.items() if rows}
     if fields.empty:
-        refuse(path, [*found, "no row is left."])
-    x = inputs_of(path, fields, fit.table.sources)[list(fit.table.columns)].to_numpy()
+        tables.refuse(path, [*found, "no row is left."])
+    x = tables.inputs_of(path, fields, fit.table.sources)[list(fit.table.columns)].to_numpy()
     return fields, np.where(np.isnan(x), fit.table.fill, x), found
 
 
@@ -146,7 +141,7 @@ def predict_fields(
 ) -> tuple[pd.DataFrame, dict[str, list[int]]]:
     """Predictions of the rows of a new file, and the rows that `skip` left out for unknown texts."""
     fields, x, found = _new_rows(fit, path, every, skip)
-    names = row_names(every.loc[fields.index], fit.table.named_by)
+    names = tables.row_names(every.loc[fields.index], fit.table.named_by)
     return frame_of(fit.table, names, predict(None, fit.draws, x, batch_size=_BATCH)), found
 
 
@@ -158,11 +153,11 @@ def update_by_fields(
     if not fit.draws._args:
         raise ValueError(f"{folder} does not hold the rows of its fit. Fit again on all rows.")
     name, classes = fit.table.target, fit.table.classes
-    goal = Source(name, "texts" if classes else "numbers", classes)
+    goal = tables.Source(name, "texts" if classes else "numbers", classes)
     if classes and name in every:
         every = every.assign(**{name: _as_classes(every[name], classes)})
     fields, x, found = _new_rows(fit, path, every, skip, (goal,))
-    y = parsed(fields[name], goal.kind).to_numpy()
+    y = tables.parsed(fields[name], goal.kind).to_numpy()
     y = np.array([classes.index(text) for text in y], np.int32) if classes else y
     old, new = row_hashes(list(fit.draws._args), [x, y])
     repeated = sum(map(set(old).__contains__, new))
@@ -179,7 +174,7 @@ def update_by_fields(
         write(fit.table, fit.options, whole, run)
         whole.rename(output)
     for said, rows in found.items():
-        yield f"Left out rows {listed(rows, 10)}: {said}"
+        yield f"Left out rows {tables.listed(rows, 10)}: {said}"
     yield f"{len(y)} new rows of '{name}' beside {len(old)} that were fitted."
     if repeated:
         yield f"Beware: {repeated} of them equal rows that were fitted. Rows that come twice count twice."
@@ -197,7 +192,7 @@ def update_by_fields(
 
 def _as_classes(fields: pd.Series, classes: Sequence[str]) -> pd.Series:
     """Texts of a target by the names of the classes: 3.0 is 3, and true is True."""
-    numbers = parsed(fields, "numbers")
+    numbers = tables.parsed(fields, "numbers")
     whole = numbers.map(lambda n: f"{n:.0f}" if n % 1 == 0 else str(n))
     made = fields
     for other in (fields.str.capitalize(), whole):
@@ -206,7 +201,7 @@ def _as_classes(fields: pd.Series, classes: Sequence[str]) -> pd.Series:
 
 
 def frame_of(
-    table: Table, names: Sequence[str], predictions: Predictions, y: np.ndarray | None = None
+    table: tables.Table, names: Sequence[str], predictions: Predictions, y: np.ndarray | None = None
 ) -> pd.DataFrame:
     """Predictions as a table: mean, sd and central 90 % interval, or likeliest class and probabilities."""
     frame = pd.DataFrame({"row": list(names)})

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.units import with_targets
+from numpyro_bnn.diagnostics import compare_runs
 from numpyro_bnn.diagnostics.checked_draws import (
     Arrays,
     CheckedDraws,
@@ -28,12 +29,6 @@ from numpyro_bnn.diagnostics.checked_draws import (
     is_precision,
     named_arrays,
     without_copies,
-)
-from numpyro_bnn.diagnostics.compare_runs import (
-    SecondOpinion,
-    compare_draws,
-    stuck_chains,
-    variance_parts,
 )
 from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest, superchain_labels
 from numpyro_bnn.diagnostics.evidence import (
@@ -493,14 +488,14 @@ def _single_chains(
         some = {name: x[:, :, used] for name, x in predictions.items()}
         # Of one chain, its agreement is that of its halves.
         several = not measured.agreement.halves
-        return stuck_chains(some), several and halves_differ(some, tolerance)
+        return compare_runs.stuck_chains(some), several and halves_differ(some, tolerance)
     weights = checked_draws.weights | checked_draws.precisions | checked_draws.parameters
-    return stuck_chains(weights) if weights else (), False
+    return compare_runs.stuck_chains(weights) if weights else (), False
 
 
 def _second(
     checked_draws: CheckedDraws, second: Mapping[str, Any]
-) -> tuple[SecondOpinion | None, Arrays]:
+) -> tuple[compare_runs.SecondOpinion | None, Arrays]:
     """The comparison with another run of the model, and the predictions of that run."""
     if not second:
         return None, {}
@@ -515,7 +510,7 @@ def _second(
     sites = {name: array for name, array in sites.items() if is_precision(name)}
     sites |= named_arrays("second parameters", second.get("parameters"), "parameters")
     predictions = named_arrays("second predictions", second.get("predictions"), "predictions")
-    opinion = compare_draws(own | checked_draws.predictions, sites | predictions)
+    opinion = compare_runs.compare_draws(own | checked_draws.predictions, sites | predictions)
     predictions = counted_once(predictions)
     # With fewer draws no Monte Carlo error of the other run is known.
     least = min((x.shape[1] for x in predictions.values()), default=0)
@@ -526,7 +521,7 @@ def _relabelling(checked_draws: CheckedDraws) -> Relabelling:
     """The weights after alignment, and the variance between chains before and after."""
 
     def share(arrays: Arrays) -> float:
-        parts = [variance_parts(array) for array in arrays.values()]
+        parts = [compare_runs.variance_parts(array) for array in arrays.values()]
         between = sum(float(part.between.sum()) for part in parts)
         return between / max(sum(float(part.within.sum()) for part in parts) + between, 1e-300)
 

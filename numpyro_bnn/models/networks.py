@@ -24,13 +24,7 @@ from jax.tree_util import FlattenedIndexKey, GetAttrKey, SequenceKey
 from numpyro.handlers import block, seed
 
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.models.layouts import (
-    SeenLayers,
-    declared_axes,
-    layouts_of_nnx,
-    shapes_of,
-    without_companions,
-)
+from numpyro_bnn.models import layouts
 from numpyro_bnn.priors import paths
 
 _NO_STATISTICS = (
@@ -119,9 +113,9 @@ class Linen(Network):
         self.module = module
         self.apply_rng = apply_rng
         self.batch_stats = batch_stats
-        seen = SeenLayers()
+        seen = layouts.SeenLayers()
         collections = self._eval_shape(init_args, init_kwargs, seen)
-        params, companions = without_companions(collections.pop("params", {}))
+        params, companions = layouts.without_companions(collections.pop("params", {}))
         if batch_stats is not None:
             self.batch_stats = batch_stats.get("batch_stats", batch_stats)
             needed = paths.flatten_params(collections.pop("batch_stats", {}))
@@ -141,7 +135,7 @@ class Linen(Network):
                     "and whole numbers have a meaning in site names; use another name."
                 )
 
-    def _eval_shape(self, args: tuple, kwargs: PyTree, seen: SeenLayers) -> dict[str, Any]:
+    def _eval_shape(self, args: tuple, kwargs: PyTree, seen: layouts.SeenLayers) -> dict[str, Any]:
         """Shapes of the variables."""
         arrays, joined = _arrays_of_call(args, kwargs)
 
@@ -151,7 +145,7 @@ class Linen(Network):
             with self._dropout(), linen.intercept_methods(seen):
                 return self.module.init(streams, *args, **kwargs)
 
-        return dict(shapes_of(init, jax.random.key(0), arrays))
+        return dict(layouts.shapes_of(init, jax.random.key(0), arrays))
 
     def _dropout(self) -> Any:
         """A context in which dropout is the identity, unless it has a random stream."""
@@ -206,7 +200,7 @@ class NNX(Network):
             self.own_statistics = {path: jnp.asarray(value) for path, value in given.items()}
             _check_statistics(paths.flatten_params(self.statistics), self.own_statistics)
         self._describe(paths.flatten_params(self.params))
-        self.random_shapes = layouts_of_nnx(module, self.random_shapes)
+        self.random_shapes = layouts.layouts_of_nnx(module, self.random_shapes)
 
     def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Call the NNX module with these values of its parameters, in evaluation mode."""
@@ -362,7 +356,7 @@ def _owner(module: Any, keys: tuple[Any, ...]) -> tuple[Any, str]:
 
 def _summed(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
     """The axes that an output sums over; None where the class is unknown and does not say."""
-    if (axes := declared_axes(owner, name, ndim)) is not None:
+    if (axes := layouts.declared_axes(owner, name, ndim)) is not None:
         return axes
     if ndim < 2 or name in paths.ENTER_ONCE:
         return ()

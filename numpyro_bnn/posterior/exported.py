@@ -19,14 +19,8 @@ from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._checks import require_extra
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, is_ready
+from numpyro_bnn.posterior import prediction_sites
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.prediction_sites import (
-    VECTOR,
-    draws_for,
-    flat_draws,
-    measured_sites,
-    parameters_of,
-)
 from numpyro_bnn.posterior.predictions import Predictor, keys_of_draws, predictor_of
 from numpyro_bnn.potential.compiled_arguments import map_in_blocks
 from numpyro_bnn.samplers.suspects import warn_of_use
@@ -110,13 +104,13 @@ def _predictive(draws: Draws, known: Predictor) -> Callable[..., dict[str, jax.A
         )
     plates = set(structure.sites[target].plates) if target in structure.sites else set()
     local = [n for n in structure.latent if n != target and plates & set(structure.sites[n].plates)]
-    if local := local + measured_sites(structure):
+    if local := local + prediction_sites.measured_sites(structure):
         raise ValueError(
             f"export: the latent sites {local} have a value for every row, which is known for the rows of "
             "the fit alone. A model whose latent sites belong to no single row can be exported."
         )
-    given = draws_for(known.call, draws, target, known.batch_size)
-    values = {name: flat_draws(np.asarray(value)) for name, value in given.items()}
+    given = prediction_sites.draws_for(known.call, draws, target, known.batch_size)
+    values = {name: prediction_sites.flat_draws(np.asarray(value)) for name, value in given.items()}
     size = sum(value.nbytes for value in values.values())
     if size > _MOST_BYTES:
         raise ValueError(
@@ -132,11 +126,11 @@ def _predictive(draws: Draws, known: Predictor) -> Callable[..., dict[str, jax.A
             found = trace(substitute(seeded, data=draw)).get_trace(x, **others)[target]
             if found["type"] == "deterministic":
                 return {"mean": found["value"]}
-            return parameters_of(found["fn"])
+            return prediction_sites.parameters_of(found["fn"])
 
         # Each draw has its own dropout masks and values of groups without draws.
-        keys = flat_draws(keys_of_draws((draws.num_chains, draws.num_draws)))
-        return _averaged(map_in_blocks(of_one, (constants, keys), VECTOR))
+        keys = prediction_sites.flat_draws(keys_of_draws((draws.num_chains, draws.num_draws)))
+        return _averaged(map_in_blocks(of_one, (constants, keys), prediction_sites.VECTOR))
 
     return predictive
 

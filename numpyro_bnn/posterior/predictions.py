@@ -41,13 +41,9 @@ from numpyro_bnn.posterior.prediction_sites import (
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
 from numpyro_bnn.posterior.training_data import call_with
+from numpyro_bnn.potential import known_indices
 from numpyro_bnn.potential.compiled_arguments import Arguments, with_first_values
 from numpyro_bnn.potential.data_dependencies import Place
-from numpyro_bnn.potential.known_indices import (
-    largest_beside,
-    refuse_unknown_indices,
-    unknown_index,
-)
 from numpyro_bnn.potential.sites import Structure, all_rows
 from numpyro_bnn.storage.stored_array import StoredArray
 
@@ -281,7 +277,7 @@ class Predictor:
             self.structure = self._structure_at(self.size)
         advice = _ADVICE if owner == "predict" and not drawn_anew else ""
         once = partial(self._traced, self.arguments, "looks up")
-        refuse_unknown_indices(owner, self.model, *self.arguments, advice, once)
+        known_indices.refuse_unknown_indices(owner, self.model, *self.arguments, advice, once)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()
         # Whether rows were seen to depend on one another, which few draws may not show.
@@ -559,13 +555,13 @@ def _with_new_groups(
     """The model with an entry for each group of the data, and the sites with draws that get new values."""
     plates = {p for name in drawn if name in structure.sites for p in structure.sites[name].plates}
     done: set[str] = set()
-    while (found := unknown_index(model, args, kwargs)) is not None:
+    while (found := known_indices.unknown_index(model, args, kwargs)) is not None:
         index, size = found
         here = {name for name in plates - done if structure.plates[name].size == size}
         if index < 0 or not here:
             break  # the refusal says which index it is
         done |= here
-        entries = jnp.arange(largest_beside(index, model, args, kwargs) + 1)
+        entries = jnp.arange(known_indices.largest_beside(index, model, args, kwargs) + 1)
         model = substitute(
             _Completed(model, dict.fromkeys(here, size)), data=dict.fromkeys(here, entries)
         )

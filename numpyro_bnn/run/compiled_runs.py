@@ -47,13 +47,8 @@ from numpyro_bnn.run.programs import Programs, split_fields
 from numpyro_bnn.run.recorder import Disk
 from numpyro_bnn.run.refusals import check_call
 from numpyro_bnn.run.sampling import Judge, Sampling, explain_memory
+from numpyro_bnn.samplers import suspects
 from numpyro_bnn.samplers.kernels import fields_of, warn_of_momenta
-from numpyro_bnn.samplers.suspects import (
-    exploded_chains,
-    suspect_chains,
-    warn_of_failed,
-    warn_of_run,
-)
 from numpyro_bnn.samplers.tempering.evidence import Tempering
 from numpyro_bnn.storage.checkpoints import Start
 from numpyro_bnn.storage.processes import Processes
@@ -290,10 +285,10 @@ class CompiledRuns(NumPyroMCMC):
         remember(self._last_state, origin)
         self._states_flat = None
         suspect = self._find_suspects(self._collection_params["phase"])
-        self.left_out = exploded_chains(self._last_state) | not_finite(bad)
+        self.left_out = suspects.exploded_chains(self._last_state) | not_finite(bad)
         if self.left_out:
             about_data = advice_on_data(self.model, self._args, self._kwargs)
-            warn_of_failed(self.left_out, self.num_chains, about_data)
+            suspects.warn_of_failed(self.left_out, self.num_chains, about_data)
             self._states = without_chains(self._states, self.left_out, self.num_chains)
         self.suspect = {c: why for c, why in suspect.items() if c not in self.left_out}
         self.stopped = None if judge is None else judge.stopped(num_draws)
@@ -308,7 +303,7 @@ class CompiledRuns(NumPyroMCMC):
                     sites, [name for name in latent if name in sites], self._disk.dtype
                 )
         self._set_collection_params()
-        warn_of_run(self.suspect, self.num_chains)
+        suspects.warn_of_run(self.suspect, self.num_chains)
         if not self.suspect:
             warn_of_momenta(self._states)
 
@@ -323,7 +318,7 @@ class CompiledRuns(NumPyroMCMC):
         stats = {n: values for n, values in self._states.items() if n != self._sample_field}
         batch_size = getattr(getattr(self.sampler, "gradient", None), "batch_size", None)
         sites, given = self._states[self._sample_field], (self._last_state, self.thinning)
-        return suspect_chains(sites, stats, *given, batch_size is None)
+        return suspects.suspect_chains(sites, stats, *given, batch_size is None)
 
     @property
     def tempering(self) -> Tempering:

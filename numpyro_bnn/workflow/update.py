@@ -41,15 +41,10 @@ from numpyro_bnn.diagnostics.checked_draws import distinct_chains
 from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
 from numpyro_bnn.fit_check.loo import LEAST_DRAWS
+from numpyro_bnn.posterior import training_data
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of
 from numpyro_bnn.posterior.leave_one_out import smoothed, why_not_the_posterior
-from numpyro_bnn.posterior.training_data import (
-    call_with,
-    holds_host_rows,
-    place_by_name,
-    target_places,
-)
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
 from numpyro_bnn.workflow.row_energies import RowEnergies, in_blocks, room_for
@@ -164,9 +159,9 @@ def update(
     size = _count("update", {0: given[0]}) if given else 0
     # The first row tells which argument the target is.
     first = {place: taken(value, slice(1), size) for place, value in given.items()}
-    places = target_places(draws.model, first) - {*named} if first else ()
-    target = next(iter(places)) if len(places) == 1 else place_by_name(draws.model)
-    args, kwargs = call_with({0: x_new, target: y_new, **named})
+    places = training_data.target_places(draws.model, first) - {*named} if first else ()
+    target = next(iter(places)) if len(places) == 1 else training_data.place_by_name(draws.model)
+    args, kwargs = training_data.call_with({0: x_new, target: y_new, **named})
     new = by_place(draws.model, *as_arrays(draws.model, args, kwargs))
     new = {place: value for place, value in new.items() if value is not None}
     more = _count("update", new)
@@ -239,7 +234,7 @@ def _known(owner: str, run: Any, key: jax.Array | None) -> tuple[Any, dict[Place
     elif draws.num_chains * draws.num_draws < LEAST_DRAWS or draws.num_draws < 4:
         few = f"{owner}: {draws.num_chains} chains of {draws.num_draws} draws are too few to be weighted."
         raise NotReached(f"{few} Give at least {LEAST_DRAWS}, and 4 of each chain.")
-    elif holds_host_rows(run):
+    elif training_data.holds_host_rows(run):
         why = "data of this run stay on the host (`OnHost`): they are needed in memory. Fit again."
     if why := why or why_not_the_posterior(draws):
         raise ValueError(f"{owner}: {why}")
@@ -262,7 +257,7 @@ def _after(change: _Change) -> Updated:
     """The run after a change of its rows."""
     owner, draws, changing, size = change.owner, change.draws, change.changing, change.changing.size
     model: Any = draws.model
-    args, kwargs = prepared(model, *call_with(change.given))
+    args, kwargs = prepared(model, *training_data.call_with(change.given))
     by_row = [
         place in change.by_row and leaf.shape[:1] == (size,)
         for place, value in (*enumerate(args), *sorted(kwargs.items()))
@@ -294,7 +289,7 @@ def _after(change: _Change) -> Updated:
     if change.removed:
         left |= {place: taken(left[place], ~changing, size) for place in change.by_row}
     info |= about_inputs(left[0], draws.info.get("columns", ()), made)
-    return Updated(made, model, info, call_with(left), energies)
+    return Updated(made, model, info, training_data.call_with(left), energies)
 
 
 def _latent(owner: str, draws: Draws, energies: RowEnergies) -> Sites:

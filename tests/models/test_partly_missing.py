@@ -110,7 +110,7 @@ def test_a_label_that_is_missing_leaves_its_row_out(outputs):
 
     given = energy(made(), X, np.where(known, labels, np.nan))
     assert given == pytest.approx(energy(made(), X[known], labels[known]), rel=1e-5)
-    with pytest.raises(ValueError, match="labels from -1 to 1"):
+    with pytest.raises(ValueError, match="values from -1 to 1"):
         energy(made(), X, np.where(known, labels, -1))
 
 

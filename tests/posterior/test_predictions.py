@@ -123,7 +123,7 @@ def test_classes_are_predicted_as_probabilities(kinds):
     assert np.asarray(predictions).shape == (*LEAD, 4, max(kinds, 2))
     with pytest.raises(AttributeError, match="have 'probs'"):
         _ = predictions.mean
-    with pytest.raises(ValueError, match="labels from 0 to 3"):
+    with pytest.raises(ValueError, match="values from 0 to 3"):
         predictions.log_prob(y + np.array([0, 0, 2, 0]))
 
 

@@ -129,7 +129,7 @@ def test_what_does_not_fit_says_so():
     predictions = bnn.predict(None, draws(binary), X)
     with pytest.raises(ValueError, match=r"y has shape \(9,\), but .* of shape \(9, 3\)"):
         predictions.log_prob(Y[binary][:, 0])
-    with pytest.raises(ValueError, match="labels from 3 to 4"):
+    with pytest.raises(ValueError, match="values from 3 to 4"):
         predictions.log_prob(3 + Y[binary])
     with pytest.raises(
         ValueError, match=r"scores\.accuracy: expected predictions of one label a row"

@@ -23,13 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import f
 
-from numpyro_bnn.diagnostics.convergence.rhat import (
-    by_block,
-    by_first_lags,
-    checked,
-    geyer,
-    powers_of,
-)
+from numpyro_bnn.diagnostics.convergence import rhat
 
 # Number of lags that are summed before draws are averaged in fours.
 _MOST_LAGS = 16
@@ -94,7 +88,7 @@ def _block_moments(block: np.ndarray) -> list[np.ndarray]:
     values = np.empty((block.shape[2], *block.shape[:2]), block.dtype)
     for chain, draws in enumerate(block):
         values[:, chain] = draws.T
-    power = powers_of(values, (1, 2))
+    power = rhat.powers_of(values, (1, 2))
     power = np.where(np.abs(power) > _MOST_POWER, power, 0)
     if power.any():
         values = np.ldexp(values, -power[:, None, None])
@@ -123,7 +117,7 @@ def chain_moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
         values = values[moves]
         n = values.shape[2]
         variance = partial(_variance_of_chain_mean, m=m, n=n)
-        of_mean[rows] = by_first_lags(values, variance, min(_MOST_LAGS, n))
+        of_mean[rows] = rhat.by_first_lags(values, variance, min(_MOST_LAGS, n))
         moves = np.isnan(of_mean[rows]) & (n > _MOST_LAGS)
         rows = rows[moves]
         values = values[..., : n - n % 4].reshape(-1, m, n // 4, 4).mean(axis=3)
@@ -138,8 +132,8 @@ def _variance_of_chain_mean(covariance: np.ndarray, rows: np.ndarray, m: int, n:
     variance = covariance[:, 0]
     between = variance / (n - 1.0)
     for _ in range(2):
-        between = (variance + between) * geyer(covariance, between, m, n) / n
-    return (variance + between) * geyer(covariance, between, m, n) / n
+        between = (variance + between) * rhat.geyer(covariance, between, m, n) / n
+    return (variance + between) * rhat.geyer(covariance, between, m, n) / n
 
 
 def mean_errors(x: ArrayLike, *, ratio: float | None = None) -> MeanErrors:
@@ -156,14 +150,14 @@ def mean_errors(x: ArrayLike, *, ratio: float | None = None) -> MeanErrors:
     >>> bool(abs(mean_errors(x).error.mean() * 4000**0.5 - 1) < 0.05)
     True
     """
-    x = as_chains(checked("diagnostics.mean_errors", x))
+    x = as_chains(rhat.checked("diagnostics.mean_errors", x))
     if x.shape[1] < 4:
         raise ValueError(
             f"diagnostics.mean_errors: expected four draws a chain or more, and eight for one chain "
             f"because its halves are compared, got shape {x.shape}. Draw more."
         )
     m, n = x.shape[:2]
-    variance, of_mean, *means, power = by_block(x, _block_moments, 3 + m)
+    variance, of_mean, *means, power = rhat.by_block(x, _block_moments, 3 + m)
     chain_means, power = np.stack(means), power.astype(int)
     if not (np.isfinite(chain_means).all() and np.isfinite(variance).all()):
         raise ValueError(

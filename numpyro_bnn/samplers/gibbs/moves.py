@@ -33,12 +33,7 @@ from numpyro_bnn.potential.potential import Potential, Values, tempered_likeliho
 from numpyro_bnn.potential.starts import own_coordinates
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.priors.precision_conditionals import GammaScaleMixture, Level, levels_of
-from numpyro_bnn.samplers.gibbs.precision_gibbs import (
-    PrecisionGibbs,
-    centered_model,
-    redrawn,
-    refuse_altered,
-)
+from numpyro_bnn.samplers.gibbs import precision_gibbs
 from numpyro_bnn.samplers.kernels import fields_of, has_exact_energy, refuse_temperature
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
@@ -56,7 +51,7 @@ class Bound(ReprMixin):
     def __init__(
         self, model: Callable, args: tuple, kwargs: dict | None, power: float | jax.Array = 1.0
     ) -> None:
-        self.model = centered_model(model)
+        self.model = precision_gibbs.centered_model(model)
         self.args, self.kwargs = args, kwargs or {}
         self.power = power
 
@@ -105,7 +100,7 @@ def _levels_of_weights(sites: dict[str, dict]) -> dict[str, Level]:
 
 def _unaltered(sites: dict[str, dict]) -> dict[str, dict]:
     """The trace; refused if a handler scales or masks a hierarchical prior."""
-    refuse_altered("Interleaved", _levels_of_weights(sites).values(), sites)
+    precision_gibbs.refuse_altered("Interleaved", _levels_of_weights(sites).values(), sites)
     return sites
 
 
@@ -173,7 +168,7 @@ class PrecisionRedraw(ReprMixin):
     """
 
     def __call__(self, key: jax.Array, values: Values, bound: Bound) -> Values:
-        return redrawn(key, bound.levels("PrecisionRedraw", values), values)
+        return precision_gibbs.redrawn(key, bound.levels("PrecisionRedraw", values), values)
 
 
 class UnitRescaling(ReprMixin):
@@ -468,7 +463,7 @@ def _at(z: Values, state: PyTree, kernel: MCMCKernel) -> PyTree:
 
 def _native(kernel: MCMCKernel, z: Values, values: Values, bound: Bound) -> Values:
     """Values of the sites in the form of the kernel's state: constrained for Gibbs, else unconstrained."""
-    if isinstance(kernel, (PrecisionGibbs, CustomGibbs, DiscreteGibbs)):
+    if isinstance(kernel, (precision_gibbs.PrecisionGibbs, CustomGibbs, DiscreteGibbs)):
         return {name: values[name] for name in z}
     sites = bound.sites(values)
     return {name: biject_to(sites[name]["fn"].support).inv(values[name]) for name in z}

@@ -31,18 +31,9 @@ from numpyro_bnn.potential.potential import Potential, Values, constrained_by_su
 from numpyro_bnn.potential.starts import centered, own_coordinates
 from numpyro_bnn.samplers.gibbs.moves import Bound, Move
 from numpyro_bnn.samplers.gibbs.precision_gibbs import concentrations, redrawn_on_rung
-from numpyro_bnn.samplers.tempering import ladder
+from numpyro_bnn.samplers.tempering import ladder, rung_kernels
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 from numpyro_bnn.samplers.tempering.ladder import RungTuning, TemperingState
-from numpyro_bnn.samplers.tempering.rung_kernels import (
-    Rung,
-    RungKernel,
-    best_draws,
-    finite_or_before,
-    prior_draw,
-    prior_noise,
-    refuse_improper,
-)
 
 # The pilot run: sweeps and rungs; rungs are doubled while pairs reject too often to estimate the barrier.
 _PILOT_SWEEPS = 200
@@ -128,7 +119,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         self.moves = tuple(moves)
         self.kernel = kernel
         self.num_rungs = num_rungs
-        self._rung_kernel = RungKernel.of(kernel, model)
+        self._rung_kernel = rung_kernels.RungKernel.of(kernel, model)
 
     @property
     def model(self) -> Callable:
@@ -193,11 +184,11 @@ class ParallelTempering(ReprMixin, MCMCKernel):
                 "makes, outside of JAX transformations. Give a number of rungs."
             )
         potential = Potential(self._model, model_args, model_kwargs)
-        refuse_improper(potential)
+        rung_kernels.refuse_improper(potential)
         num_rungs = int(self.num_rungs)
         key_start, rng_key = jax.random.split(rng_key)
         if init_params is None:
-            rungs = best_draws(potential, key_start, num_rungs)
+            rungs = rung_kernels.best_draws(potential, key_start, num_rungs)
         else:
             real = jnp.result_type(float)
             rungs = {
@@ -260,7 +251,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         moved = self._rung_kernel.move_all(
             lambda power: partial(tempered, power),
             powers[1:],
-            Rung(flat[1:], keys, tuning.step_size, tuning.inverse_mass_matrix),
+            rung_kernels.Rung(flat[1:], keys, tuning.step_size, tuning.inverse_mass_matrix),
         )
         positions = jax.vmap(unravel)(moved.position)
         structure = centered(potential.model, potential.args, potential.kwargs).structure
@@ -268,18 +259,20 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         key_noise, key_prior = jax.random.split(key_prior)
         # Gamma variates of the prior draw and of all redraws in one call.
         more = np.tile(known, (powers.size - 1, 1))
-        noise, gammas = prior_noise(potential.structure, key_noise, more=more)
+        noise, gammas = rung_kernels.prior_noise(potential.structure, key_noise, more=more)
         if structure.levels:
             redraw = partial(redrawn_on_rung, potential, structure)
             keys = jax.random.split(key_moves[0], powers.size - 1)
             redrawn = jax.vmap(redraw)(keys, positions, gammas)
-            positions = jax.vmap(finite_or_before)(redrawn, positions)
+            positions = jax.vmap(rung_kernels.finite_or_before)(redrawn, positions)
         if self.moves:
             keys = jax.random.split(key_moves[1], powers.size - 1)
             by_moves = partial(moved_by, potential, self.moves)
             positions = jax.vmap(by_moves)(keys, powers[1:], positions)
-        first = prior_draw(potential, key_prior, noise)
-        first = finite_or_before(first, jax.tree.map(lambda leaf: leaf[0], state.rungs))
+        first = rung_kernels.prior_draw(potential, key_prior, noise)
+        first = rung_kernels.finite_or_before(
+            first, jax.tree.map(lambda leaf: leaf[0], state.rungs)
+        )
         rungs = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, positions)
         # Both in one call, so that the energies are compiled once.
         both = jax.tree.map(lambda *leaves: jnp.stack(leaves), state.rungs, rungs)
@@ -375,7 +368,7 @@ def moved_by(
     values = {name: values[name] for name in bound.latent}
     for key_move, move in zip(jax.random.split(key, len(moves)), moves):
         values = move(key_move, values, bound)
-    return finite_or_before(own_coordinates(potential, values), z)
+    return rung_kernels.finite_or_before(own_coordinates(potential, values), z)
 
 
 class RungEnergies(NamedTuple):

@@ -53,14 +53,12 @@ def check_whole(owner: str, label: str, value: Any, least: int = 1) -> int:
     return number
 
 
-def check_share(owner: str, label: str, value: Any) -> None:
-    """Refuse anything but a number strictly between 0 and 1."""
-    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if not number or not 0 < value < 1:
-        raise ValueError(
-            f"{owner}: {label} is a share strictly between 0 and 1, got {value!r}. Give 0.9 for "
-            "90 %."
-        )
+def check_share(owner: str, label: str, value: Any, may_be_0: bool = False) -> None:
+    """Refuse anything but numbers strictly between 0 and 1, or also 0."""
+    array, above = np.asarray(value), np.greater_equal if may_be_0 else np.greater
+    if array.dtype.kind not in "iuf" or not (above(array, 0) & (array < 1)).all():
+        asked = "in [0, 1)" if may_be_0 else "strictly between 0 and 1"
+        raise ValueError(f"{owner}: {label} is a share {asked}, got {value!r}. Give 0.9 for 90 %.")
 
 
 def is_typed_key(value: Any) -> bool:

@@ -121,17 +121,9 @@ def leave_one_out(log_likelihood: np.ndarray) -> LeaveOneOut:
     # A row with one density under all draws has no effective size.
     known = sizes[np.isfinite(sizes)]
     found = smoothed(log_likelihood, float(np.mean(known)) if known.size else 1.0)
+    with_rows = logsumexp(log_likelihood, axis=(0, 1)) - np.log(chains * draws)
     made = LeaveOneOut(
-        found.elpd,
-        found.se,
-        np.nan,
-        found.p_loo,
-        found.by_row,
-        np.empty(0),
-        found.pareto_k,
-        found.good_k,
-        found.log_weights,
-        logsumexp(log_likelihood, axis=(0, 1)) - np.log(chains * draws) - found.by_row,
+        **found._asdict(), effect=with_rows - found.by_row, error=np.nan, error_by_row=np.empty(0)
     )
     # Densities divided by their average without the row: of mean 1, whatever their unit.
     _, effects = made.average(np.exp(log_likelihood - found.by_row))

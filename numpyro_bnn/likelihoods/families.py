@@ -23,7 +23,7 @@ from numpyro.handlers import block, seed
 from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._calls import options_of
-from numpyro_bnn._checks import check_positive
+from numpyro_bnn._checks import check_positive, check_share
 from numpyro_bnn._types import Outputs, Values
 from numpyro_bnn.data.arguments import check_labels
 from numpyro_bnn.distributions.stable_densities import Gamma, NegativeBinomial, Poisson, StudentT
@@ -397,11 +397,7 @@ def quantile(
     :return: the target.
     :raises ValueError: for another level, a scale that is not positive, or shapes that do not agree.
     """
-    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
-        raise ValueError(
-            f"quantile: level must be a probability strictly between 0 and 1, got {level!r}. Give 0.9 for "
-            "the value that nine targets in ten stay below."
-        )
+    check_share("quantile", "level", level)
     name, spread = options.get("name", "y"), positive("quantile", "scale", scale)
     if isinstance(spread, dist.Distribution):
         spread = numpyro.sample(f"{name}.scale", spread)

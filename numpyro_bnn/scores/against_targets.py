@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp, ndtr
 
-from numpyro_bnn._checks import check_whole
+from numpyro_bnn._checks import check_share, check_whole
 from numpyro_bnn.data.units import row_blocks
 from numpyro_bnn.scores import inputs
 from numpyro_bnn.scores.inputs import Scored
@@ -347,11 +347,8 @@ def coverage(
     >>> coverage([[0.0, 0.0, 0.0]], [0.1, -1.0, 3.0], scale=1.0, level=[0.5, 0.9]).round(3)
     array([0.333, 0.667])
     """
+    check_share("scores.coverage", "level", level)
     levels = np.asarray(level, dtype=np.float64)
-    if not np.all((levels > 0) & (levels < 1)):
-        raise ValueError(
-            f"scores.coverage: level must lie strictly between 0 and 1, got {level!r}. Pass 0.9 for 90 %."
-        )
     y = inputs.target("coverage", y)
     below, at = _sides("coverage", predictions, y, scale)
     half = levels[(...,) + (None,) * y.ndim] / 2.0

@@ -24,7 +24,7 @@ from jax import lax
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 
-from numpyro_bnn._checks import check_positive, check_whole
+from numpyro_bnn._checks import check_positive, check_share, check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.unwrap import unwrapped
@@ -271,10 +271,7 @@ def rmsprop(
     :param data_size: N; None is 1, and a kernel that knows N fills it in.
     :raises ValueError: if a value is outside its range.
     """
-    if not 0 <= decay < 1:
-        raise ValueError(
-            f"rmsprop: decay must be in [0, 1), got decay={decay}. The default is 0.99."
-        )
+    check_share("rmsprop", "decay", decay, may_be_0=True)
     check_positive("rmsprop", eps=eps, data_size=1.0 if data_size is None else data_size)
     return _RMSprop(decay, eps, gamma_term, data_size)
 

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from numpyro_bnn._checks import check_positive, check_whole
+from numpyro_bnn._checks import check_positive, check_share, check_whole
 from numpyro_bnn._text import call_of, text_of
 from numpyro_bnn._types import Number
 
@@ -204,11 +204,7 @@ def cyclical(peak: float, cycle_length: int, exploration: float = 0.8) -> Cyclic
     """
     check_positive("cyclical", peak=peak)
     cycle_length = check_whole("cyclical", "cycle_length", cycle_length, least=2)
-    if not 0 <= exploration < 1:
-        raise ValueError(
-            f"cyclical: exploration must be in [0, 1), got exploration={exploration}. It is a "
-            "fraction of each cycle; with 0.8 the last fifth is kept."
-        )
+    check_share("cyclical", "exploration", exploration, may_be_0=True)
     schedule = Cyclical(peak, cycle_length, exploration)
     if schedule.num_kept == 0:
         raise ValueError(

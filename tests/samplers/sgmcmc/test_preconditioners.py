@@ -209,7 +209,7 @@ def test_state_is_a_carry_of_scan_and_vmap():
     ("make", "message"),
     [
         (lambda: diagonal({"c": 1.0}).init(POSITION), "inverse_mass_matrix has the structure"),
-        (lambda: rmsprop(decay=1.0), r"decay must be in \[0, 1\), got decay=1.0"),
+        (lambda: rmsprop(decay=1.0), r"decay is a share in .0, 1., got 1.0"),
         (lambda: rmsprop(eps=0.0), "eps must be positive and finite, got eps=0.0"),
         (lambda: rmsprop(data_size=-3), "got data_size=-3"),
     ],

@@ -227,7 +227,7 @@ def test_the_metric_follows_the_precisions_and_the_distribution_is_kept():
     ("call", "message"),
     [
         ({"num_steps": 10, "window": 6}, r"two windows of 6 states do not fit the 11 .* window=5"),
-        ({"persistence": 1.0}, r"PersistentMomentum: persistence must be in \[0, 1\), got 1.0"),
+        ({"persistence": 1.0}, r"PersistentMomentum: persistence is a share in .0, 1., got 1.0"),
         ({"batch_size": 4}, "uses all rows"),
         ({"num_steps": 0}, "num_steps"),
     ],

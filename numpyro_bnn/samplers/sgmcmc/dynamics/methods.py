@@ -21,6 +21,7 @@ from typing import Any, ClassVar, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from numpyro_bnn._checks import check_share
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
@@ -459,11 +460,7 @@ class PersistentMomentum:
     persistence: float
 
     def __post_init__(self) -> None:
-        if isinstance(self.persistence, bool) or not 0 <= self.persistence < 1:
-            raise ValueError(
-                f"PersistentMomentum: persistence must be in [0, 1), got {self.persistence!r}. 0 draws "
-                "momenta afresh for every trajectory."
-            )
+        check_share("PersistentMomentum", "persistence", self.persistence, may_be_0=True)
 
     def __call__(
         self,

@@ -1,13 +1,16 @@
-"""Checks of arguments that files of several layers share."""
+"""Checks of arguments that files of several layers share, and their warnings."""
 
 import operator
 import os
+import sys
+import warnings
 from importlib.util import find_spec
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 
 # Packages that parts of this one need, by the extra that installs them.
 _EXTRAS = {
@@ -15,6 +18,17 @@ _EXTRAS = {
     "low_rank": ("matfree",),
     "storage": ("filelock", "orbax", "zarr"),
 }
+
+
+_INSIDE = tuple(os.path.dirname(file) for file in (numpyro.__file__, __file__))
+
+
+def warn(text: str, kind: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the user's code that called NumPyro or this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_code.co_filename.startswith(_INSIDE) and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, kind, stacklevel=level)
 
 
 def require_extra(what: str, extra: str) -> None:

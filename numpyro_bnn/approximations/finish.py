@@ -6,7 +6,6 @@ only, come nearer than differences of energies can resolve. A mode is reached wh
 ½ gᵀ G⁻¹ g is at most 10⁻³ nats (:mod:`numpyro_bnn.approximations.curvature`).
 """
 
-import warnings
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ import optax
 from numpyro.handlers import seed, substitute, trace
 from tqdm.auto import tqdm
 
+from numpyro_bnn._checks import warn
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.curvature import MOST_DENSE, Newton, Slopes, decrement
 from numpyro_bnn.approximations.member_optimizer import (
@@ -175,11 +175,10 @@ def say_if_not_reached(owner: str, found: np.ndarray) -> None:
     who = f"members {far.tolist()} of {len(found)} did not reach their modes"
     if len(found) == 1:
         who = "the mode was not reached"
-    warnings.warn(
+    warn(
         f"{owner}: {who}: the energy would still fall by ½ gᵀG⁻¹g = {found[far].max():.2g} nats, "
         f"expected at most {REACHED:g}. Take more steps (num_steps). With units that have kinks "
-        "(relu) a mode may lie on one, where this number stays large; predictions rarely feel it.",
-        stacklevel=3,
+        "(relu) a mode may lie on one, where this number stays large; predictions rarely feel it."
     )
 
 

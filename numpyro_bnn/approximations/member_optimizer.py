@@ -10,7 +10,6 @@ that end far above the best are named.
 import inspect
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
@@ -22,7 +21,7 @@ import optax
 from tqdm.auto import tqdm
 
 from numpyro_bnn._calls import show_options, with_descriptions
-from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn._checks import check_key, check_whole, warn
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.approximations import stopping
 from numpyro_bnn.approximations.marginal_energy import Marginal
@@ -378,13 +377,12 @@ def name_far(owner: str, energy: np.ndarray, allowed: float) -> None:
     if not len(far):
         return
     ended = ", ".join(f"{i} at {energy[i]:.4g}" for i in far)
-    warnings.warn(
+    warn(
         f"{owner}: {len(far)} of {len(energy)} members ended far above the others, also from new "
         f"starts: {ended} nats, where the lowest is at {np.nanmin(energy):.4g} and up to "
         f"{limit_of(energy, allowed):.4g} would be near it. They mislead an average, and a chain that "
         "begins there. Give other starts (init_params), more steps (num_steps) or a larger "
-        "learning rate, or narrow the prior that starts are drawn from.",
-        stacklevel=4,
+        "learning rate, or narrow the prior that starts are drawn from."
     )
 
 
@@ -418,9 +416,8 @@ def keep_finite(
     )
     if len(left_out) == len(finite):
         raise ValueError(f"{owner}: no member stayed finite. {advice}")
-    warnings.warn(
+    warn(
         f"{owner}: left out the members {list(left_out)} of {len(finite)}, whose values are "
-        f"not finite. {advice}",
-        stacklevel=3,
+        f"not finite. {advice}"
     )
     return np.flatnonzero(finite), left_out

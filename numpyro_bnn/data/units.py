@@ -5,7 +5,6 @@ sum of 10⁶ years (numbers like 2025) is wrong in its first digits. So data are
 they reach the device, and a column whose values would become equal is refused by name.
 """
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
-from numpyro.util import find_stack_level
 
+from numpyro_bnn._checks import warn
 from numpyro_bnn._types import Array, PyTree
 
 # Numbers in one block of rows: 32 MiB in double precision.
@@ -132,7 +131,7 @@ def rows_with_targets(owner: str, known: np.ndarray) -> np.ndarray:
     rows = by_target.any(1)
     if not rows.all():
         said = f"{owner}: {np.sum(~rows)} of {len(rows)} rows have no target and are left out."
-        warnings.warn(said, stacklevel=find_stack_level())
+        warn(said)
     return rows
 
 

@@ -8,7 +8,6 @@ A site ``"net/Dense_0.kernel"`` becomes the variable ``"net.Dense_0.kernel"``, b
 """
 
 import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -21,8 +20,8 @@ import numpyro
 import xarray as xr
 from numpy.typing import ArrayLike
 from numpyro.handlers import seed, substitute, trace
-from numpyro.util import find_stack_level
 
+from numpyro_bnn._checks import warn
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import innermost, prepared, targets_of, units_of
@@ -192,20 +191,18 @@ def _has_densities(draws: Draws, training: TrainingData, batch_size: int | None)
         given = draws, training.x, training.others
         predictor = predictor_of(*given, owner=_OWNER, batch_size=batch_size, site=name)
         if why := why_densities_are_of_priors(predictor, draws, name):
-            warnings.warn(
+            warn(
                 f"to_inference_data: left out the group `log_likelihood`, since {why} Or pass "
-                "`log_likelihood=False`.",
-                stacklevel=find_stack_level(),
+                "`log_likelihood=False`."
             )
             return False
     reasons = [why_not_the_posterior(draws)]
     reasons += [why_rows_count_otherwise(name, training.weighted) for name in training.observed]
     for why in filter(None, reasons):
-        warnings.warn(
+        warn(
             "to_inference_data: `az.loo`, `az.compare` and `az.psense` take the log likelihood for that of a "
             "posterior in which each row counts once, and would give wrong numbers without a sign of it "
-            f"(`check_fit` refuses for the same reason): {why} Or leave it out, `log_likelihood=False`.",
-            stacklevel=find_stack_level(),
+            f"(`check_fit` refuses for the same reason): {why} Or leave it out, `log_likelihood=False`."
         )
     return True
 

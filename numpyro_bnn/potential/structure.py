@@ -10,7 +10,6 @@ each counts once.
 
 import inspect
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -25,8 +24,8 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro.primitives import Messenger
-from numpyro.util import find_stack_level
 
+from numpyro_bnn._checks import warn
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, named_leaves, prepared
 from numpyro_bnn.data.host_rows import WithStandIns
@@ -257,12 +256,11 @@ def trace_and_check(
         refuse_unknown_indices("The data of a fit", model, args, kwargs)
         refused.pop_all()
     if structure.takes_keys:
-        warnings.warn(
+        warn(
             "The model draws random numbers that are no sites, as dropout does (`apply_rng=`, "
             "`numpyro.prng_key()`). A fit has one density: it keeps one draw of them, such as one mask, for "
             "all its steps, and every prediction draws new ones. Leave dropout out: the posterior over "
-            "weights takes its place. Other noise belongs into `numpyro.sample`.",
-            stacklevel=find_stack_level(),
+            "weights takes its place. Other noise belongs into `numpyro.sample`."
         )
     return model, args, kwargs, structure
 
@@ -375,12 +373,11 @@ def check_observed(structure: Structure, model: Callable, args: tuple, kwargs: d
         )
     given = any(getattr(leaf, "shape", ()) for leaf in jax.tree.leaves((args, kwargs)))
     if given and not on_purpose:
-        warnings.warn(
+        warn(
             "Nothing is observed: the model was given data, but none of its sites has `obs=`, so "
             f"that {latent or structure.latent} are drawn from the prior. Give the target to its "
             "site, `numpyro.sample(name, distribution, obs=y)`. For a density that has no data, "
-            "bind its arguments: `functools.partial(model, …)`.",
-            stacklevel=find_stack_level(),
+            "bind its arguments: `functools.partial(model, …)`."
         )
 
 

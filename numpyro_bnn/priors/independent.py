@@ -1,16 +1,14 @@
 """Priors whose weights are independent: fixed, by fan-in, heavy-tailed, around trained values, by path."""
 
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from numpyro.util import find_stack_level
 
-from numpyro_bnn._checks import check_positive
+from numpyro_bnn._checks import check_positive, warn
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions import stable_densities
@@ -84,11 +82,10 @@ class FanIn(Prior):
 
 def _warn_of_scale(former: str, name: str) -> None:
     """Warn that a variance, which was called a scale, has its own name now."""
-    warnings.warn(
+    warn(
         f"{former} is a variance and now called so, since elsewhere a scale is a standard deviation: write "
         f"`{name}`. The former name will go with the next release.",
         DeprecationWarning,
-        stacklevel=3,
     )
 
 
@@ -283,12 +280,11 @@ def warn_of_hidden_units(name: str, by_unit: Mapping[str, Shapes], shapes: Shape
         for layer in layers
     )
     first = ", ".join(sorted(map(repr, order.from_data)))
-    warnings.warn(
+    warn(
         f"ByPath: {', '.join(map(repr, patterns))} has a prior with precisions by unit (`unit=`), and the "
         f"data enter the network '{name}' elsewhere: in order of calls {places} of {len(order.layers)}, "
         f"and the data enter {first}. For the relevance of inputs write 'layer[0].kernel'; if hidden "
-        "units are meant, name them so too, such as 'layer[-1].kernel'.",
-        stacklevel=find_stack_level(),
+        "units are meant, name them so too, such as 'layer[-1].kernel'."
     )
 
 

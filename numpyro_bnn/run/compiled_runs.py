@@ -9,7 +9,6 @@ remembers for which data a state was made. States of other data, or of unknown o
 same position; a state of the same data is left as it is, and gives the same draws bit for bit.
 """
 
-import warnings
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -21,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
+from numpyro.util import _is_under_jax_transform, is_prng_key
 
 from numpyro_bnn._calls import all_or_nothing
-from numpyro_bnn._checks import check_key, is_typed_key, refuse_equal_keys
+from numpyro_bnn._checks import check_key, is_typed_key, refuse_equal_keys, warn
 from numpyro_bnn._text import constructor_of
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.columns import Columns
@@ -396,12 +395,11 @@ def warn_of_rounding(sites: Mapping[str, Array], latent: Collection[str], dtype:
         coarse = spacing > 0.1 * spread
         if coarse.any():
             worst = np.unravel_index(np.argmax(spacing - 0.1 * spread), coarse.shape)
-            warnings.warn(
+            warn(
                 f"MCMC: draws_dtype={dtype!r} is too coarse for {coarse.sum()} of {coarse.size} numbers of "
                 f"'{name}': around {(first + off)[worst]:.4g} its values lie {spacing[worst]:.2g} apart, and "
                 f"the stored draws have a standard deviation of {spread[worst]:.2g}. Their spread on disk "
-                "is that of rounding. Run again with draws_dtype=None.",
-                stacklevel=find_stack_level(),
+                "is that of rounding. Run again with draws_dtype=None."
             )
 
 
@@ -414,7 +412,7 @@ def warn_of_early_end(stopped: Any, num_draws: int, planned: int, can_resume: bo
         early, text = stopped.is_warned_of, str(stopped)
     if early:
         more = " Go on with `mcmc.resume(…)`." if can_resume else ""
-        warnings.warn(f"{text}{more}", stacklevel=find_stack_level())
+        warn(f"{text}{more}")
 
 
 # The posterior that a state belongs to: the model (or the kernel without one); the structure of the arguments
@@ -471,10 +469,9 @@ def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: Origin) -> bool:
             "energies of those, and NumPyro has no way to compute them again. Call `run` alone, without "
             "`warmup` or `post_warmup_state`."
         )
-    warnings.warn(
+    warn(
         f"MCMC: it is not known for which data this state of {name} was made, and energies that it keeps "
-        "cannot be computed again. Draws are wrong if the data were others.",
-        stacklevel=find_stack_level(),
+        "cannot be computed again. Draws are wrong if the data were others."
     )
     return False
 

@@ -4,7 +4,6 @@ A kernel at temperature T samples exp(−U/T). Exact draws of precisions, moves,
 precisions are for T = 1: combined with another temperature they sample neither distribution.
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -14,7 +13,8 @@ from numpy.typing import ArrayLike
 from numpyro.infer import HMC
 from numpyro.infer.gibbs import Gibbs
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.util import find_stack_level
+
+from numpyro_bnn._checks import warn
 
 # Fields of HMC and NUTS that diagnostics use.
 _HMC_FIELDS = ("potential_energy", "energy", "accept_prob", "num_steps", "adapt_state.step_size")
@@ -127,8 +127,7 @@ def warn_of_momenta(stats: Mapping[str, ArrayLike]) -> None:
     if not abs(value - 1) > max(_WRONG, _ERRORS * error):
         return
     why = _TOO_WARM if value > 1 else _TOO_COLD
-    warnings.warn(
+    warn(
         f"Momenta of this run are {value:.3g} ± {error:.1g} times as warm as asked for: {why}; "
-        "`bnn.diagnose` has the temperature of each site.",
-        stacklevel=find_stack_level(),
+        "`bnn.diagnose` has the temperature of each site."
     )

@@ -15,7 +15,6 @@ and may settle: it is never suspect for that.
 """
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,8 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
-from numpyro.util import find_stack_level
 
+from numpyro_bnn._checks import warn
 from numpyro_bnn._types import Array, PyTree
 
 _BY_SCHEDULE = "its schedule"
@@ -44,10 +43,7 @@ def warn_of_failed(failed: dict[int, str], num_chains: int, about_data: str = ""
     advice = about_data + advice
     if len(failed) == num_chains:
         raise RuntimeError(f"No chain stayed finite ({reasons}). {advice}")
-    warnings.warn(
-        f"Left out {len(failed)} of {num_chains} chains ({reasons}). {advice}",
-        stacklevel=find_stack_level(),
-    )
+    warn(f"Left out {len(failed)} of {num_chains} chains ({reasons}). {advice}")
 
 
 def exploded_chains(state: PyTree, before: float = float("inf")) -> dict[int, str]:
@@ -307,12 +303,11 @@ def warn_of_run(suspect: Mapping[int, str], num_chains: int) -> None:
     """Warn after a run of its suspect chains."""
     if suspect:
         several = len(suspect) > 1
-        warnings.warn(
+        warn(
             f"{len(suspect)} of {num_chains} chains {'are' if several else 'is'} suspect and kept "
             f"({named(suspect)}): {'they are' if several else 'it is'} no sample of the posterior. "
             "Start from `bnn.optimize`, use another step size (an adapted one, or 'auto') or more "
-            "warm-up, and run again; `mcmc.suspect` names them.",
-            stacklevel=find_stack_level(),
+            "warm-up, and run again; `mcmc.suspect` names them."
         )
 
 
@@ -320,10 +315,9 @@ def warn_of_use(owner: str, suspect: Mapping[int, str]) -> None:
     """Warn that draws of suspect chains are used in a result."""
     if suspect and not _QUIET.get():
         several = len(suspect) > 1
-        warnings.warn(
+        warn(
             f"{owner}: suspect chains are among the draws ({named(suspect)}) and count like all others. "
-            f"Run again, or leave {'them' if several else 'it'} out.",
-            stacklevel=find_stack_level(),
+            f"Run again, or leave {'them' if several else 'it'} out."
         )
 
 

@@ -11,14 +11,13 @@ no lock.
 import json
 import os
 import tempfile
-import warnings
 import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
-from numpyro.util import find_stack_level
+from numpyro_bnn._checks import warn
 
 
 def refuse_nested(checkpoint: Path | None, draws: Path | None) -> None:
@@ -155,11 +154,10 @@ class FolderLock:
                     f"{self.folder} is in use by {_message(lease.owner)}. Wait until it ends, or choose "
                     "another folder."
                 ) from None
-            warnings.warn(
+            warn(
                 f"{self.folder} was held by {owner}, which has given no sign of life for "
                 f"{silent + SILENCE:.0f} s. This run takes over; if that process still exists, it stops when "
-                "it next wants to write.",
-                stacklevel=find_stack_level(),
+                "it next wants to write."
             )
         self._lease = lease
 

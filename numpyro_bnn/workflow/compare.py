@@ -2,7 +2,6 @@
 
 import copy
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from numpyro.infer import HMC, NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn import scores
-from numpyro_bnn._checks import check_whole
+from numpyro_bnn._checks import check_whole, warn
 from numpyro_bnn._html import Grid, html_of
 from numpyro_bnn._text import text_table
 from numpyro_bnn._types import Array, PyTree
@@ -277,7 +276,7 @@ def compare(
         except NoMode as error:
             if name == reference:
                 raise
-            warnings.warn(f"compare: left out {name!r}. {error}", stacklevel=2)
+            warn(f"compare: left out {name!r}. {error}")
     with named_elsewhere():
         predictions = {name: predict(None, f.draws, rows.x_test) for name, f in found.items()}
         table = [

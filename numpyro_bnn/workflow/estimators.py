@@ -4,7 +4,6 @@ They do what :func:`numpyro_bnn.fit` does, with the conventions of scikit-learn:
 they are given, and everything that is learned has a name that ends in an underscore.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
@@ -12,7 +11,6 @@ from typing import Any, Literal
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
-from numpyro.util import find_stack_level
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
@@ -21,7 +19,7 @@ from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classi
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from numpyro_bnn._calls import all_or_nothing
-from numpyro_bnn._checks import check_share
+from numpyro_bnn._checks import check_share, warn
 from numpyro_bnn.data.arguments import targets_of
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
@@ -146,7 +144,7 @@ class BNNEstimator(BaseEstimator):
             if not known:
                 raise
             message = f"{type(self).__name__}: old and new rows are fitted anew ({error})"
-            warnings.warn(message, ConvergenceWarning, stacklevel=find_stack_level())
+            warn(message, ConvergenceWarning)
             if weights is not None:
                 weights = np.append(named.get("weights", np.ones(len(known[0]))), weights)
             x, y = (np.concatenate(pair) for pair in zip(known, (X, y)))
@@ -204,7 +202,7 @@ class BNNEstimator(BaseEstimator):
             more = 'with kernel="nuts"'
         found = f"{found} (verdict: {verdict.words}; {self.report_.headline}). {use}; or {more}."
         message = f"{type(self).__name__}: {found} `report_` has the rest."
-        warnings.warn(message, ConvergenceWarning, stacklevel=find_stack_level())
+        warn(message, ConvergenceWarning)
 
     def check(
         self, X: ArrayLike | None = None, y: ArrayLike | None = None, *, held_out: Any = None

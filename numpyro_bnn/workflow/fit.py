@@ -11,7 +11,6 @@ benchmarks.
 
 import math
 import time
-import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,9 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.util import find_stack_level
 
-from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn._checks import check_key, check_whole, warn
 from numpyro_bnn._handler_stack import separate_threads
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
@@ -345,7 +343,7 @@ def fit(
     pool.shutdown(wait=False)
     if chains is None or not limit.allows(mcmc, chains):
         run = ensemble
-        warnings.warn(f"fit: {say('stopped: no time')}", stacklevel=find_stack_level())
+        warn(f"fit: {say('stopped: no time')}")
     elif until is None:
         mcmc.run(key_run, *data, init_params=starts, **weighted)
     else:

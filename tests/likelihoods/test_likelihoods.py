@@ -276,10 +276,7 @@ def test_one_output_makes_two_classes(rng):
     x, y = rng.normal(size=(SIZE, 3)), np.array([0, 1, 1, 0, 1, 0])
     ready = bnn.classification(nets.MLP(outputs=1), priors.Normal(0.5), x, y)
     assert bnn.potential_of(ready, x, y).structure.sites["y"].shape == (SIZE,)
-    with pytest.raises(
-        ValueError,
-        match="from 0 to 2, expected whole numbers from 0 to 1, as",
-    ):
+    with pytest.raises(ValueError, match="from 0 to 2, expected whole numbers from 0 to 1, as"):
         bnn.potential_of(ready, x, np.array([0, 1, 2, 0, 1, 0]))
 
 

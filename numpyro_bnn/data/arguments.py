@@ -154,7 +154,7 @@ def check_labels(what: str, y: Any, num_classes: int, kinds: str = "biu") -> Non
             "number other labels with `np.unique(y, return_inverse=True)[1]`; a quantity is no class."
         )
     # In NumPy, because inside a trace JAX does not compute with known values.
-    labels = np.asarray(y, float) if not_jax_tracer(y) else np.zeros(0)
+    labels: np.ndarray = np.asarray(y, float) if not_jax_tracer(y) else np.zeros(0)
     if not ((labels >= 0) & (labels < num_classes) & (labels == np.round(labels))).all():
         raise ValueError(
             f"{what} has values from {labels.min():g} to {labels.max():g}, expected {expected}. Number the "

@@ -126,8 +126,14 @@ class Linen(Network):
                 f"random_module: {type(module).__name__} keeps the mutable collection(s) {found}. "
                 + _NO_STATISTICS
             )
-        self._describe(paths.arrays_of(params))
+        self._describe(paths.flatten_params(params))
         self.random_shapes = seen.laid_out(self.random_shapes, companions)
+        for part in _keys(params):
+            if "." in part or part.isdigit():
+                raise ValueError(
+                    f"random_module: a part of {type(module).__name__} is named '{part}'. Dots "
+                    "and whole numbers have a meaning in site names; use another name."
+                )
 
     def _eval_shape(self, args: tuple, kwargs: PyTree, seen: layouts.SeenLayers) -> dict[str, Any]:
         """Shapes of the variables."""
@@ -160,6 +166,13 @@ class Linen(Network):
         rngs = {**_streams(self.apply_rng), **kwargs.pop("rngs", {})}
         with self._dropout():
             return self.module.apply(variables, *args, rngs=rngs, **kwargs)
+
+
+def _keys(params: Any) -> set[str]:
+    """Every name in a tree of parameters."""
+    if not isinstance(params, Mapping):
+        return set()
+    return {str(key) for key in params}.union(*map(_keys, params.values()))
 
 
 class NNX(Network):

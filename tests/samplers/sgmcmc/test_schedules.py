@@ -112,7 +112,7 @@ def test_learning_rates_become_the_step_sizes_of_the_same_motion():
         (ValueError, lambda: cyclical(0.1, 10.0), "cycle_length must be an integer .* got 10.0"),
         (ValueError, lambda: cyclical(0.1, True), "cycle_length must be an integer .* got True"),
         (ValueError, lambda: cyclical(0.1, 1), "cycle_length must be an integer .* got 1"),
-        (ValueError, lambda: cyclical(0.1, 10, 1.0), "exploration=1.0"),
+        (ValueError, lambda: cyclical(0.1, 10, 1.0), "exploration is a share .*1.0"),
         (ValueError, lambda: cyclical(0.1, 10, 0.99), "no draw is kept"),
         (ValueError, lambda: from_learning_rate(0.1, 0, momentum=True), "data_size=0"),
     ],

@@ -64,7 +64,12 @@ def relevance(
 
 
 def _log_scores(draws: Draws, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.asarray(scores.lppd(predict(None, draws, x), y, pointwise=True))
+    predictions = predict(None, draws, x)
+    if "probs" not in predictions.values:
+        return np.asarray(scores.lppd(predictions, y, pointwise=True))
+    # The densities of classes would be computed by the network a second time.
+    of_target = mean_over_draws(predictions.probs)[np.arange(len(y)), y]
+    return np.log(np.maximum(of_target, np.finfo(np.float32).tiny))
 
 
 # All files of a report, and the file by which a folder is recognised as one of a report.

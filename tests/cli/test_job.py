@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from scipy.stats import norm
 
@@ -180,6 +182,18 @@ def test_unequal_classes_and_a_network_that_learned_nothing_are_warned_of():
 
 
 SCALE = 0.5
+
+
+def test_scores_of_classes_are_log_probabilities_of_their_average():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal().expand([2, 3]).to_event(2))
+        bnn.likelihoods.categorical(x @ w, y)
+
+    rng = np.random.default_rng(0)
+    draws = bnn.Draws({"w": rng.normal(size=(2, 5, 2, 3)).astype(np.float32)}, model)
+    x, y = rng.normal(size=(4, 2)).astype(np.float32), np.array([0, 2, 1, 2])
+    expected = bnn.scores.lppd(bnn.predict(None, draws, x), y, pointwise=True)
+    np.testing.assert_allclose(job_report._log_scores(draws, x, y), expected, rtol=1e-5)
 
 
 def test_the_fall_is_that_of_a_linear_model(monkeypatch):

@@ -1,7 +1,7 @@
 """How fast acceptance goes to one as steps become small: the ground on which SGLD leaves out the test.
 
 Two moons in the plane, a logistic regression and a tanh network on 200 rows of them, as in
-`predictions.decision_boundary`. Chains begin at draws of a long HMC run and propose with standard deviation
+`predictions.step_size`. Chains begin at draws of a long HMC run and propose with standard deviation
 h: a random walk, Langevin dynamics on all rows (MALA), SGLD with minibatches of 20 rows accepted with the
 energy of all rows or of its minibatch, and HMC trajectories of one unit of time in steps of h. Stored is
 the mean probability of acceptance. For small h one minus it is a power of h; for the random walk and for
@@ -22,8 +22,7 @@ from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
 from benchmarks._shared.study import Row, Study, every_cell, parser
-from benchmarks.predictions import decision_boundary
-from benchmarks.predictions.decision_boundary import BATCH, MODELS, ROWS, STEP, data
+from benchmarks.predictions.step_size import BATCH, MODELS, ROWS, data, hmc, run
 
 SCALES = tuple(0.4 / 2**k for k in range(7))
 LENGTH = 1.0
@@ -32,9 +31,9 @@ RANDOM_WALK, ALL_ROWS = "random walk", "SGLD, accepted by all rows"
 # others (2013) for HMC; for the others the first term of the logarithm of the ratio.
 POWERS = {RANDOM_WALK: 1, ALL_ROWS: 1, "SGLD, accepted by its minibatch": 3, "MALA": 3, "HMC": 2}
 SIZES = {
-    "full": {"starts": 64, "steps": 100, "scales": SCALES},
-    "quick": {"starts": 32, "steps": 20, "scales": SCALES[::2]},
-    "toy": {"starts": 8, "steps": 5, "scales": SCALES[2:4]},
+    "full": {"long run": (8, 1000), "starts": 64, "steps": 100, "scales": SCALES},
+    "quick": {"long run": (4, 400), "starts": 32, "steps": 20, "scales": SCALES[::2]},
+    "toy": {"long run": (2, 20), "starts": 8, "steps": 5, "scales": SCALES[2:4]},
 }
 # Powers are those between the two smallest scales at which more than this is rejected: energies of a hundred
 # nats are known to 10⁻⁵ in single precision.
@@ -44,10 +43,11 @@ ROUNDING = 2e-5
 @cache
 def starts_of(name: str, size: str) -> Any:
     """Draws of a long HMC run, far from each other."""
-    made, _ = decision_boundary.run("HMC", MODELS[name], STEP[name], decision_boundary.SIZES[size])
+    model, numbers = MODELS[name], SIZES[size]
+    made = run("HMC", model, hmc(model), *numbers["long run"])
     draws = {n: np.asarray(v) for n, v in made.get_samples().items()}
     last = len(next(iter(draws.values()))) - 1
-    chosen = np.linspace(0, last, SIZES[size]["starts"]).astype(int)
+    chosen = np.linspace(0, last, numbers["starts"]).astype(int)
     return {n: v[chosen] for n, v in draws.items()}
 
 

@@ -25,17 +25,10 @@ from benchmarks._shared.gaps import Gap
 from benchmarks._shared.sampled_runs import convergence, paired, sampled
 from benchmarks._shared.study import Row, Study, as_text, every_cell, from_text, parser
 from benchmarks._shared.words import span
-from benchmarks.predictions.decision_boundary import (
-    HIDDEN,
-    axes_of_grid,
-    data,
-    grid,
-    kernel_named,
-    model_of,
-)
+from benchmarks.predictions.step_size import HIDDEN, data, hmc, model_of
 from numpyro_bnn import scores
 
-# The first two are those of `decision_boundary`, with prior standard deviations of 2.
+# The first two are those of `step_size`, with prior standard deviations of 2.
 MODELS = {
     "logistic": model_of(()),
     "network": model_of((HIDDEN,)),
@@ -49,6 +42,17 @@ SIZES: dict[str, Row] = {
     "quick": {"rows": (20, 200), "sets": 2, "chains": 4, "draws": 400},
     "toy": {"rows": (20,), "sets": 1, "chains": 2, "draws": 20},
 }
+
+
+def axes_of_grid(points: int = 25) -> list[np.ndarray]:
+    """Coordinates that cover the data with a margin."""
+    x, _ = data()
+    low, high = x.min(0) - 0.35 * np.ptp(x, 0), x.max(0) + 0.35 * np.ptp(x, 0)
+    return [np.linspace(low[i], high[i], points, dtype=np.float32) for i in (0, 1)]
+
+
+def grid() -> np.ndarray:
+    return np.stack(np.meshgrid(*axes_of_grid(), indexing="ij"), -1).reshape(-1, 2)
 
 
 class Judged(NamedTuple):
@@ -110,9 +114,8 @@ def cell(model: str, rows: int, seed: int, *, size: Row) -> Iterator[Row]:
     options = {"progress_bar": False}
     mode = bnn.map_estimate(own, key, x, y, num_starts=8, **options)
     starts = bnn.optimize(own, key, x, y, num_chains=size["chains"], **options)
-    kernel, _ = kernel_named("HMC", own, 0.01)
     numbers = {"num_warmup": size["draws"] // 4, "num_samples": size["draws"], "thinning": 1}
-    run = sampled(kernel, jax.random.fold_in(key, 1), x, y, starts=starts, **numbers)
+    run = sampled(hmc(own), jax.random.fold_in(key, 1), x, y, starts=starts, **numbers)
     one, average = judged("MAP", own, mode), judged("average", own, run)
     classes = [np.stack([1 - p, p], -1) for p in (one.average, average.average)]
     if (model, seed) != ("network", 0):  # Only these are drawn.

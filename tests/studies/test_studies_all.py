@@ -25,12 +25,7 @@ STORED = sorted(
     if path.is_file() and path.suffix != ".npz"
 )
 # What a study stores of several tables.
-PARTS = {
-    "against_hmc": ["", "prior"],
-    "decision_boundary": ["", "step_size"],
-    "integrated_output": ["cost", "mixing"],
-    "which_sampler": ["", "added"],
-}
+PARTS = {"against_hmc": ["", "prior"], "which_sampler": ["", "added"]}
 
 
 def imports_of(path):
@@ -218,9 +213,9 @@ def test_the_command_of_a_study_is_that_of_its_module():
 
 # -- every study with a toy size runs ---------------------------------------------------------------
 
-# Tables have a test of their own beside those of their arithmetic. Hard posteriors and ladders compile
-# ladders for two pieces of a run: only the weekly `--quick` runs have them.
-ELSEWHERE = {"predictions.tabular", "mixing.hard_posteriors", "mixing.ladders"}
+# Tables have a test of their own beside those of their arithmetic. Hard posteriors compile ladders for two
+# pieces of a run: only the weekly `--quick` runs have them.
+ELSEWHERE = {"predictions.tabular", "mixing.hard_posteriors"}
 TOYS = [
     name
     for name, path in zip(NAMED, STUDIES)

@@ -14,10 +14,10 @@ from benchmarks._shared.data_sets import Split
 from benchmarks.predictions import (
     boundary_by_rows,
     calibration,
-    decision_boundary,
     polynomials,
     sgd_as_inference,
     sgd_theory,
+    step_size,
     tabular,
 )
 from benchmarks.predictions.quadrature import nodes_of
@@ -40,9 +40,9 @@ def test_quadrature_has_the_moments_of_a_gaussian_and_of_a_skewed_density():
 
 
 def test_the_exact_logistic_posterior_is_that_of_the_model():
-    nodes = decision_boundary.exact()
-    x, y = decision_boundary.data()
-    potential = bnn.potential_of(decision_boundary.MODELS["logistic"], x, y)
+    nodes = step_size.exact()
+    x, y = step_size.data()
+    potential = bnn.potential_of(step_size.MODELS["logistic"], x, y)
 
     def energy(theta):
         return potential({"net/Dense_0.bias": theta[:1], "net/Dense_0.kernel": theta[1:, None]})
@@ -51,7 +51,7 @@ def test_the_exact_logistic_posterior_is_that_of_the_model():
     energies = np.array([float(energy(jnp.asarray(p, jnp.float32))) for p in some])
     log_weights = np.log(nodes.weights[np.argsort(-nodes.weights)[[0, 50, 2000]]])
     np.testing.assert_allclose(np.diff(log_weights), -np.diff(energies), atol=2e-4)
-    squares = decision_boundary.whitened_square(nodes.points, nodes)
+    squares = step_size.whitened_square(nodes.points, nodes)
     np.testing.assert_allclose(nodes.weights @ squares, 1, rtol=1e-9)
 
 

@@ -1,12 +1,9 @@
-"""Is "within tolerance" true on real posteriors?
+"""Is "within tolerance" true on real posteriors? Averages of short runs against references.
 
-Short runs of four chains, each from its own starts, are judged at growing numbers of draws, and their
-averages are then held against a reference: Neal's own program for `rdata`, and for the others the
-average of one long run of the same sampler, so that what is compared is the Monte Carlo error alone
-and not the bias of a step, which both share. What the reference itself is told stands in the table.
+A reference that a long run of the same sampler makes shares the bias of its step: the Monte Carlo error is
+compared alone.
 
-    python -m benchmarks.diagnostics.against_references
-        [--cases NAME …] [--quick | --toy] [--data FOLDER] [--output FOLDER]
+    python -m benchmarks.diagnostics.against_references [--quick | --toy]
 """
 
 from collections.abc import Callable, Iterator

@@ -1,11 +1,7 @@
 """One run on one device, on several, or on the devices of several processes: the same code.
 
-Each process calls `jax.distributed.initialize`, makes the same mesh of all devices and calls
-`MCMC.run` with the same arguments; each has all the draws at the end. Samples a small network by
-HMC or BAOAB with the rows of its data shared out, prints leapfrogs (steps) a second, and stores
-the draws of process 0. With `--checkpoint` a run that was killed goes on where it was, when it is
-started again. `launch_slurm.sh` and `launch_kubernetes.yaml` start it on a cluster; by
-hand, on one machine:
+Each process calls `jax.distributed.initialize`, makes the same mesh of all devices and calls `MCMC.run` with
+the same arguments; each has all the draws at the end. With `--checkpoint` a run that was killed goes on.
 
     python -m benchmarks.large_runs.distributed --coordinator localhost:9876 --processes 2 --process 0 &
     python -m benchmarks.large_runs.distributed --coordinator localhost:9876 --processes 2 --process 1

@@ -1,13 +1,9 @@
 """Does a run survive? Killed at random moments, again and again, it must end with the very same draws.
 
-For NUTS, BAOAB with minibatches and Gibbs around HMC, a process that samples with checkpoints is
-killed (SIGKILL) at a random time and started again, until it has been killed often enough and has
-finished. Its draws, and what the sampler says about itself, are compared bit for bit with those of
-a process that nobody disturbed; after every kill, the draws that the last checkpoint counts must
-be in the store. A second part makes the disk full (a limit on the size of files) and cuts a chunk
-short.
+After every kill, the draws that the last checkpoint counts must be in the store. A second part makes the disk
+full (a limit on the size of files) and cuts a chunk short.
 
-    python -m benchmarks.large_runs.kill_and_resume [--kills 25] [--quick]
+    python -m benchmarks.large_runs.kill_and_resume [--quick]
 """
 
 import argparse

@@ -1,12 +1,6 @@
-"""Leapfrogs a second against devices and processes.
+"""Leapfrogs a second against devices and processes: `distributed` on as many cores as it has devices.
 
-`distributed` runs by itself for each placement, on as many cores as it has devices: rows shared
-out along the axis "data", or chains along the axis "chain". Efficiency is the speed over that of
-one device on one core, divided by the devices. Placements take turns; medians over the turns.
-
-    python -m benchmarks.large_runs.scaling [--quick | --toy]
-
-Every turn of a placement is kept as soon as it is known: an interrupted study goes on.
+python -m benchmarks.large_runs.scaling [--quick | --toy]
 """
 
 import os

@@ -1,11 +1,7 @@
 """How fast acceptance goes to one as steps become small: the ground on which SGLD leaves out the test.
 
-Two moons in the plane, a logistic regression and a tanh network on 200 rows of them, as in
-`predictions.step_size`. Chains begin at draws of a long HMC run and propose with standard deviation
-h: a random walk, Langevin dynamics on all rows (MALA), SGLD with minibatches of 20 rows accepted with the
-energy of all rows or of its minibatch, and HMC trajectories of one unit of time in steps of h. Stored is
-the mean probability of acceptance. For small h one minus it is a power of h; for the random walk and for
-SGLD its factor is known too: E|g| h/√(2π), where g is the gradient, or the noise of the minibatch's.
+For small h one minus it is a power of h; for the random walk and for SGLD its factor is known too:
+E|g| h/√(2π), where g is the gradient, or the noise of the minibatch's.
 
     python -m benchmarks.mixing.acceptance [--quick]
 """

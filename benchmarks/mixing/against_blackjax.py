@@ -1,12 +1,7 @@
-"""MCLMC and MAMS against BlackJAX's own, at equal numbers of gradients.
+"""MCLMC and MAMS against BlackJAX's own on the same potential energy, at equal numbers of gradients.
 
-Effective draws by 1000 gradients, tuning included in neither: of a Gaussian whose scales span a
-factor of 30 (means of ESS over coordinates and their squares), of a logistic regression on
-scikit-learn's breast-cancer table, and of the predictions of a 10-4-1 network on its diabetes table.
-Beside them NUTS, and the bias of the unadjusted sampler: variance over that of NUTS, or of the
-Gaussian, the mean and the one furthest off; also with the energy variance that other software aims
-at. BlackJAX gets its own tuning, with a diagonal metric, on the same potential energy, in its leapfrog
-and in its default integrator of two gradients a step.
+BlackJAX gets its own tuning, with a diagonal metric, in its leapfrog and in its default integrator of two
+gradients a step. Tuning is counted in neither.
 
     python -m benchmarks.mixing.against_blackjax [--quick]
 """

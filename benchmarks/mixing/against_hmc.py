@@ -1,23 +1,12 @@
 """How far is each method from the posterior at equal passes over the data; does being near predict better?
 
-Four posteriors: 196-32-10 on 1000 images of MNIST under a narrow prior and under the scale at which HMC is
-best calibrated (`against_hmc_prior`), 13-16-1 and 11-16-1 on the UCI tables boston and wine_red; relu,
-independent normal weights. The reference is long full-batch HMC of several chains with trajectories of a
-quarter of the prior's period (`common_step_hmc`); HMC again, from other starts and with another key, says
-how far two long runs of one posterior are (the noise floor). Against it, all with one budget of passes over
-the data (`against_hmc_methods`): HMC itself, SGD (one long optimum), a deep ensemble whose networks share the
-budget, mean field, and eight samplers.
-
-Printed and stored: agreement and total variation (classes), or the distance between the posteriors of the
-mean and between predictive samples, 1-Wasserstein in standard deviations of the target (regression); error
-or RMSE, log score, its difference from the reference with two standard errors, over test rows and Monte
-Carlo (a jackknife over chains or networks; over seeds where there is one chain); calibration, passes over
-all rows, seconds with compilation, and whether predictions have converged.
+The prior scale of one posterior is chosen by `against_hmc_prior`; the methods are in `against_hmc_methods`.
+Errors are over test rows, and a jackknife over chains or networks (over seeds where there is one chain).
 
     python -m benchmarks.mixing.against_hmc [--quick]
 
 After table 4 and figure 8 of Izmailov, Vikram, Hoffman and Wilson, *What are Bayesian neural network
-posteriors really like?* (2021); the methods are cited where the library has them.
+posteriors really like?* (2021).
 """
 
 import math

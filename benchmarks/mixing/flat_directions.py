@@ -1,19 +1,11 @@
 """Relabelled, collapsed, flat: what is it that the weights of a network do not agree about?
 
-Regressions on UCI tables (Hernandez-Lobato and Adams 2015) with one hidden layer, HMC from many
-optimised starts. *Relabelling*: the share of the weights' variance that lies between chains, before
-and after the hidden units of every draw are matched (`bnn.diagnostics.align`), and R-hat of weights and
-of predictions. *Collapsed directions*:
-relu units that no training row switches on, and units whose outgoing weight is as free as its prior.
-*Flat ridges*: a relu unit with incoming weights u and outgoing v can be moved along
-(u eᵗ, v e⁻ᵗ) without changing a prediction. Under Gaussian priors the distribution of t given the product of
-the whitened norms is known whatever the data are,
+A relu unit with incoming weights u and outgoing v can be moved along (u eᵗ, v e⁻ᵗ) without changing a
+prediction. Under Gaussian priors the distribution of t given the product of the whitened norms is known,
 
     p(t | ρ) ∝ exp((k - m) t - ρ cosh 2t),   ρ = ‖u/s_u‖ ‖v/s_v‖,  u ∈ Rᵏ, v ∈ Rᵐ,
 
 so that the variance along the ridge that a sampler reaches can be held against the exact one.
-
-`benchmarks.priors.gaussian_process_limit` is the other half of the question.
 
     python -m benchmarks.mixing.flat_directions [--quick]
 """

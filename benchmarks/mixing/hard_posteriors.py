@@ -1,22 +1,8 @@
-"""How far do the hard posteriors get in twenty minutes, and do two samplers agree about them?
+"""How far do hard posteriors get in twenty minutes, and do two samplers agree about them?
 
-Digits 64-16-10 with Gamma(1, 1) precisions, and 16-16 relu networks with precisions on yacht and
-airfoil, the posteriors of `which_sampler`; the same on boston, concrete and energy, and with four layers of
-16 on airfoil. Four chains, each posterior sampled by pairs of methods: in other coordinates, or by another
-kernel, of which one has no bias. After every doubling of the budget: the worst and the median R-hat of the
-functions at test rows and of the log precisions over all draws so far, and effective draws by 1000
-gradients. At the end, what chains disagree about: the log score of each chain alone, the test rows
-that are far apart (R-hat above 1.05) and how much of the variance of their prediction lies between
-chains; and how far the two samplers are apart in means, in joint Monte Carlo errors. Of ladders also the
-barrier, round trips, and by rung the correlation of the log likelihood before and after a move; the stored
-rows are older than that, and have none.
+A row after every doubling of the budget, over all draws so far; at the end what chains disagree about.
 
-    XLA_FLAGS=--xla_force_host_platform_device_count=2 python -m benchmarks.mixing.hard_posteriors
-        [--minutes 20] [--problems NAME …] [--methods NAME …] [--seeds N …] [--quick | --toy]
-        [--data FOLDER] [--output FOLDER]
-
-Converged is what keeps the limit of all studies, a worst R-hat of 1.01, in functions and in
-precisions. Sources are those of `which_sampler`.
+    python -m benchmarks.mixing.hard_posteriors [--quick | --toy]
 """
 
 import functools

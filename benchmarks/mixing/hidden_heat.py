@@ -1,13 +1,9 @@
 """Minibatch samplers beside an exact posterior: how hot they run, and what their noise taken off changes.
 
-A linear regression on bikesharing, or on all images of MNIST (49 squares of pixels; even or odd), whose
-posterior is a Gaussian in closed form. Its noise is taken as the same for every row, which it is not, so that
-the noise of minibatches is another in every direction. All methods begin at the exact mean, tune their step
-size themselves, have the variances of warm-up as metric and see as many rows. Stored are the temperature of
-momenta and the variances of weights and predictions, each divided by what is right, and the error of the mean
-of predictions in posterior standard deviations.
+A linear regression whose posterior is a Gaussian in closed form. Its noise is taken as the same for every
+row, which it is not, so that the noise of minibatches is another in every direction.
 
-    python -m benchmarks.mixing.hidden_heat [--rows N …] [--methods NAME …] [--quick]
+    python -m benchmarks.mixing.hidden_heat [--quick]
 """
 
 from collections.abc import Callable, Iterator, Sequence

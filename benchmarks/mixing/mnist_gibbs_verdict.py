@@ -1,21 +1,9 @@
 """MNIST with precisions drawn by Gibbs, as in a course assignment: which posteriors does a GPU settle?
 
-A 784-100-10 network with four precisions on 2000 images of ten digits, and 784-100-2 on as many of 3 and 5.
-In the exercise one sweep draws the four precisions from their conditionals, Gamma(α + n/2, β + |w|²/2),
-and then moves all weights given them, by a trajectory of HMC or by SGHMC on minibatches.
-
-HMC in non-centred coordinates with moves along axes that images share with biases (`mnist_gibbs_axes`), four
-chains from weights trained under N(0, 1) and four from what `optimize` makes of the precisions, all as one
-program. A fifth of the passes is warm-up, and all draws after it count. With 3500 passes from the former
-start: the two methods of the exercise, HMC with the precisions integrated out, and HMC in non-centred
-coordinates, with a redraw of the precisions and a step along their ridges after each trajectory. Their
-averages, over the later half of the draws, are compared with that of all chains.
-
-R-hat and verdict are of the probabilities of the first 500 test images; scores are of all.
+Long chains of HMC along axes that images share with biases (`mnist_gibbs_axes`), from two starts, and the
+methods of the exercise beside their average. Hours on a core.
 
     JAX_DEFAULT_MATMUL_PRECISION=highest python -m benchmarks.mixing.mnist_gibbs_verdict [--quick | --toy]
-
-Some twenty hours on a core. On a GPU products of single precision are otherwise rounded to TF32.
 
 Source of the scheme: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), section 3.2; of the
 other sampler: Chen, Fox and Guestrin, *Stochastic gradient Hamiltonian Monte Carlo* (2014).

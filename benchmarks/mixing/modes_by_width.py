@@ -1,13 +1,7 @@
 """How many modes has the posterior of a network, by hidden units and by rows?
 
-Regressions with one hidden layer of tanh units and known noise on rows of two UCI tables, fan-in-scaled
-normal weights, so that functions of the prior hardly depend on the width. From prior draws the energy is
-minimised in double precision. Two minima are one mode where they are one function: predictions at rows that
-were not learned from lie within a tenth of the noise (relabelled units and signs give the same function).
-Directions are flat where the likelihood is curved less than a tenth of what the prior is.
-
-Minima with many flat directions, of like energy and like functions, are places of one wide valley. Minima of
-unlike energy and unlike functions are "glassy": descents, and chains, stay where they begin.
+From prior draws the energy is minimised in double precision. Two minima are one mode where they are one
+function; directions are flat where the likelihood is curved less than a tenth of what the prior is.
 
     python -m benchmarks.mixing.modes_by_width [--quick]
 """

@@ -1,20 +1,6 @@
-"""Does the posterior predict better than samples that stay in the modes of an ensemble, or than the ensemble?
+"""Does the posterior predict better than samples that stay in the modes of an ensemble?
 
-Sampling-based ensembles start a chain in each optimised member and run it for a while, in which it does not
-leave its mode: their average is not the posterior. Here is the posterior of the same model, as far as it can
-be had: 16-16 relu networks with learned precisions and noise on yacht and on boston, the output layer
-integrated out, MCLMC, four chains whose functions are judged. Beside it on the same rows, by split:
-
-- chains in their modes: MCLMC on the model as it is from eight starts like those of the posterior, shortly
-  (the budget of `fit`), and with as many gradients in all as the posterior;
-- a deep ensemble of eight networks with N(0, 1) weights, stopped early by a tenth of the rows, held out; and
-  the same networks with one noise that fits these rows best. (Modes under learned precisions are no ensemble:
-  from most starts all weights go to zero.)
-
-Log scores of test rows with R-hats of functions, and differences from the posterior, split by split.
-
-    python -m benchmarks.mixing.modes_or_posterior [--tables NAME …] [--splits N …] [--quick | --toy]
-        [--data FOLDER] [--output FOLDER]
+python -m benchmarks.mixing.modes_or_posterior [--quick | --toy]
 """
 
 import time

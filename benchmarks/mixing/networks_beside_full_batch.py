@@ -1,13 +1,8 @@
 """How much wider do minibatches make the predictions of a network than the posterior does?
 
-One hidden layer of tanh units on 1000 rows of bikesharing, fan-in-scaled normal weights, known noise:
-networks whose functions full-batch MAMS samples. It is exact, and its last draws are where all others begin:
-BAOAB on all rows, which shows what the step alone does, and minibatch samplers at their own step sizes.
-Stored are the variance of predictions at 100 other rows about the reference's mean, over its variance, and
-the temperature of momenta, on average over weights and along the gradient. Ratios have errors over four
-chains, which share the reference.
+Full-batch MAMS is the reference, and its last draws are where all others begin.
 
-    python -m benchmarks.mixing.networks_beside_full_batch [--methods NAME …] [--quick]
+    python -m benchmarks.mixing.networks_beside_full_batch [--quick]
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,12 +1,6 @@
 """What `diagnose` says of real posteriors: two data sets, two samplers, and a run cut short.
 
-A 64-16-10 network on the handwritten digits and a 30-10-2 network on the breast cancer table
-(Wisconsin diagnostic, UCI), one Gamma precision for each array of weights, four chains from
-optimised starts. NUTS and BAOAB get about as many passes over the rows; of NUTS there is also a
-run that stops after 20 + 100 transitions of shallow trees, whose verdict must not be within tolerance.
-The reports are stored in `results/verdicts.txt`, with the numbers in `results/verdicts.csv`.
-
-    XLA_FLAGS=--xla_force_host_platform_device_count=2 python -m benchmarks.mixing.verdicts [--quick]
+XLA_FLAGS=--xla_force_host_platform_device_count=2 python -m benchmarks.mixing.verdicts [--quick]
 """
 
 import functools

@@ -1,26 +1,9 @@
 """Which sampler, in which coordinates and with which moves, mixes best over a hierarchy of precisions?
 
-Parameterisation × kernel × moves at equal numbers of gradients a chain, four chains. The posteriors:
+Parameterisation × kernel × moves at equal numbers of gradients a chain, those of all rungs of a ladder.
+Neither warm-up nor compilation is in the counts. A second table has runs with programs of one version.
 
-- *rdata*: Neal's 1-8-1 network on 100 rows, with his priors (`benchmarks.neal.posteriors`), where a
-  mode of mass 0.04 and narrow tails are missed easily;
-- *digits*: 64-16-10, Gamma(1, 1) precisions for each array;
-- *yacht* and *airfoil*: 16-16 relu networks, precisions around the scales of fan-in, noise with a
-  precision.
-
-Printed and stored, by posterior and method: worst R-hat of the log precisions and of the functions at
-test rows (logits, means); effective draws of both by 1000 gradients and by second, of the worst scalar
-and of the median one; log score, and that of the best and of the worst chain alone, which tell how
-far chains are apart. Warm-up gets half as many gradients again, and 200 steps of the kernel at least;
-neither it nor compilation is in the counts.
-Runs of one method differ by up to a factor of 29 in effective draws, so that one run of each decides little.
-
-A second table has runs with programs of one version: MCLMC and MAMS with the output layer integrated out and
-without, and MALA.
-
-    python -m benchmarks.mixing.which_sampler [--quick | --toy] [--data FOLDER] [--output FOLDER]
-
-The kernels and moves are cited where the library has them. Tempering counts the gradients of all rungs.
+    python -m benchmarks.mixing.which_sampler [--quick | --toy]
 """
 
 import functools

@@ -1,14 +1,8 @@
 """The posteriors of Neal's own examples, by several routes, against his program.
 
-Models and priors of `../shared/fbm/FORMULAS.md`: rdata (1-8-1, Gaussian noise), cdata (4-8-3, three
-classes), bdata (2-15-1, two classes), odata (1-8-1, t noise) and surv (1-8-1, constant hazard). A
-route is a parameterisation with HMC, or Gibbs for the precisions and HMC for the weights. Each gives
-log sigma of every group, test scores and, where the reference has them, predictions case by
-case; z is the difference in joint Monte Carlo standard errors. rdata has two modes, compared apart too.
+Models and priors of `../shared/fbm/FORMULAS.md`. z is a difference in joint Monte Carlo standard errors.
 
-    python -m benchmarks.neal.posteriors [--problems rdata cdata] [--routes gibbs noncentered]
-        [--chains 16] [--warmup 1000] [--samples 2000] [--steps 100]
-        [--persistence 0.95] [--every 10] [--quick]
+    python -m benchmarks.neal.posteriors --problems cdata --routes noncentered [--quick]
 """
 
 import csv

@@ -1,17 +1,10 @@
 """Radford Neal's examples as a story: what each route finds, what his program found, and at what cost.
 
-Nothing is sampled here: the rows of `results/posteriors.csv`, which `posteriors` and `tempering` have stored,
-become one table (a line for each example and route), one figure (mean log σ of every group, with
-two Monte Carlo errors, beside the reference where there is one) and the findings that are printed. A
-route is compared with the reference, and routes with one another, in joint Monte Carlo errors. A
-route whose worst R-hat of log σ or of predictions is above 1.01, the limit of all studies, is called not
-converged, whatever its means are. Rows of earlier runs, whose settings were others, lie in
-`results/posteriors_earlier_runs.csv`; all runs are quoted where runs differ.
+Nothing is sampled here: it tells the rows that `posteriors` and `tempering` have stored, those of earlier
+runs too. The mass of a mode that is seen seldom has a larger error than its draws say: a ladder comes to a
+mode anew at most once in a round trip. Its error here is at least that of as many independent draws.
 
-The mass of a mode that is seen seldom has a larger error than its draws say: a ladder comes to a mode anew
-at most once in a round trip. Its error here is at least that of as many independent draws.
-
-    python -m benchmarks.neal.story [--rows FILE] [--output FOLDER]
+    python -m benchmarks.neal.story
 """
 
 import csv

@@ -1,16 +1,9 @@
 """Parallel tempering on Neal's examples, from the prior, with the log evidence.
 
-The models, priors and data of `posteriors`: rdata (with a minor mode of 0.040 ± 0.016 of the posterior
-that other samplers miss or never leave), cdata, bdata, odata and surv. Four replicas of the ladder
-in one set of coordinates; run it in two, or with another kernel on the rungs (`--inner nuts`), since
-no run of one kind can show that it is right. What `posteriors` tells of a route is stored beside its rows in
-`results/posteriors.csv`, with Monte Carlo errors from the draws' own effective sizes; in addition the
-evidence and the round trips. With `--checkpoint`
-a run that ends early goes on from there when called again, and one that is interrupted (Ctrl-C,
-SIGTERM) reports the draws so far, which `sweeps_kept` counts.
+Run it in two sets of coordinates, or with another kernel on the rungs: no run of one kind can show that it is
+right. Rows are stored with those of `posteriors`.
 
-    python -m benchmarks.neal.tempering rdata [--coordinates centered] [--sweeps 9000] [--length 1]
-        [--integrated] [--checkpoint FOLDER] [--quick]
+    python -m benchmarks.neal.tempering rdata [--sweeps 18000] [--inner mams] [--quick]
 """
 
 import platform

@@ -1,18 +1,12 @@
 """On the splits of `bde`: the estimator, its variants, boosted trees and a Gaussian process.
 
-Two tables as the published figures of `bde` have them: ``train_test_split(test_size=0.2,
-random_state=seed)`` of scikit-learn, rows shuffled, inputs and target standardised by the training rows,
-the record number of bikesharing left out (the season, one of the published inputs, is not in our file).
-Published are five fits of the split of seed 0; here are seeds 0 to 9. The defaults of the estimator were
-chosen on the first of these (`against_boosting_report.CHOSEN_ON`), and the others are told by themselves,
-too. All methods get the same training rows; validation rows, where a method has them, come out of these.
-Scores are of the standardised test targets.
+Splits and scaling are those of the published figures (the season, one of the published inputs of bikesharing,
+is not in our file). Validation rows, where a method has them, come out of the training rows.
 
 Cells with `held` above 0 leave so large a share of the training rows out of the fit, and calibrate the 90 %
 interval on it (split conformal; the score of conformalised quantile regression, for all methods).
 
-    python -m benchmarks.predictions.against_boosting [--quick] [--tables NAME …] [--seeds N …]
-        [--methods NAME …] [--held SHARE]
+    python -m benchmarks.predictions.against_boosting [--quick] [--bde-python PYTHON]
 """
 
 from functools import partial

@@ -1,12 +1,6 @@
 """Do small networks that are averaged over their posterior predict as well as wide ones that are trained?
 
-Networks with one hidden layer of tanh units on small UCI tables, splits of Hernandez-Lobato and Adams
-(2015). Averaged: `BNNRegressor` with learned precisions and one noise, widths 2 to 32. Trained: N(0, 1)
-weights, ten networks from different starts, stopped early by a tenth of the rows, widths 2 to 256; judged
-one by one (the mean score of the ten) and as an ensemble, with the noise that fits the rows held out best.
-Targets have standard deviation 1.
-
-    python -m benchmarks.predictions.averaging_or_width [--quick]
+python -m benchmarks.predictions.averaging_or_width [--quick]
 """
 
 import time

@@ -1,10 +1,6 @@
 """From how few rows on does one network's decision boundary differ from the average over the posterior?
 
-Two moons, 20 to 200 rows, ten data sets each; a logistic regression and a tanh network with one hidden
-layer, with three scales of its prior. MAP (the best of eight starts) beside the average over HMC's draws,
-on a grid over the data with a margin around them and on fresh rows: the total variation between the two,
-the share of the grid on which each is sure (a class of probability .95 or more), log score and error rate.
-All data sets are judged by the same fresh rows.
+All data sets are judged on one grid, with a margin around them, and by the same fresh rows.
 
     python -m benchmarks.predictions.boundary_by_rows [--quick]
 """

@@ -1,13 +1,7 @@
 """Which method knows that an image is no digit? MNIST against Fashion-MNIST, noise and turned digits.
 
-A 784-50-10 relu network on a subset of MNIST (`benchmarks._shared.mnist_posteriors`) with the prior N(0,
-0.1²): MAP, deep ensembles of few and of many networks, the posterior by HMC, mean field, SWAG; a large
-ensemble whose weight decay was chosen on a fifth of its training rows; and the posterior under EmpCov, whose
-weights are zero along directions that no training row has, to see whether they are what detects. Unfamiliar
-images: test images of Fashion-MNIST (far), digits in strong noise and digits turned by 60° (near;
-`corruptions` at severity 5). Detection is by the entropy of the averaged probabilities and by the mutual
-information of label and weights (AUROC: 1 separates, 0.5 is chance; a single network has no mutual
-information, hence 0.5). Accuracy, log score and calibration on the familiar images stand beside.
+Detection is by the entropy of the averaged probabilities and by the mutual information of label and weights
+(AUROC: 1 separates, 0.5 is chance; a single network has no mutual information, hence 0.5).
 
     python -m benchmarks.predictions.out_of_distribution [--quick | --toy]
 """

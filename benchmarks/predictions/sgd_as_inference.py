@@ -1,13 +1,9 @@
 """Is SGD at a constant rate, or an optimiser of randomised problems, as good as sampling?
 
-Constant-rate SGD (Mandt, Hoffman and Blei 2017) at several multiples of the rate that its theory
-recommends, randomised MAP (Gu and Oliver 2007; Pearce et al. 2020) and a deep ensemble against HMC:
-a linear regression (boston), whose posterior is known and for which randomised MAP is exact, a
-logistic regression (wine_red, quality above its mean) and a tanh network (yacht). Variance is
-tr(Σ⁻¹ S)/d, the covariance S of the draws over that of the posterior, 1 being right, beside what
-theory says: Mandt's Lyapunov equation for small steps, and its form for the step taken (for the
-linear regression with the noise that grows away from the optimum, exact). Predictions: their sd
-over HMC's, the Wasserstein distance to HMC's, log score on test rows.
+Constant-rate SGD (Mandt, Hoffman and Blei 2017), randomised MAP (Gu and Oliver 2007; Pearce et al. 2020) and a
+deep ensemble against HMC. Variance is tr(Σ⁻¹ S)/d, the covariance S of the draws over that of the posterior,
+beside what theory says: Mandt's Lyapunov equation for small steps, and its form for the step taken (exact for
+the linear regression, with the noise that grows away from the optimum).
 
     python -m benchmarks.predictions.sgd_as_inference [--quick]
 """

@@ -1,23 +1,13 @@
 """Under which prior does the posterior average fail under covariate shift, and is its reason the one given?
 
-3000 and 10,000 rows of MNIST, weights of the pixels N(0, α²) with α of 0.1, 0.3 and 1, and a prior along the
-principal components of the pixels (EmpCov) with *centred* moments and pixels, at the prior variance of the
-functions that α = 0.3 has. Full-batch HMC of ten chains with trajectories of a quarter turn of the prior
-(`common_step_hmc`), each from a network of an ensemble of ten; the ensemble; MAP, its first network. So that
-averages are of as many networks, the posterior is also judged by the last draw of each chain alone.
-
-Test images: six corruptions (`corruptions`), noise on dead pixels and on as many others, steps
-along components without variance and along the first ones. Differences of errors and log scores are paired by
-image, a mean over severities. The reason given is that weights that see no data keep the spread of the prior
-in the posterior and are zero at MAP: stored are weights of dead pixels, of others and along null components,
-over their spread under the prior.
+The reason given is that weights that see no data keep the spread of the prior in the posterior and are zero
+at MAP: stored are weights of dead pixels, of others and along null components, over their spread under the
+prior.
 
     python -m benchmarks.predictions.shift_by_prior [--quick | --toy]
 
-Minutes on a GPU (with ``JAX_DEFAULT_MATMUL_PRECISION=highest``), hours on a processor.
-
-Source: Izmailov, Nicholson, Lotfi and Wilson (2021, *Dangers of Bayesian model averaging under covariate
-shift*).
+Minutes on a GPU (with ``JAX_DEFAULT_MATMUL_PRECISION=highest``), hours on a processor. Source: Izmailov,
+Nicholson, Lotfi and Wilson (2021, *Dangers of Bayesian model averaging under covariate shift*).
 """
 
 from collections.abc import Callable, Iterator

@@ -1,14 +1,9 @@
 """Where do chains begin: at a noise of 0, or where held-out rows are likeliest?
 
-A network that can interpolate its rows has no mode: density grows without bound as the noise goes to 0. Ten
-tables of at most 350 rows to learn from, fewer than the weights of a 16-16 network, two priors and three
-likelihoods. Four members start by the rule of before, until energies no longer fall, and by
-that of now, where each stops by a fold of the rows that it holds out. Noise is e^(-l) / √(2πe) in standard
-deviations of the target, l the mean log density of the rows to learn from; the log score is that of the
-members' average on test rows, and of the average of as many MCLMC chains from them, with equal gradients;
-R-hat is that of the predicted means of these chains.
+A network that can interpolate its rows has no mode: density grows without bound as the noise goes to 0. Noise
+is e^(-l) / √(2πe) in standard deviations of the target, l the mean log density of the rows to learn from.
 
-    python -m benchmarks.predictions.starts [--quick] [--toy]
+    python -m benchmarks.predictions.starts [--quick | --toy]
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,21 +1,11 @@
 """What does sampling add on tables? Point estimates, approximations and samplers, one network each.
 
-Six regression sets, 70 % of the rows to fit, 10 % to validate, 20 % to test, standardised with the
-statistics of the rows to fit; a 16-16 relu network with a mean and a scale, N(0, 1) prior; two
-methods also with four layers of 16, which published figures are of. RMSE and mean log predictive
-density (lppd) of the standardised test targets, the worst R-hat and the median over test rows of the
-R-hat of the predicted mean, and seconds, of the wall and of all cores. The share of each method is
-stated, not equalised: `--budget` scales the draws of all samplers. Tables above 5000 rows get samplers
-with minibatches, and one of all rows; what NUTS would take there is printed. The longest methods run
-for the first seed only.
+Scores are of standardised test targets. The share of seconds of each method is stated, not equalised. Tables
+above 5000 rows get samplers with minibatches, and one of all rows; what NUTS would take there is printed. The
+longest methods run for the first split only. `bde` (`pip install sklearn-contrib-bde`) needs an interpreter
+that has it.
 
-Beside them: `bde` (`pip install sklearn-contrib-bde`; `--bde-python` names an interpreter that has
-it) with the settings of its README for two layers and those of its published figures for four,
-scikit-learn's gradient boosting, and a Gaussian process on at most 2000 rows. The marks are those
-that were published for bde and for microcanonical Langevin ensembles (Sommer et al. 2025), on other
-splits.
-
-    python -m benchmarks.predictions.tabular [--quick] [--tables NAME …] [--seeds N …] [--methods NAME …]
+    python -m benchmarks.predictions.tabular [--quick] [--bde-python PYTHON]
 """
 
 import os

@@ -1,21 +1,11 @@
 """Which width, which prior, how deep? Does the log evidence choose the model that predicts best?
 
-Networks of one and two hidden layers, width 2 to 32, tanh and relu, with scales fixed by fan-in and
-with Gamma precisions for each array around them; 100 rows of yacht, and 100 rows of a known
-function of two inputs. Each posterior is sampled by parallel tempering from the prior, two replicas of
-the ladder, which gives its log evidence by stepping stones (Xie et al. 2011; ladder: Syed et al.
-2022); the same draws give the log score (lppd) of other rows. Ladders integrate the output layer out, on
-the same path. MacKay (1992, *A practical Bayesian
-framework for backpropagation networks*) chose networks that way with a Gaussian evidence. Lotfi et
-al. (2022, *Bayesian model selection, the marginal likelihood, and generalization*) say why it may
-fail. A model whose replicas make no round trip, or differ by more than a nat beyond their errors, has
-"no verdict" and is left out of the comparison, and counted.
+Parallel tempering from the prior gives the log evidence by stepping stones (Xie et al. 2011; ladder: Syed et
+al. 2022), and its draws the log score. MacKay (1992, *A practical Bayesian framework for backpropagation
+networks*) chose networks so with a Gaussian evidence; Lotfi et al. (2022, *Bayesian model selection, the
+marginal likelihood, and generalization*) say why it may fail.
 
-Printed: evidence and lppd of each model; Spearman's rank correlation of the two with its bootstrap
-error (models and blocks of test rows drawn again, evidences moved by their errors); and what
-choosing by evidence loses against the best model on the test rows, paired over ten blocks of them.
-
-    python -m benchmarks.priors.evidence [--quick | --toy] [--data FOLDER] [--output FOLDER]
+    python -m benchmarks.priors.evidence [--quick | --toy]
 """
 
 from typing import NamedTuple

@@ -1,17 +1,9 @@
 """Does the hierarchy help? Fixed prior scales against precisions that are learned, on UCI tables.
 
-Six tables, 200 rows to learn from (few rows: where a prior matters), four splits; one hidden layer
-of 10 tanh units, noise scale HalfNormal(1) on a standardised target. Priors: N(0, 1) for all;
-scales by fan-in; Gamma precisions for each array around the same scales (group), with one more for
-each input (unit: automatic relevance determination, Neal 1996, MacKay 1994), or t-distributed
-weights (weight). NUTS, four chains from small prior draws. Per prior: log score (lppd), RMSE, CRPS,
-coverage of the central 90 %, the Kolmogorov distance of the PIT values from uniform, and the worst
-and median R-hat of predictions with the smallest ESS. Then the test of relevance: ten columns of noise
-are added to three of the tables; how large the weights from them are, and what they cost in score.
-Differences are paired over splits, with standard errors over splits within a table, which allow for the
-rows that splits share (`split_error`), and over tables across them.
+With one precision more for each input: automatic relevance determination (Neal 1996, MacKay 1994).
+Differences are paired over splits, with errors that allow for the rows that splits share (`split_error`).
 
-    python -m benchmarks.priors.hierarchy_helps [--quick | --toy] [--data FOLDER] [--output FOLDER]
+    python -m benchmarks.priors.hierarchy_helps [--quick | --toy]
 """
 
 from typing import NamedTuple

@@ -1,22 +1,12 @@
 """For which number of rows and which prior is the posterior best at T = 1?
 
-A 196-32-10 relu network on n images of MNIST (averaged two by two): the log score of 5000 test images by
-temperature, for priors N(0, α²) and a hierarchical one. Beside each stands the deep ensemble of eight
-networks whose weight decay was chosen on a fifth of the same training rows.
+- Full-batch HMC (`common_step_hmc`) samples every posterior; for one number of rows all cells have as many
+  trajectories, and what they cost in gradients is stored.
+- With shifts U = -log p(w) - Σ_i mean_s log p(y_i | shift_s x_i, w), a bound of the invariant likelihood and
+  the usual meaning of augmentation (Nabarro et al. 2022).
+- Some are sampled by minibatch BAOAB with SVRG too, what noise is left taken off.
 
-- Every posterior is sampled by full-batch HMC (`common_step_hmc`): eight chains, each from a trained network
-  of its own, unit mass in coordinates that are standard under the prior, trajectories of about a quarter turn
-  of the prior. For one n, all cells have as many trajectories; what they cost in gradients is stored.
-- With shifts an image has a row as it is and one moved by one pixel to each side, and each counts a fifth:
-  U = -log p(w) - Σ_i mean_s log p(y_i | shift_s x_i, w), a bound of the invariant likelihood and the usual
-  meaning of augmentation (Nabarro et al. 2022). Test images are as they are, and the ensemble is trained on
-  the same rows.
-- Some are sampled by minibatch BAOAB with variance-reduced gradients (SVRG) too, what noise is left taken
-  off. Stored are its kinetic temperature over T, that along gradients, and the difference from HMC. Long
-  runs say how T = 1 stands to the ensemble under the hierarchical prior with many rows.
-
-Differences of log scores are paired by test row, which all subsets share. The Monte Carlo error of a score is
-a jackknife over chains. `tempered_network` has the model, `temperature_verdicts` tables and the figure.
+Differences of log scores are paired by test row, which all subsets share.
 
     python -m benchmarks.priors.temperature_by_rows [--quick]
 

@@ -1,10 +1,7 @@
 """What do convolutions cost inside the loop of a sampler on a CPU?
 
-On a CPU XLA has fast code for the convolutions of a gradient outside of loops alone, so the package rewrites
-its programs (``numpyro_bnn.potential.convolutions``). Here steps of BAOAB with minibatches, as they are and
-not rewritten, take turns with the gradient of a minibatch by hand, in a program of its own and in a loop: CPU
-seconds of a step, medians over repeats, and of the first call, which are mostly compilation. One chain, one
-core.
+Steps of BAOAB, as they are and with programs that are not rewritten (``numpyro_bnn.potential.convolutions``),
+take turns with the gradient of a minibatch by hand, in a program of its own and in a loop.
 
     python -m benchmarks.speed.convolutions [--quick | --toy]
 """

@@ -1,13 +1,7 @@
 """How fast is a step? SGLD and SGHMC through `MCMC.run` against the alternatives.
 
-A 784-100-10 softmax network on 60,000 rows of the shape of MNIST, minibatches of 100 and 1000.
-Every contender takes the same number of steps in turn, in one process (PyTorch in a child
-process), so that drifts of the machine cancel in the ratios, of which the median is reported:
-
-- by hand: `lax.scan` over the gradient of NumPyro's own potential, rows drawn with replacement;
-- BlackJAX in a `lax.scan`, and BlackJAX in the Python loop of its documentation;
-- NumPyro's subsampling plate: a fresh minibatch by the seed handler inside the potential;
-- posteriors (PyTorch), where `--torch-python` names an interpreter that has it.
+Contenders take turns in one process (PyTorch, where `--torch-python` has it, in a child process). By hand is
+`lax.scan` over the gradient of NumPyro's own potential, rows drawn with replacement.
 
     python -m benchmarks.speed.sgmcmc_steps [--quick] [--torch-python PYTHON]
 """

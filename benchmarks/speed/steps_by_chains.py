@@ -1,14 +1,9 @@
 """What does a step cost with 4 to 4096 chains on one device, beside its gradient and other software?
 
-Two networks: 64-16-10 on all 1347 training rows of the digits, and 784-100-10 with minibatches of
-100 out of 60,000 rows of the shape of MNIST. Every contender moves all chains together
-(``jax.vmap``): the bare gradient in a `lax.scan` by hand, our kernels through `MCMC.run`, NumPyro's
-HMC through both `MCMC` classes, and BlackJAX in a `lax.scan`. Step sizes are small and fixed; HMC
-takes ten leapfrogs a draw and is counted by leapfrogs, as is BlackJAX's SGHMC. A contender is
-compiled, then timed over repeats; the median counts. Products are in single precision unless
-`--tf32` is given.
+Every contender moves all chains together. HMC takes ten leapfrogs a draw and is counted by leapfrogs, as is
+BlackJAX's SGHMC.
 
-    python -m benchmarks.speed.steps_by_chains [--quick] [--tf32]
+    python -m benchmarks.speed.steps_by_chains [--quick]
 """
 
 import argparse

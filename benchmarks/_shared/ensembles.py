@@ -19,10 +19,7 @@ NOISES = np.geomspace(1e-3, 1, 121)
 
 
 def log_mixture(means: np.ndarray, noise: float, y: np.ndarray) -> np.ndarray:
-    """Log density of each target under the average of the members, all with the same noise.
-
-    :param means: predictions of the members, (member, row).
-    """
+    """Log density of targets under the average of members (member, row), all with the same noise."""
     return logsumexp(norm(means, noise).logpdf(y), 0) - np.log(len(means))
 
 

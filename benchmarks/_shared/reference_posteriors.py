@@ -82,10 +82,7 @@ def route(
 
 
 def evidence_of(tempering: Any) -> tuple[float, float]:
-    """Log evidence of all replicas of a ladder and its error: replicas are independent.
-
-    Their scatter is an error that needs no estimate of each; the larger of both is taken.
-    """
+    """Log evidence of all replicas and its error: what they state, or their scatter where that is more."""
     values, errors = np.asarray(tempering.log_evidence), np.asarray(tempering.log_evidence_error)
     one = max(float(values.std(ddof=1)), float(np.sqrt(np.mean(errors**2))))
     return float(values.mean()), one / math.sqrt(len(values))

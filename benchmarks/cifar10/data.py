@@ -53,11 +53,7 @@ class Data(NamedTuple):
 
 
 def order(part: str, size: int) -> np.ndarray:
-    """Row numbers sorted by the MD5 of ``{part}{row number}``.
-
-    :param part: ``"train"`` or ``"test"``.
-    :param size: number of rows of the original files.
-    """
+    """Row numbers of the original files sorted by the MD5 of ``{part}{row number}``."""
     digests = [md5(f"{part}{i}".encode(), usedforsecurity=False).digest() for i in range(size)]
     return np.asarray(sorted(range(size), key=digests.__getitem__))
 

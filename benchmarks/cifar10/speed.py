@@ -144,11 +144,7 @@ def _compiled(program: Any, state: Any, steps: int, *arrays: jax.Array) -> tuple
 
 
 def measure(data: Data, network: ResNet, timing: Timing, progress: bool = True) -> list[tuple]:
-    """Time gradients of several batch sizes, and steps of samplers at one of them.
-
-    :param progress: say on the standard error what is being done.
-    :return: rows of :data:`HEAD`.
-    """
+    """Rows of :data:`HEAD`: gradients of several batch sizes, and steps of samplers at one of them."""
 
     def say(text: str) -> None:
         if progress:

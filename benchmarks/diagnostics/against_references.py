@@ -92,10 +92,7 @@ def predictions_of(case: Case, given: Posterior, seed: int, draws: int) -> dict[
 
 
 def reference_of(name: str, size: Size, given: Posterior, results: Results) -> dict[str, Any]:
-    """Averages that a run is held against, their errors, and what verdict of the reference.
-
-    A long run is stored beside the rows, and read where it is there.
-    """
+    """Averages that a run is held against, their errors and verdict; a long run is stored, and read again."""
     case = CASES[name]
     if case.neal:
         with np.load(posteriors.SHARED / "predictions_open.npz") as file:
@@ -150,10 +147,7 @@ TABLE = {
 
 
 def summary(rows: list[Row]) -> list[Row]:
-    """One row for each case and number of draws.
-
-    An error that is unknown for one scalar is infinite on average: the median of the runs tells more.
-    """
+    """One row for each case and number of draws; medians, as an unknown error is infinite on average."""
     found = []
     for case in dict.fromkeys(row["case"] for row in rows):
         for draws in dict.fromkeys(row["draws"] for row in select(rows, case=case)):
@@ -221,9 +215,7 @@ def draw(rows: list[Row]) -> Any:
 
 
 def main(argv: Any = None) -> None:
-    made = parser(__doc__)
-    made.add_argument("--cases", nargs="*", choices=list(CASES), help="default: all")
-    asked = made.parse_args(argv)
+    asked = parser(__doc__).parse_args(argv)
     size = SIZES[asked.size]
     study = Study(__file__, ["case", "seed"], asked)
 
@@ -235,7 +227,7 @@ def main(argv: Any = None) -> None:
             first = {name: array[:, :draws] for name, array in values.items()}
             yield {"draws": draws} | judged(first, reference)
 
-    cells = every_cell(case=asked.cases or CASES, seed=range(size.runs))
+    cells = every_cell(case=CASES, seed=range(size.runs))
     study.run(cells, compute)
     publish(study, summary(study.rows), TABLE, findings(study.rows), lambda: draw(study.rows))
 

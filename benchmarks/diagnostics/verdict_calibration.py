@@ -1,7 +1,7 @@
 """Does the judge of a run tell the truth? Draws whose distribution is known, judged many times.
 
-Beside it stands what a limit of 1.01 or 1.05 on the worst R-hat says of the same draws, the limit that belongs
-to the number of scalars (with the bulk ESS that reports print), and nested R-hat with its own.
+Beside it stands what a limit of 1.01 or 1.05 on the worst R-hat says of the same draws, the limit that
+belongs to the number of scalars (with the bulk ESS that reports print), and nested R-hat with its own.
 
 Scalars are autoregressive of order one, all with one coefficient, and depend on each other through 20 latent
 factors; heavy tails are a multivariate t with three degrees of freedom. They are made into rows of ten class

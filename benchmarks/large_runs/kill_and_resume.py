@@ -205,14 +205,13 @@ def faults(folder, num_samples):
 
 def main(argv=None):
     made = parser(__doc__, toy=False)
-    made.add_argument("--kills", type=int, default=25, help="kills of each kernel")
     made.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     given = made.parse_args(argv)
     if given.work:
         name, folder, num_samples = given.work
         work(name, Path(folder), int(num_samples))
         return
-    kills, names, num_samples = given.kills, KERNELS, 3000
+    kills, names, num_samples = 25, KERNELS, 3000
     if given.size == "quick":
         kills, names, num_samples = 2, ("NUTS",), 400
     rng = random.Random(1)

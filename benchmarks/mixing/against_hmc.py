@@ -18,8 +18,8 @@ import jax
 
 import numpyro_bnn as bnn
 from benchmarks._shared.chain_errors import jackknife_error, without_each
-from benchmarks._shared.sampled_runs import convergence, publish, scores_of_chains
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.sampled_runs import columns, convergence, publish, scores_of_chains
+from benchmarks._shared.study import Results, Row, Study, parser
 from benchmarks.mixing import against_hmc_prior
 from benchmarks.mixing.against_hmc_methods import (
     AGAIN,
@@ -39,7 +39,7 @@ from benchmarks.mixing.against_hmc_methods import (
     optimised,
     sampler_run,
 )
-from benchmarks.mixing.against_hmc_words import TABLE, averaged, draw, findings
+from benchmarks.mixing.against_hmc_words import TABLE, averaged, distances, draw, findings
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.workflow.compare import judged
 
@@ -85,10 +85,7 @@ def one_method(case: Case, method: str, seed: int) -> Iterator[Row]:
 
 
 def cells(size: Size) -> Iterator[Row]:
-    """One by problem, method and seed; the first seed of everything comes first.
-
-    The reference and its repeat have their own seeds.
-    """
+    """One by problem, method and seed, the first seed first; the reference and its repeat have their own."""
     first, *others = size.seeds
     for name in size.problems:
         for method in (REFERENCE, AGAIN, *methods(size, name)):
@@ -112,13 +109,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     of_scale = partial(against_hmc_prior.cell, size=size, folder=asked.data)
     prior.run([{"scale": scale} for scale in size.scales], of_scale)
     scale = against_hmc_prior.chosen(prior.rows)
-    publish(
-        prior,
-        prior.rows,
-        against_hmc_prior.TABLE,
-        against_hmc_prior.findings(prior.rows),
-        lambda: against_hmc_prior.draw(prior.rows),
-    )
+    table = columns(prior.rows, against_hmc_prior.TABLE)
+    prior.publish(table, against_hmc_prior.findings(prior.rows))
 
     def one(problem: str, method: str, seed: int) -> Iterator[Row]:
         own = PROBLEMS[problem].scale or scale
@@ -128,6 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     study.run(cells(size), one)
     rows = averaged(study.rows)
     publish(study, rows, TABLE, findings(rows), lambda: draw(rows))
+    Results(__file__, asked, "distances").report(list(distances(rows)))
 
 
 if __name__ == "__main__":

@@ -210,10 +210,7 @@ class Reference(NamedTuple):
 
 @functools.cache
 def hmc_program(case: Case) -> Callable:
-    """HMC in weights over the scale of their prior, in which a quarter of its period is π/2.
-
-    A function of a key and of starts; it gives values by site, (chain, draw, …), and what the run took.
-    """
+    """HMC, of a key and starts, in weights over the scale of their prior: a quarter of its period is π/2."""
     model, (x, y, *_) = given(case)
     potential = bnn.potential_of(model, x, y)
     scaled = functools.partial(jax.tree.map, lambda v: case.scale * v)
@@ -259,11 +256,7 @@ class Cost(NamedTuple):
 
 
 def cost(method: str, share: float, leapfrogs: int = 0) -> Cost:
-    """What a method costs.
-
-    :param share: of all rows that is in a minibatch.
-    :param leapfrogs: of a trajectory of HMC.
-    """
+    """What a method costs, with this share of all rows in a minibatch and these leapfrogs a trajectory."""
     if method == EQUAL:
         return Cost(0, leapfrogs, leapfrogs)
     if method == "MCLMC":
@@ -285,10 +278,7 @@ class Plan(NamedTuple):
 
 
 def plan(method: str, size: Size, share: float, leapfrogs: int = 0) -> Plan:
-    """How a sampler spends the budget.
-
-    What a cycle explores is counted as no draws by `MCMC`: half of the steps of cyclical methods.
-    """
+    """How a sampler spends the budget; half of the steps of a cycle explore, and give no draws."""
     trained = size.chains * size.training
     once, in_warmup, call = cost(method, share, leapfrogs)
     budget = (size.passes - trained) / size.chains

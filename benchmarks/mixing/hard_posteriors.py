@@ -79,14 +79,7 @@ class Found(NamedTuple):
 
 
 def pieces(
-    kernel: Any,
-    given: Posterior,
-    size: Size,
-    thinning: int,
-    init_params: Any,
-    seed: int = 0,
-    num_chains: int = CHAINS,
-    chain_method: str = "parallel",
+    kernel: Any, given: Posterior, size: Size, thinning: int, init_params: Any, seed: int = 0
 ) -> Iterator[tuple[Found, bnn.MCMC, float]]:
     """One piece after the other of the same chains, with the run that made it and the seconds so far."""
     begin = time.perf_counter()
@@ -97,8 +90,7 @@ def pieces(
         num_warmup=size.warmup * thinning,
         num_samples=size.draws * thinning,
         thinning=thinning,
-        num_chains=num_chains,
-        chain_method=chain_method,
+        num_chains=CHAINS,
         progress_bar=False,
     )
     key = jax.random.key(seed)
@@ -163,9 +155,7 @@ EMPTY = dict.fromkeys(
 )
 
 
-def run(
-    given: Posterior, method: str, seed: int, size: Size, minutes: float
-) -> tuple[list[Row], Found]:
+def run(given: Posterior, method: str, seed: int, size: Size) -> tuple[list[Row], Found]:
     """Rows at every doubling of the number of pieces, and all draws."""
     which = METHODS[method]
     kernel = kernel_of(which, given, size.steps)
@@ -179,7 +169,7 @@ def run(
         parts.append(part)
         counted = "num_steps" in mcmc.get_extra_fields()
         gradients += size.draws * thinning * gradients_of(mcmc) if counted else known
-        done = seconds > 60 * minutes
+        done = seconds > 60 * size.minutes
         if done or number & (number - 1) == 0:
             everything = joined(parts)
             draws = number * size.draws
@@ -196,11 +186,11 @@ def run(
 
 @functools.lru_cache(maxsize=2)
 def both(
-    folder: Any, name: str, methods: tuple[str, ...], seed: int, size: Size, minutes: float
+    folder: Any, name: str, methods: tuple[str, ...], seed: int, size: Size
 ) -> dict[str, list[Row]]:
     """Rows of each method; of two the last rows have their distance in joint Monte Carlo errors."""
     given = posterior(folder, name, size.rows)
-    ran = {method: run(given, method, seed, size, minutes) for method in methods}
+    ran = {method: run(given, method, seed, size) for method in methods}
     if len(ran) == 2:
         one, other = (found for _, found in ran.values())
         for label in ("functions", "precisions"):
@@ -209,12 +199,6 @@ def both(
             for rows, _ in ran.values():
                 rows[-1][f"{label}_max_z"] = float(np.nanmax(np.abs(z)))
     return {method: rows for method, (rows, _) in ran.items()}
-
-
-def pairs_of(problem: str, asked: list[str] | None) -> list[tuple[str, ...]]:
-    """The pairs of methods that are compared, or those methods of them that were asked for."""
-    chosen = (tuple(m for m in pair if asked is None or m in asked) for pair in PAIRS[problem])
-    return [pair for pair in chosen if pair]
 
 
 def last_rows(rows: list[Row]) -> list[Row]:
@@ -288,31 +272,20 @@ TABLE = {
 
 
 def main(argv=None) -> None:
-    made = parser(__doc__)
-    made.add_argument("--minutes", type=float, help="of every run (default: 20)")
-    made.add_argument("--problems", nargs="+", choices=PAIRS, help="default: all")
-    made.add_argument("--methods", nargs="+", help="default: all")
-    made.add_argument("--seeds", nargs="+", type=int, default=[0], help="default: 0")
-    asked = made.parse_args(argv)
+    asked = parser(__doc__).parse_args(argv)
     size = SIZES[asked.size]
-    size = size._replace(problems=tuple(asked.problems or size.problems))
-    minutes = asked.minutes or size.minutes
     study = Study(__file__, ["problem", "method", "seed", "draws"], asked)
-    together = {
+    pairs = {
         (problem, method): pair
         for problem in size.problems
-        for pair in pairs_of(problem, asked.methods)
+        for pair in PAIRS[problem]
         for method in pair
     }
     study.run(
-        (
-            {"problem": problem, "method": method, "seed": seed}
-            for seed in asked.seeds
-            for problem, method in together
-        ),
-        lambda problem, method, seed: both(
-            asked.data, problem, together[problem, method], seed, size, minutes
-        )[method],
+        ({"problem": problem, "method": method, "seed": 0} for problem, method in pairs),
+        lambda problem, method, seed: both(asked.data, problem, pairs[problem, method], seed, size)[
+            method
+        ],
     )
     ends = last_rows(study.rows)
     publish(study, ends, TABLE, findings(study.rows), lambda: draw(study.rows))

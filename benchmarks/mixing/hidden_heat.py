@@ -94,10 +94,7 @@ def squares_of_images(folder: Path | None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def standardised_rows(folder: Path | None, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets of bikesharing, random rows of it, with mean 0 and standard deviation 1.
-
-    :param folder: the folder of data sets; None for the one beside the checkout.
-    """
+    """Inputs and targets of bikesharing, random rows of it, with mean 0 and standard deviation 1."""
     x, y = stored_table(folder, "bikesharing")
     chosen = np.random.default_rng(0).permutation(len(x))[:rows]
     # The first column is the number of the record.
@@ -198,10 +195,7 @@ def cell(
 
 
 def against_exact(posterior: Posterior, draws: np.ndarray, temperature: float) -> Row:
-    """Draws (chain, draw, weight) beside the Gaussian, tempered: ratios of variances, errors of means.
-
-    Errors are over chains, each of which gives a ratio.
-    """
+    """Draws (chain, draw, weight) beside the tempered Gaussian: ratios of variances, errors over chains."""
     x = posterior.x[:NUM_PREDICTED]
     exact_weights = temperature * np.diag(posterior.covariance)
     exact = temperature * np.einsum("ij,jk,ik->i", x, posterior.covariance, x)
@@ -310,20 +304,17 @@ def picture(rows: Sequence[Row]):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    made = parser(__doc__)
-    made.add_argument("--rows", nargs="+", type=int, choices=ROWS, help="default: all")
-    made.add_argument("--methods", nargs="+", choices=METHODS, help="default: all")
-    given = made.parse_args(argv)
+    given = parser(__doc__ or "").parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, KEYS, given)
     full = given.size == "full"
     cells = (
         dict(zip(KEYS, (rows, batch, temperature, method, seed)))
         for seed in size["seeds"]
-        for rows in given.rows or (ROWS if full else ROWS[:1])
+        for rows in (ROWS if full else ROWS[:1])
         for batch in (BATCHES if full else BATCHES[-1:])
         for temperature in TEMPERATURES
-        for method in given.methods or METHODS
+        for method in METHODS
     )
     study.run(cells, partial(cell, size=size, folder=given.data))
     study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))

@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import publish, select
+from benchmarks._shared.sampled_runs import columns
 from benchmarks._shared.study import Study, every_cell, parser
 from benchmarks._shared.words import span
-from numpyro_bnn.plots.style import color_at, label_axes
 
 
 class Size(NamedTuple):
@@ -92,19 +90,6 @@ TABLE = {
 }
 
 
-def draw(rows):
-    figure, ax = plt.subplots(figsize=(5, 3.4), layout="constrained")
-    for i, hidden in enumerate(sorted({r["hidden"] for r in rows})):
-        here = sorted(select(rows, hidden=hidden), key=lambda r: r["rows"])
-        xs, ys = [r["rows"] for r in here], [r["ratio"] for r in here]
-        ax.plot(xs, ys, "o-", color=color_at(ax, i), label=f"{hidden:g} hidden units")
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    label_axes(ax, "rows", "cost of a gradient, integrated / as it is")
-    figure.legend(frameon=False, loc="outside right center")
-    return figure
-
-
 def findings(rows):
     yield (
         f"A gradient costs {span([r['ratio'] for r in rows], 1)} times that of the model as it is; "
@@ -120,7 +105,7 @@ def main(argv=None) -> None:
         every_cell(rows=size.rows, hidden=size.hidden),
         lambda rows, hidden: cost(rows, hidden, size.repeats),
     )
-    publish(study, study.rows, TABLE, findings(study.rows), lambda: draw(study.rows))
+    study.publish(columns(study.rows, TABLE), findings(study.rows))
 
 
 if __name__ == "__main__":

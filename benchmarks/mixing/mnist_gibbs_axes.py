@@ -171,10 +171,7 @@ def metric_of(axes: Axes, start: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def pace_of(task: Task, thinning: int = 1) -> Pace:
-    """Trajectories of a run, a fifth of them warm-up; five energies of moves cost about two gradients.
-
-    The short ones at its beginning are counted as long ones of the same cost.
-    """
+    """Trajectories of a run, a fifth of them warm-up; five energies of moves cost about two gradients."""
     each = float(task.leapfrogs + 3)
     steps = int(task.long / each)
     return Pace(steps // 5, (steps - steps // 5) // thinning, thinning, each)
@@ -194,11 +191,7 @@ def run(
     thinning: int = 1,
     chain_method: str = "sequential",
 ) -> Draws:
-    """Chains from given weights, and what `mnist_gibbs_verdict` keeps of draws.
-
-    :param thinning: trajectories of a draw that is kept.
-    :param chain_method: of the runs, see `bnn.MCMC`.
-    """
+    """Chains from given weights, and what `mnist_gibbs_verdict` keeps of every `thinning`-th trajectory."""
     axes = axes_of(data.x)
     of_images, of_bias = (part.astype(np.float32) for part in (axes.of_images, axes.of_bias))
     x, tests = data.x @ of_images, data.x_test @ of_images

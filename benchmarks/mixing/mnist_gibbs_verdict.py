@@ -71,11 +71,7 @@ def cells_of(size: str) -> list[Row]:
 
 
 def judged(found: Mapping[str, np.ndarray], y: np.ndarray, images: int | None = None) -> Row:
-    """The verdict of a report on all draws, the error over chains of the average's log score, and R-hats.
-
-    :param found: by name, (chain, draw, …): test probabilities, and conditional means of precisions.
-    :param images: of the test images, the first, whose probabilities have the verdict; all by default.
-    """
+    """The verdict on probabilities of the first images, the error over chains of the score, and R-hats."""
     probs = found["probs"]
     averages = np.maximum(probs.mean(1)[:, np.arange(len(y)), y], 1e-30)
     return {
@@ -125,12 +121,7 @@ def rows_of(
     left_out: float = 0.5,
     images: int | None = None,
 ) -> Iterator[Row]:
-    """A row for each sixth of the draws, or for each draw of less than six.
-
-    :param reference: average probabilities (image, class) that averages are compared with.
-    :param left_out: share of the draws so far that averages and R-hat leave out.
-    :param images: of the test images, the first, whose probabilities have an R-hat; all by default.
-    """
+    """A row for each sixth of the draws; R-hats of the first images, averages without a share of draws."""
     probs = drawn.found["probs"]
     number = probs.shape[1]
     for draw in sorted({max(1, round(number * part / ROWS)) - 1 for part in range(1, ROWS + 1)}):
@@ -163,10 +154,7 @@ def rows_of(
 def rows_with_verdict(
     drawn: Draws, data: data_sets.Split, pace: Pace, images: int | None = None
 ) -> Iterator[Row]:
-    """Rows of a run of which all draws count, the last with its verdict.
-
-    :param images: of the test images, the first, that are judged; all by default.
-    """
+    """Rows of a run of which all draws count, the last with its verdict on the first images."""
     y = data.y_test
     rows = list(rows_of(drawn, y, pace, None, left_out=0.0, images=images))
     yield from ({"rows": len(data.x)} | row | NOT_JUDGED for row in rows[:-1])

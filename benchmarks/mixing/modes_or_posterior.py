@@ -224,17 +224,14 @@ def draw(rows: list[Row]):
 
 
 def main(argv=None) -> None:
-    made = parser(__doc__)
-    made.add_argument("--tables", nargs="+", help="default: all")
-    made.add_argument("--splits", nargs="+", type=int, help="default: all that are stored")
-    asked = made.parse_args(argv)
+    asked = parser(__doc__).parse_args(argv)
     size = SIZES[asked.size]
     study = Study(__file__, ["table", "split", "method"], asked)
     study.run(
         (
             {"table": table, "split": split, "method": method}
-            for table in asked.tables or size.splits
-            for split in asked.splits or size.splits.get(table, (0,))
+            for table, splits in size.splits.items()
+            for split in splits
             for method in METHODS
         ),
         lambda table, split, method: judged(

@@ -230,9 +230,7 @@ def picture(rows: Sequence[Row]) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    made = parser(__doc__ or "")
-    made.add_argument("--methods", nargs="+", choices=METHODS, help="default: all")
-    given = made.parse_args(argv)
+    given = parser(__doc__ or "").parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, KEYS, given)
     study.run(
@@ -240,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             {"units": units, "batch": batch, "method": method, "seed": seed}
             for units, batch in size.networks
             for seed in size.seeds
-            for method in given.methods or METHODS
+            for method in METHODS
         ],
         partial(cell, size=size, folder=given.data),
     )

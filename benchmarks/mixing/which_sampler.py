@@ -83,11 +83,7 @@ def sampled(
     cost: float | None,
     budget: int,
 ):
-    """A run of as many gradients a chain as asked for, its gradients and its seconds.
-
-    :param begin: where chains begin.
-    :param cost: gradients a step of the kernel; None: what a short run of it counts.
-    """
+    """A run of so many gradients a chain (`cost` a step, or what a short run counts), and its seconds."""
     x, y = given.split.x, given.split.y
     # What adapts its steps is taken to be as dear as a long trajectory.
     warmup = max(size.warmup, round(WARMUP * budget / (cost or size.steps)))
@@ -250,17 +246,6 @@ def findings(rows: list[Row]) -> Iterator[str]:
         " and ".join(problems),
         "; ".join(f"{names.get(m, m)} {' and '.join(texts)}" for m, texts in told.items()),
     )
-    for problem in problems:
-        for method in ("MCLMC, non-centred", "MAMS, non-centred"):
-            own = select(rows, problem=problem, method=method)
-            if len(own) > 1:
-                columns = [f"{label}_min_by_1000" for label in ("precisions", "functions")]
-                known = [[r[column] for r in own if column in r] for column in columns]
-                apart = (max(values) / min(values) for values in known)
-                yield (
-                    f"{problem}: the {len(own)} runs of {method} differ in effective draws by factors of "
-                    "{:.1f} (log precisions) and {:.1f} (functions).".format(*apart)
-                )
     for problem in dict.fromkeys(r["problem"] for r in rows):
         if problem not in problems:
             most = max(r["functions_min_ess"] for r in select(rows, problem=problem))

@@ -68,10 +68,7 @@ def prior_of(problem, changed=None):
 
 
 def model_of(problem, module=bnn.MLP, prior=None):
-    """The model of a problem, ``model(x, y=None)``; `module` computes the network.
-
-    :param prior: another one than the example has.
-    """
+    """The model of a problem, ``model(x, y=None)``; `module` computes the network."""
     units, outputs = {"bdata": (15, 1), "cdata": (8, 3)}.get(problem, (8, 1))
     prior = prior or prior_of(problem)
     cases = {"rdata": None, "odata": 4.0}
@@ -116,8 +113,7 @@ def sample(problem, route, x, y, options):
     model = model_of(problem, MLPByFeatures)
     if route == "gibbs":
         window = min(10, options.steps // 2)
-        persistence = options.persistence
-        kernel = bnn.neal(model, num_steps=options.steps, window=window, persistence=persistence)
+        kernel = bnn.neal(model, num_steps=options.steps, window=window)
     else:
         settings = {"num_steps": options.steps, "trajectory_length": None}
         kernel = HMC(bnn.parameterize(model, route), target_accept_prob=0.9, **settings)
@@ -125,8 +121,7 @@ def sample(problem, route, x, y, options):
     mcmc = bnn.MCMC(
         kernel,
         num_warmup=options.warmup,
-        num_samples=options.samples * options.every,
-        thinning=options.every,
+        num_samples=options.samples,
         num_chains=options.chains,
         chain_method=jax.vmap,
         progress_bar=False,
@@ -307,10 +302,6 @@ def main(argv=None):
     made.add_argument("--samples", type=int, default=2000)
     made.add_argument("--steps", type=int, default=100, help="leapfrog steps of a trajectory")
     made.add_argument("--thin", type=int, default=10, help="of draws that predictions are made of")
-    made.add_argument("--every", type=int, default=1, help="trajectories to a draw that is kept")
-    made.add_argument(
-        "--persistence", type=float, default=0.0, help="of momenta between trajectories of Gibbs"
-    )
     options = made.parse_args(argv)
     if options.size == "quick":
         options.chains, options.warmup, options.samples, options.steps = 4, 50, 100, 10
@@ -322,7 +313,7 @@ def main(argv=None):
             scalars = scalars_of(problem, draws)
             tested = test_densities(problem, draws, x_test, y_test, options.thin)
             rows = rows_of(problem, route, scalars, *tested, y_test, options)
-            count = options.chains * options.samples * options.every * options.steps
+            count = options.chains * options.samples * options.steps
             cost = {"cpu_seconds": f"{seconds[0]:.1f}", "cpu_seconds_kept": f"{seconds[1]:.1f}"}
             cost |= {"gradients": count, "steps": options.steps}
             more = [{"quantity": name, "mean": value} for name, value in cost.items()]

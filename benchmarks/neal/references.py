@@ -50,7 +50,7 @@ MINOR = "mode of large hidden biases"
 
 def hmc(problem, given, thin=2):
     """Non-centred HMC from optimised starts."""
-    own = {"chains": 8, "warmup": 300, "samples": 2400, "steps": 1000, "every": 1}
+    own = {"chains": 8, "warmup": 300, "samples": 2400, "steps": 1000}
     short = {"chains": 2, "warmup": 20, "samples": 20, "steps": 10}
     options = argparse.Namespace(**own | (short if given.size == "quick" else {}))
     x, y, *test = posteriors.data_of(problem, given.shared)

@@ -67,10 +67,7 @@ class Judged(NamedTuple):
 
 
 def judged(name: str, model: Callable, draws: Any) -> Judged:
-    """Predictions of some draws on the grid and at the fresh rows.
-
-    :param name: what the columns of its row are named after.
-    """
+    """Predictions of some draws, whose columns have this name, on the grid and at the fresh rows."""
     x, y = data(FRESH, FRESH_SEED)
     # One call, so that one program is compiled.
     probs = bnn.predict(model, draws, np.concatenate([grid(), x])).probs[..., 1]
@@ -87,12 +84,7 @@ def judged(name: str, model: Callable, draws: Any) -> Judged:
 
 
 def gain_of(average: np.ndarray, one: np.ndarray) -> Row:
-    """What an average over draws gains over one network in log score, nats a row.
-
-    :param average: log probabilities of the targets, (chain, draw, row).
-    :param one: those of the network, (1, 1, row).
-    :return: the difference, its standard error over rows, paired, and its Monte Carlo error over chains.
-    """
+    """What an average over draws gains over one network, nats a row; errors over rows and over chains."""
     by_chain = logsumexp(average.astype(np.float64), 1) - np.log(average.shape[1])
     whole = logsumexp(by_chain, 0) - np.log(len(by_chain))
     gap = paired(whole, one[0, 0].astype(np.float64))
@@ -171,12 +163,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
         f"On fresh rows one network scores better beyond two errors in {len(one)} of {len(gains)} settings, "
         f"by {span(one, 4)} nats, and the average in {better}."
     )
-    for found in averaged(rows):
-        if found["rows"] in (f"{counts[0]:g}", f"{counts[-1]:g}") and "network" in found["model"]:
-            yield (
-                f"{found['model']}, {found['rows']} rows: one network is sure of a class on "
-                f"{found['sure, MAP']} of the plane, the average on {found['sure, average']}."
-            )
 
 
 def picture(rows: Sequence[Row]) -> Any:

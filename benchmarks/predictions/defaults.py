@@ -21,7 +21,7 @@ from benchmarks._shared.study import Study, every_cell, parser
 from benchmarks._shared.words import number, span
 from benchmarks.predictions.against_boosting import FEW, MOST, standardised
 from benchmarks.predictions.other_regressors import BDE, bde
-from benchmarks.predictions.tabular import cpu_seconds, scored, selecting
+from benchmarks.predictions.tabular import cpu_seconds, scored
 
 TABLES = ("diabetes", "yacht", "energy", "concrete", "airfoil")
 OURS = {"defaults": {}, "30 s": {"max_minutes": 1 / 2}, "10 s": {"max_minutes": 1 / 6}}
@@ -91,9 +91,10 @@ def picture(rows):
 
 
 def main(argv=None):
-    given = selecting(parser(__doc__), TABLES).parse_args(argv)
-    tables = given.tables or (TABLES if given.size == "full" else TABLES[:1])
-    seeds = given.seeds or (range(3) if given.size == "full" else (0,))
+    made = parser(__doc__)
+    made.add_argument("--bde-python", help="an interpreter with sklearn-contrib-bde")
+    given = made.parse_args(argv)
+    tables, seeds = (TABLES, range(3)) if given.size == "full" else (TABLES[:1], (0,))
     methods = [*OURS, *(("bde",) if given.bde_python else ())]
 
     def compute(table, seed, method):

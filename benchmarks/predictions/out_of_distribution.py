@@ -29,7 +29,6 @@ from benchmarks._shared.mnist_posteriors import (
     three,
 )
 from benchmarks._shared.study import Row, Study, every_cell, parser
-from benchmarks._shared.words import number
 from benchmarks.predictions.corruptions import corrupted
 
 LENGTHS = {
@@ -153,20 +152,6 @@ def findings(rows: list[Row]) -> Iterator[str]:
         order = sorted(found, key=found.__getitem__, reverse=True)
         told = ", ".join(f"{name} {found[name]:.2f}" for name in order)
         yield f"{kind} against digits, AUROC by mutual information: {told}."
-    for method in (LARGE, TUNED):
-        leads = []
-        for kind in UNFAMILIAR:
-            own, other = (
-                mean_of(rows, SCORES[1], unfamiliar=kind, method=m, prior="normal")
-                for m in ("posterior", method)
-            )
-            leads.append(f"{number(own - other, 3)} ({kind})")
-        score = mean_of(rows, "log score", method=method, prior="normal")
-        yield (
-            f"The posterior leads the {method} by {', '.join(leads)}; log scores on digits are "
-            f"{number(mean_of(rows, 'log score', method='posterior', prior='normal'), 3)} and "
-            f"{number(score, 3)}."
-        )
 
 
 def figure(rows: list[Row]) -> Any:

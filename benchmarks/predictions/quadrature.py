@@ -36,17 +36,7 @@ def nodes_of(
     count: int = 33,
     width: float = 7.0,
 ) -> Nodes:
-    """A grid in the coordinates that whiten the curvature at the mode.
-
-    The trapezoid rule converges faster than any power of the step for a smooth density that is
-    negligible at the ends; with the defaults a Gaussian is exact to rounding.
-
-    :param log_density: of points (node, parameter), not normalised.
-    :param hessian: of minus `log_density` at one point.
-    :param num_parameters: dimension, at most three or four.
-    :param count: nodes along each axis.
-    :param width: half of the range, in standard deviations of the Laplace approximation.
-    """
+    """The trapezoid rule in the coordinates that whiten the curvature at the mode: `count` nodes an axis."""
     start = np.zeros(num_parameters)
     found = minimize(lambda p: -log_density(p[None])[0], start, method="BFGS", tol=1e-8)
     mode = found.x

@@ -153,11 +153,7 @@ def images_of(
 
 
 def sizes_of(w: Any, inputs: Inputs, dead: np.ndarray, null: np.ndarray) -> Row:
-    """Root mean square weights of dead pixels, of others and along null components, over the prior's.
-
-    :param dead: which pixels no training image has.
-    :param null: null components, a row each.
-    """
+    """Root mean square weights of dead and of live pixels and along null components, over the prior's."""
     kernels = np.asarray(w["net/Dense_0.kernel"], np.float64)
     kernels = kernels.reshape(-1, *kernels.shape[-2:])
     weights = inputs.root @ kernels

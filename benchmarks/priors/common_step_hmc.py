@@ -43,11 +43,7 @@ class Found(NamedTuple):
 def trajectory(
     energy: Callable, z: Any, key: jax.Array, step: jax.Array, leapfrogs: jax.Array
 ) -> tuple[Any, jax.Array]:
-    """One trajectory of every chain with fresh momenta: positions, and the acceptance of each chain.
-
-    :param energy: position of one chain to nats.
-    :param z: positions, leaves (chain, …).
-    """
+    """One trajectory of every chain with fresh momenta: leaves (chain, …), and the acceptance of each."""
     value, slope = jax.vmap(energy), jax.vmap(jax.grad(energy))
     for_momenta, for_decision = jax.random.split(key)
     leaves, tree = jax.tree.flatten(z)

@@ -126,12 +126,7 @@ def evidence_error(values, errors):
 
 
 def rank_correlation(evidence, error, scores, rng, repeats=2000):
-    """Spearman's correlation of evidence and lppd over models, and its bootstrap error.
-
-    :param evidence: (model,), in nats, and its errors.
-    :param scores: lppd of blocks of test rows, (model, block).
-    :return: both; the error is NaN for fewer than four models.
-    """
+    """Spearman's correlation over models, and its bootstrap error; NaN for fewer than four models."""
     value = spearmanr(evidence, scores.mean(1)).statistic
     count, parts = scores.shape
     if count < 4:

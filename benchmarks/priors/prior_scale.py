@@ -147,7 +147,6 @@ def averaged(rows: list[Row]) -> list[Row]:
 def findings(rows: list[Row]):
     """What the rows say, in sentences."""
     for name in dict.fromkeys(r["problem"] for r in rows):
-        (learned,) = select(rows, problem=name, family=HIERARCHICAL)
         for family in FAMILIES:
             here = select(rows, problem=name, family=family)
             best = max(here, key=lambda r: r["log_score"])
@@ -160,13 +159,6 @@ def findings(rows: list[Row]):
                 f"the worst is {spread:.3f} lower; the best is {best['difference']:+.4f} ± "
                 f"{best['difference_se']:.4f} from the hierarchical prior."
             )
-        unsure = [r for r in select(rows, problem=name) if r["worst R-hat"] > 1.1]
-        yield (
-            f"{name}: hierarchical log score {learned['log_score']:.4f}; worst R-hat of predictions "
-            f"above 1.1 under {len(unsure)} of {len(select(rows, problem=name))} priors."
-        )
-    good, runs = (sum(int(r["converged"].split(" of ")[i]) for r in rows) for i in (0, 1))
-    yield f"{runs - good} of {runs} runs have not converged."
 
 
 def draw(rows: list[Row]):

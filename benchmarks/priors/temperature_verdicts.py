@@ -81,10 +81,7 @@ class Verdict(NamedTuple):
 
 
 def verdicts(rows: Sequence[Row]) -> list[Verdict]:
-    """One verdict for each number of rows and prior, without shifts and with them, of the runs of HMC.
-
-    How T = 1 stands to the ensemble is taken from long minibatch runs where there are any.
-    """
+    """One for each prior and number of rows; T = 1 beside the ensemble is of long runs where they are."""
     made = []
     sampled = select(rows, method=FULL_BATCH)
     wheres = {(r["shifts"], r["rows"]) for r in sampled}
@@ -165,18 +162,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
     yield "T = 1 is within two errors of the best temperature in {}.".format(
         ", ".join(f"{a} of {b} settings (images{_moved(s)})" for s, (a, b) in counts.items())
     )
-    for shifts, found in moved.items():
-        # Of two priors; the table has all.
-        for prior in (0.3, 1):
-            own = [v for v in found if v.prior == prior]
-            if not own:
-                continue
-            gains = ", ".join(f"{v.gains[0.1]} ({v.rows} rows)" for v in own if v.is_compared)
-            over = ", ".join(f"{v.over_ensemble} ({v.rows})" for v in own)
-            yield (
-                f"Images{_moved(shifts)}, α {name_of(prior)}: T = 0.1 gains {gains or 'unknown'} nats over T "
-                f"= 1; T = 1 gains {over} over a deep ensemble."
-            )
 
 
 def picture(rows: Sequence[Row]) -> Any:

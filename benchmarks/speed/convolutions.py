@@ -14,18 +14,16 @@ from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from flax import linen as nn
 from jax import lax
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import publish
+from benchmarks._shared.sampled_runs import columns
 from benchmarks._shared.study import Study, parser
 from benchmarks._shared.words import listed, number
 from numpyro_bnn.compilation.program_identity import separate_programs
-from numpyro_bnn.plots.style import color_at, label_axes
 from numpyro_bnn.run import programs
 
 ROWS, BATCH, CLASSES = 1000, 100, 10
@@ -189,24 +187,6 @@ TABLE = {
 }
 
 
-def draw(rows):
-    figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
-    names = [SINGLE, LOOP, PLAIN, OURS]
-    problems = list(dict.fromkeys(row["problem"] for row in rows))
-    for i, problem in enumerate(problems):
-        here = {row["contender"]: row for row in rows if row["problem"] == problem}
-        places = np.arange(len(names)) + 0.35 * (i - 0.5 * (len(problems) - 1))
-        ax.barh(
-            places, [here[n]["ratio"] for n in names], 0.3, color=color_at(ax, i), label=problem
-        )
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.axvline(1, color="0.5", linewidth=1)
-    label_axes(ax, "CPU seconds of a step, over the gradient in a program of its own", "")
-    ax.legend(frameon=False)
-    return figure
-
-
 def findings(rows):
     """Times of a step over those of the gradient in a program of its own, over networks."""
     for contender in dict.fromkeys(row["contender"] for row in rows):
@@ -224,8 +204,7 @@ def main(argv=None) -> None:
     study.run(
         [{"problem": problem} for problem in size.problems], lambda problem: compare(problem, size)
     )
-    rows = study.rows
-    publish(study, rows, TABLE, findings(rows), lambda: draw(rows))
+    study.publish(columns(study.rows, TABLE), findings(study.rows))
 
 
 if __name__ == "__main__":

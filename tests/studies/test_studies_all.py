@@ -270,7 +270,7 @@ def numbers_of(name, row):
 @pytest.mark.parametrize("name", TOYS)
 def test_a_study_runs_is_finite_and_computes_nothing_twice(name, tmp_path, capsys, shared):
     pytest.importorskip("matplotlib").use("Agg")
-    short = name.split(".")[1]
+    theme, short = name.split(".")
     given = ["--toy", "--output", str(tmp_path), "--data", str(shared / "data")]
     study(name).main(given)
     kept = {}
@@ -282,7 +282,8 @@ def test_a_study_runs_is_finite_and_computes_nothing_twice(name, tmp_path, capsy
         for row in rows:
             assert all(map(math.isfinite, numbers_of(name, row)))
         assert (tmp_path / f"{stem}.md").stat().st_size > 100
-        assert (tmp_path / f"{stem}.png").stat().st_size > 5000
+        if (ROOT / "benchmarks" / theme / "results" / f"{stem}.png").is_file():
+            assert (tmp_path / f"{stem}.png").stat().st_size > 5000
     capsys.readouterr()
     study(name).main(given)
     assert "rows are there, and kept" in capsys.readouterr().out

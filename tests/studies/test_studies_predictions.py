@@ -172,15 +172,6 @@ def test_variances_of_draws_from_the_exact_posterior_are_one():
     assert found["mean off, in sd"] < 4 / math.sqrt(2000)
 
 
-def test_a_method_that_tables_do_not_know_is_refused(tmp_path, capsys):
-    pytest.importorskip("matplotlib").use("Agg")
-    # bde needs an interpreter of its own.
-    arguments = ["--toy", "--output", str(tmp_path), "--methods", "NUTS", "HCM", "bde"]
-    with pytest.raises(SystemExit, match="2"):
-        tabular.main(arguments)
-    assert "['HCM', 'bde'] are not among ['MAP'" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_tables_run_and_are_kept(shared, tmp_path, capsys):
     pytest.importorskip("matplotlib").use("Agg")

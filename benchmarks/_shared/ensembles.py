@@ -29,18 +29,12 @@ def fitted_noise(means: np.ndarray, y: np.ndarray) -> float:
 
 
 class Ensemble(NamedTuple):
-    """What trained networks say of rows that they were not trained on.
+    """What trained networks say of rows that they were not trained on."""
 
-    - **predictions** - of the test rows, with the noise that each network learned
-    - **means** - of the test rows, (member, row)
-    - **noise** - of the networks together, the best for the rows held out
-    - **own_noise** - the same of each network alone
-    """
-
-    predictions: Predictions
-    means: np.ndarray
-    noise: float
-    own_noise: list[float]
+    predictions: Predictions  # of the test rows, with the noise that each network learned
+    means: np.ndarray  # of the test rows, (member, row)
+    noise: float  # of the networks together, the best for the rows held out
+    own_noise: list[float]  # the same of each network alone
 
 
 def stopped_early(

@@ -32,18 +32,14 @@ LEAPFROGS = 30
 
 
 class Length(NamedTuple):
-    """How much is computed, at one size of a study.
+    """How much is computed, at one size of a study."""
 
-    - **rows**, **tests** - training and test images
-    - **training** - steps of Adam on all rows, for a mode
-    - **members** - of the ensemble, and chains of HMC, each of which starts at a member
-    - **warmup**, **draws** - trajectories of each chain
-    """
-
+    # rows, tests: training and test images
     rows: int
     tests: int
-    training: int
-    members: int
+    training: int  # steps of Adam on all rows, for a mode
+    members: int  # of the ensemble, and chains of HMC, each of which starts at a member
+    # warmup, draws: trajectories of each chain
     warmup: int
     draws: int
 
@@ -52,12 +48,9 @@ PRIOR = priors.ByPath({"Dense_1.kernel": priors.FanIn(2.0), "*": priors.Normal(1
 
 
 class Pixels(NamedTuple):
-    """What the first layer sees of an image under a prior.
+    """What the first layer sees of an image under a prior."""
 
-    - **root** - (784, inputs): the network gets ``images @ root``
-    """
-
-    root: np.ndarray
+    root: np.ndarray  # (784, inputs): the network gets ``images @ root``
 
     def model(self, x: Any, y: Any = None) -> None:
         network = bnn.MLP([HIDDEN], 10, jax.nn.relu)
@@ -88,16 +81,11 @@ def pixels_under(prior: str, x: np.ndarray, scale: float = SCALE) -> Pixels:
 
 
 class Fitted(NamedTuple):
-    """Draws of the weights by some method, and what was learnt on the way.
+    """Draws of the weights by some method, and what was learnt on the way."""
 
-    - **pixels** - of the model
-    - **samples** - draws by site, with axes (chain, draw)
-    - **facts** - acceptance and trajectory length of HMC, zeros for the others
-    """
-
-    pixels: Pixels
-    samples: Any
-    facts: dict[str, float]
+    pixels: Pixels  # of the model
+    samples: Any  # draws by site, with axes (chain, draw)
+    facts: dict[str, float]  # acceptance and trajectory length of HMC, zeros for the others
 
     def probs(self, *images: np.ndarray) -> list[np.ndarray]:
         """Class probabilities for each set of images, (chain, draw, image, class)."""
@@ -112,19 +100,14 @@ NOT_SAMPLED = {"acceptance": 0.0, "trajectory length": 0.0}
 
 
 class Task(NamedTuple):
-    """A model and its data, and how much is to be computed.
+    """A model and its data, and how much is to be computed."""
 
-    - **pixels** - the model
-    - **x**, **y** - what it is given
-    - **length** - how much
-    - **seed** - of everything random
-    """
-
-    pixels: Pixels
+    pixels: Pixels  # the model
+    # x, y: what it is given
     x: np.ndarray
     y: np.ndarray
-    length: Length
-    seed: int
+    length: Length  # how much
+    seed: int  # of everything random
 
     @classmethod
     def of(

@@ -32,21 +32,14 @@ class Known(NamedTuple):
 
 
 class Route(NamedTuple):
-    """What one sampler found.
+    """What one sampler found."""
 
-    - **how** - which it is, in a sentence
-    - **functions** - of the rows of the test set
-    - **log_scales** - by their names in the package
-    - **masses** - of modes, by name, each with its error
-    - **log_evidence** - with its error in nats, or two NaN
-    - **draws** - of the functions, (chain, draw, row, …); None where only their means are known
-    """
-
-    how: str
-    functions: Known
-    log_scales: dict[str, Known]
-    masses: dict[str, tuple[float, float]]
-    log_evidence: tuple[float, float]
+    how: str  # which it is, in a sentence
+    functions: Known  # of the rows of the test set
+    log_scales: dict[str, Known]  # by their names in the package
+    masses: dict[str, tuple[float, float]]  # of modes, by name, each with its error
+    log_evidence: tuple[float, float]  # with its error in nats, or two NaN
+    # Of the functions, (chain, draw, row, …); None where only their means are known
     draws: np.ndarray | None
 
 

@@ -29,16 +29,11 @@ _SIDE, _PIXELS = 50, 32
 
 
 class Split(NamedTuple):
-    """Training or test images.
+    """Training or test images."""
 
-    - **x** - uint8 (rows, 32, 32, 3)
-    - **y** - classes, int32 (rows,)
-    - **exact** - whether the pixels are those of the original files, bool (rows,)
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    exact: np.ndarray
+    x: np.ndarray  # uint8 (rows, 32, 32, 3)
+    y: np.ndarray  # classes, int32 (rows,)
+    exact: np.ndarray  # whether the pixels are those of the original files, bool (rows,)
 
     def first(self, rows: int) -> "Split":
         """The first rows."""

@@ -35,37 +35,23 @@ HEAD = (
 
 
 class Contender(NamedTuple):
-    """What is timed.
+    """What is timed."""
 
-    - **name** - ``"gradient"``, or a sampler
-    - **batch_size** - images a step
-    - **steps** - in a turn
-    - **program** - takes them, compiled
-    - **compile_seconds** - tracing and compiling it took
-    """
-
-    name: str
-    batch_size: int
-    steps: int
-    program: Callable[[], Any]
-    compile_seconds: float
+    name: str  # ``"gradient"``, or a sampler
+    batch_size: int  # images a step
+    steps: int  # in a turn
+    program: Callable[[], Any]  # takes them, compiled
+    compile_seconds: float  # tracing and compiling it took
 
 
 class Timing(NamedTuple):
-    """Turns to take.
+    """Turns to take."""
 
-    - **batch_sizes** - of the bare gradient
-    - **compared** - batch size of the samplers, one of `batch_sizes`
-    - **samplers** - of which steps are timed
-    - **steps** - of batches of `compared` images in a turn; others see about as many images
-    - **repeats** - turns
-    """
-
-    batch_sizes: tuple[int, ...]
-    compared: int = 80
-    samplers: tuple[str, ...] = ("sgld", "baoab")
-    steps: int = 100
-    repeats: int = 7
+    batch_sizes: tuple[int, ...]  # of the bare gradient
+    compared: int = 80  # batch size of the samplers, one of `batch_sizes`
+    samplers: tuple[str, ...] = ("sgld", "baoab")  # of which steps are timed
+    steps: int = 100  # of batches of `compared` images in a turn; others see about as many images
+    repeats: int = 7  # turns
 
 
 def energy_by_hand(network: ResNet, data_size: int) -> Callable:

@@ -29,15 +29,12 @@ COVERED = 1.645
 
 
 class Case(NamedTuple):
-    """A posterior, how it is sampled, and the steps to a draw.
-
-    - **neal** - whether Neal's program knows its predictions
-    """
+    """A posterior, how it is sampled, and the steps to a draw."""
 
     posterior: str
     kernel: Callable[[Any], Any]
     thinning: int
-    neal: bool = False
+    neal: bool = False  # whether Neal's program knows its predictions
 
 
 CASES = {

@@ -57,29 +57,26 @@ PROBLEMS = {
 
 
 class Size(NamedTuple):
-    """What is run.
+    """What is run."""
 
-    - **problems**, **seeds** - by name; of all methods but the reference and its repeat
-    - **more** - seeds of SGD and mean field besides, whose Monte Carlo error is the spread between seeds
-    - **images**, **rows** - training, held-out and test images; rows of a table (0: all)
-    - **chains** - of all samplers
-    - **reference** - trajectories of HMC: short ones, of warm-up, and kept, as `common_step_hmc` has them
-    - **passes**, **training** - the budget; steps of Adam on all rows, of which each start is made
-    - **draws**, **members** - kept of each chain, at most; networks of an ensemble
-    - **scales**, **grid** - prior scales that are tried; trajectories of `common_step_hmc` at each
-    """
-
+    # problems, seeds: by name; of all methods but the reference and its repeat
     problems: tuple[str, ...]
     seeds: tuple[int, ...]
+    # Seeds of SGD and mean field besides, whose Monte Carlo error is the spread between seeds
     more: tuple[int, ...]
+    # images, rows: training, held-out and test images; rows of a table (0: all)
     images: tuple[int, int, int]
     rows: int
-    chains: int
+    chains: int  # of all samplers
+    # Trajectories of HMC: short ones, of warm-up, and kept, as `common_step_hmc` has them
     reference: tuple[int, int, int]
+    # passes, training: the budget; steps of Adam on all rows, of which each start is made
     passes: int
     training: int
+    # draws, members: kept of each chain, at most; networks of an ensemble
     draws: int
     members: int
+    # scales, grid: prior scales that are tried; trajectories of `common_step_hmc` at each
     scales: tuple[float, ...]
     grid: tuple[int, int, int]
 
@@ -192,20 +189,13 @@ def begun(case: Case, seed: int) -> Any:
 
 
 class Reference(NamedTuple):
-    """Long full-batch HMC.
+    """Long full-batch HMC."""
 
-    - **draws** - of all chains
-    - **passes** - over all rows, of all chains and their starts
-    - **step** - leapfrog step of all chains, in units of the weights
-    - **leapfrogs** - gradients a trajectory, mean
-    - **seconds** - with compilation
-    """
-
-    draws: Draws
-    passes: float
-    step: float
-    leapfrogs: float
-    seconds: float
+    draws: Draws  # of all chains
+    passes: float  # over all rows, of all chains and their starts
+    step: float  # leapfrog step of all chains, in units of the weights
+    leapfrogs: float  # gradients a trajectory, mean
+    seconds: float  # with compilation
 
 
 @functools.cache

@@ -26,18 +26,15 @@ INTEGRATED = "output layer integrated out"
 
 
 class Method(NamedTuple):
-    """How to sample: coordinates, a kernel, moves between its steps, and its gradients a step.
-
-    - **kernel** - of the model in those coordinates and of the steps of a long trajectory
-    - **fixed** - gradients a step as a share of those; None where the run counts them
-    - **apart** - trajectories between draws, in runs that are judged piece by piece
-    """
+    """How to sample: coordinates, a kernel, moves between its steps, and its gradients a step."""
 
     coordinates: str
+    # Of the model in those coordinates and of the steps of a long trajectory
     kernel: Callable[[Callable, int], Any]
     moves: bool = False
+    # Gradients a step as a share of those; None where the run counts them
     fixed: float | None = None
-    apart: int = 1
+    apart: int = 1  # trajectories between draws, in runs that are judged piece by piece
 
 
 def nuts(target: float, depth: int = 8) -> Callable:

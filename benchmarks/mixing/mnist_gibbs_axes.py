@@ -48,16 +48,12 @@ FIRST_TRAJECTORIES, FIRST_LEAPFROGS = 100, 5
 
 
 class Axes(NamedTuple):
-    """Axes of (ρ, image).
+    """Axes of (ρ, image)."""
 
-    - **of_bias**, **of_images** - their parts along the input that is always 1 (axis,), and along pixels
-      (pixel, axis)
-    - **squares** - sums of squares of the rows along each axis
-    """
-
+    # of_bias, of_images: their parts along the input that is always 1 (axis,), and along pixels (pixel, axis)
     of_bias: np.ndarray
     of_images: np.ndarray
-    squares: np.ndarray
+    squares: np.ndarray  # sums of squares of the rows along each axis
 
 
 def axes_of(x: np.ndarray) -> Axes:

@@ -33,22 +33,16 @@ START_KINDS = TRAINED, OPTIMIZE = "trained under N(0, 1)", "optimize"
 
 
 class Task(NamedTuple):
-    """Which digits, rows and test rows at most, hidden units, and how much is computed.
-
-    - **gradients** - passes over the rows a chain, warm-up (a third) included
-    - **long** - those of the run that methods are compared with
-    - **leapfrogs** - of a trajectory
-    - **training** - steps of Adam for a start
-    """
+    """Which digits, rows and test rows at most, hidden units, and how much is computed."""
 
     digits: tuple[int, ...]
     rows: int
     tests: int
     hidden: int
-    gradients: int
-    long: int
-    leapfrogs: int
-    training: int
+    gradients: int  # passes over the rows a chain, warm-up (a third) included
+    long: int  # those of the run that methods are compared with
+    leapfrogs: int  # of a trajectory
+    training: int  # steps of Adam for a start
 
 
 class Pace(NamedTuple):
@@ -61,14 +55,11 @@ class Pace(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """What is kept of a run.
+    """What is kept of a run."""
 
-    - **found** - by name, (chain, draw, …): test probabilities, precisions, their conditional means
-    - **facts** - acceptance, step size, time of a trajectory and temperatures of momenta; empty where
-      a method has none
-    """
-
+    # By name, (chain, draw, …): test probabilities, precisions, their conditional means
     found: dict[str, np.ndarray]
+    # Acceptance, step size, time of a trajectory and temperatures of momenta; empty where a method has none
     facts: dict[str, Any]
 
 

@@ -50,31 +50,23 @@ SIZES = {
 
 
 class Minimum(NamedTuple):
-    """Where a minimisation ended.
+    """Where a minimisation ended."""
 
-    - **energy** - U in nats
-    - **predictions** - at rows that were not learned from, in standard deviations of the noise
-    - **gradient** - its largest entry, in nats
-    - **curvatures** - eigenvalues of the Hessian in weights over the prior's scales, whose own part is 1
-    """
-
-    energy: float
+    energy: float  # U in nats
+    # At rows that were not learned from, in standard deviations of the noise
     predictions: np.ndarray
-    gradient: float
+    gradient: float  # its largest entry, in nats
+    # Eigenvalues of the Hessian in weights over the prior's scales, whose own part is 1
     curvatures: np.ndarray
 
 
 class Problem(NamedTuple):
-    """Energy and predictions as functions of weights over the scales of their priors, in one vector.
+    """Energy and predictions as functions of weights over the scales of their priors, in one vector."""
 
-    - **energy** - U in nats
-    - **predictions** - at rows that were not learned from, in standard deviations of the noise
-    - **size** - number of weights
-    """
-
-    energy: Callable[[jax.Array], jax.Array]
+    energy: Callable[[jax.Array], jax.Array]  # U in nats
+    # At rows that were not learned from, in standard deviations of the noise
     predictions: Callable[[jax.Array], jax.Array]
-    size: int
+    size: int  # number of weights
 
 
 def problem(width: int, x: np.ndarray, y: np.ndarray, at: np.ndarray) -> Problem:

@@ -81,24 +81,18 @@ KEYS = ("units", "batch", "method", "seed")
 
 
 class Reference(NamedTuple):
-    """A network with its data and the draws of full-batch MAMS.
+    """A network with its data and the draws of full-batch MAMS."""
 
-    - **model**, **data** - regression with known noise; inputs and targets
-    - **at** - rows at which predictions are compared
-    - **last** - last draw of each chain, by site
-    - **mean**, **variance** - of predictions, (row,)
-    - **between** - share of their variance that is between chains, a measure of what is not known
-    - **rhat** - worst R-hat of predictions
-    """
-
+    # model, data: regression with known noise; inputs and targets
     model: Any
     data: tuple[np.ndarray, np.ndarray]
-    at: np.ndarray
-    last: dict[str, np.ndarray]
+    at: np.ndarray  # rows at which predictions are compared
+    last: dict[str, np.ndarray]  # last draw of each chain, by site
+    # mean, variance: of predictions, (row,)
     mean: np.ndarray
     variance: np.ndarray
-    between: float
-    rhat: float
+    between: float  # share of their variance that is between chains, a measure of what is not known
+    rhat: float  # worst R-hat of predictions
 
 
 @cache

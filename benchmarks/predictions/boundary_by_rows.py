@@ -52,18 +52,12 @@ def grid() -> np.ndarray:
 
 
 class Judged(NamedTuple):
-    """What draws of a model predict.
+    """What draws of a model predict."""
 
-    - **average** - probability of class 1 at each place of the grid, the average over draws
-    - **row** - what is stored of it
-    - **on_grid** - that probability of each draw, (chain, draw, place)
-    - **log_prob** - of the classes of the fresh rows, of each draw, (chain, draw, row), nats
-    """
-
-    average: np.ndarray
-    row: Row
-    on_grid: np.ndarray
-    log_prob: np.ndarray
+    average: np.ndarray  # probability of class 1 at each place of the grid, the average over draws
+    row: Row  # what is stored of it
+    on_grid: np.ndarray  # that probability of each draw, (chain, draw, place)
+    log_prob: np.ndarray  # of the classes of the fresh rows, of each draw, (chain, draw, row), nats
 
 
 def judged(name: str, model: Callable, draws: Any) -> Judged:

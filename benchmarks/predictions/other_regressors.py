@@ -99,13 +99,10 @@ def gaussian_process(x, y, x_new):
 
 
 class Forecast(NamedTuple):
-    """What a regressor says of new rows.
+    """What a regressor says of new rows."""
 
-    - **predictions** - as those of a model are; one chain of one draw where there are none
-    - **ends** - its own central 90 % interval, (row, 2); None: that of the predictions
-    """
-
-    predictions: Predictions
+    predictions: Predictions  # as those of a model are; one chain of one draw where there are none
+    # Its own central 90 % interval, (row, 2); None: that of the predictions
     ends: np.ndarray | None = None
 
 

@@ -8,16 +8,11 @@ from scipy.optimize import minimize
 
 
 class Nodes(NamedTuple):
-    """Points with weights that sum to one: averages over them are posterior expectations.
+    """Points with weights that sum to one: averages over them are posterior expectations."""
 
-    - **points** - (node, parameter)
-    - **weights** - (node,)
-    - **mode** - the parameters of highest density
-    """
-
-    points: np.ndarray
-    weights: np.ndarray
-    mode: np.ndarray
+    points: np.ndarray  # (node, parameter)
+    weights: np.ndarray  # (node,)
+    mode: np.ndarray  # the parameters of highest density
 
     @property
     def mean(self) -> np.ndarray:

@@ -47,22 +47,14 @@ JUDGED = 500
 
 
 class Size(NamedTuple):
-    """What is run.
+    """What is run."""
 
-    - **subsets** - numbers of training images, and how many subsets of each
-    - **priors** - α of N(0, α²), or EmpCov
-    - **tests** - test images
-    - **chains** - of HMC, and networks of the ensemble
-    - **trajectories** - of HMC: short ones, warm-up and draws of a quarter turn
-    - **training** - steps of Adam
-    """
-
-    subsets: tuple[tuple[int, int], ...]
-    priors: tuple[float | str, ...]
-    tests: int
-    chains: int
-    trajectories: tuple[int, int, int]
-    training: int
+    subsets: tuple[tuple[int, int], ...]  # numbers of training images, and how many subsets of each
+    priors: tuple[float | str, ...]  # α of N(0, α²), or EmpCov
+    tests: int  # test images
+    chains: int  # of HMC, and networks of the ensemble
+    trajectories: tuple[int, int, int]  # of HMC: short ones, warm-up and draws of a quarter turn
+    training: int  # steps of Adam
 
 
 ALL_PRIORS = (0.1, 0.3, 1.0, EMPCOV)
@@ -172,16 +164,11 @@ def sizes_of(w: Any, inputs: Inputs, dead: np.ndarray, null: np.ndarray) -> Row:
 
 
 class Fitted(NamedTuple):
-    """What came of one training set and prior.
+    """What came of one training set and prior."""
 
-    - **inputs** - what the first layer sees
-    - **networks** - by method, weights by site, (chain, draw, …)
-    - **facts** - of the run of HMC
-    """
-
-    inputs: Inputs
-    networks: dict[str, Any]
-    facts: Row
+    inputs: Inputs  # what the first layer sees
+    networks: dict[str, Any]  # by method, weights by site, (chain, draw, …)
+    facts: Row  # of the run of HMC
 
 
 def fitted(

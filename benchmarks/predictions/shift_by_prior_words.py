@@ -22,15 +22,11 @@ KEYS = ("rows", "subset", "prior", "method", "kind")
 
 
 class ByImage(NamedTuple):
-    """Means over severities.
+    """Means over severities."""
 
-    - **wrong** - whether the class is wrong, of each test image
-    - **scores** - log score of each test image, nats
-    - **without** - mean log score without each chain or network, (chain,); empty where there is one
-    """
-
-    wrong: np.ndarray
-    scores: np.ndarray
+    wrong: np.ndarray  # whether the class is wrong, of each test image
+    scores: np.ndarray  # log score of each test image, nats
+    # Mean log score without each chain or network, (chain,); empty where there is one
     without: np.ndarray
 
     @property

@@ -12,15 +12,11 @@ from benchmarks._shared.study import Row
 
 
 class Scored(NamedTuple):
-    """Log scores of an average over draws.
+    """Log scores of an average over draws."""
 
-    - **rows** - of each test row, nats
-    - **without** - of each test row by the average without each chain, (chain, row)
-    - **error**, **calibration** - share of wrong classes; expected calibration error
-    """
-
-    rows: np.ndarray
-    without: np.ndarray
+    rows: np.ndarray  # of each test row, nats
+    without: np.ndarray  # of each test row by the average without each chain, (chain, row)
+    # error, calibration: share of wrong classes; expected calibration error
     error: float
     calibration: float
 

@@ -24,20 +24,13 @@ JITTER = 0.2
 
 
 class Found(NamedTuple):
-    """What a run gives.
+    """What a run gives."""
 
-    - **draws** - by site, (draw, chain, …), unconstrained
-    - **accept** - mean acceptance after warm-up
-    - **step_size** - of all trajectories after warm-up
-    - **leapfrogs** - of a trajectory after warm-up, mean
-    - **spent** - gradients a chain, warm-up included
-    """
-
-    draws: Any
-    accept: jax.Array
-    step_size: jax.Array
-    leapfrogs: jax.Array
-    spent: jax.Array
+    draws: Any  # by site, (draw, chain, …), unconstrained
+    accept: jax.Array  # mean acceptance after warm-up
+    step_size: jax.Array  # of all trajectories after warm-up
+    leapfrogs: jax.Array  # of a trajectory after warm-up, mean
+    spent: jax.Array  # gradients a chain, warm-up included
 
 
 def trajectory(

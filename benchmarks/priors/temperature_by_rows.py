@@ -83,30 +83,25 @@ class Subset(NamedTuple):
 
 
 class Size(NamedTuple):
-    """What is run.
+    """What is run."""
 
-    - **subsets** - in the order in which they are computed
-    - **both** - (rows, subset, prior, temperatures, method) that are also sampled with minibatches
-    - **test**, **chains** - test rows; chains, and networks of an ensemble
-    - **trajectories** - of HMC: (most rows, short ones, warm-up, draws), the last two of a quarter turn
-    - **hierarchical** - the same of the hierarchical prior, whose step size takes longer to find
-    - **steps**, **kept**, **batch** - of BAOAB: steps, a third of them warm-up (:data:`LONGER` times as many
-      of a long run); draws; rows of a minibatch
-    - **training** - steps of Adam
-    - **decays** - α of weight decays 1/α² among which the ensemble chooses
-    """
-
-    subsets: tuple[Subset, ...]
+    subsets: tuple[Subset, ...]  # in the order in which they are computed
+    # (rows, subset, prior, temperatures, method) that are also sampled with minibatches
     both: tuple[tuple[int, int, float | str, tuple[float, ...], str], ...]
+    # test, chains: test rows; chains, and networks of an ensemble
     test: int
     chains: int
+    # Of HMC: (most rows, short ones, warm-up, draws), the last two of a quarter turn
     trajectories: tuple[tuple[int, int, int, int], ...]
+    # The same of the hierarchical prior, whose step size takes longer to find
     hierarchical: tuple[tuple[int, int, int, int], ...]
+    # steps, kept, batch: of BAOAB: steps, a third of them warm-up (:data:`LONGER` times as many of a long
+    # run); draws; rows of a minibatch
     steps: int
     kept: int
     batch: int
-    training: int
-    decays: tuple[float, ...]
+    training: int  # steps of Adam
+    decays: tuple[float, ...]  # α of weight decays 1/α² among which the ensemble chooses
 
 
 DECAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)

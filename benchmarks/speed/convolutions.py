@@ -36,12 +36,9 @@ SINGLE, LOOP, PLAIN, OURS = (
 
 
 class Network(nn.Module):
-    """Convolutions of 3 × 3, each but the first after halving the image, and a dense layer.
+    """Convolutions of 3 × 3, each but the first after halving the image, and a dense layer."""
 
-    - **filters** - of each convolution
-    """
-
-    filters: tuple[int, ...]
+    filters: tuple[int, ...]  # of each convolution
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

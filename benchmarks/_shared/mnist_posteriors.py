@@ -1,15 +1,10 @@
 """A 784-50-10 network on a subset of MNIST: two priors, and the ways to fit it that studies share.
 
-The priors differ in the first layer only:
-
-- ``"normal"``: N(0, α²) for every weight, α = 0.1;
-- ``"EmpCov"``: N(0, a Σ + ε I) for the weights into a hidden unit, Σ the second moments of the pixels
-  in the training rows (Izmailov, Nicholson, Lotfi and Wilson 2021, *Dangers of Bayesian model averaging
-  under covariate shift*, section 5; ε = 1e-4 as theirs), a such that sums over a training row have
-  the variance that they have under the first.
-
-Weights with the prior N(0, C) are standard normal ones on inputs multiplied by a root of C, which is how
-they are sampled: no direction of the prior is then narrower than another.
+The weights of the pixels are N(0, α²), or N(0, a Σ + ε I) with Σ the second moments of the pixels ("EmpCov":
+Izmailov, Nicholson, Lotfi and Wilson 2021, *Dangers of Bayesian model averaging under covariate shift*,
+section 5), a such that sums over a training row have the variance that they have under the first. They are
+sampled as standard normal ones on inputs multiplied by a root of the covariance: no direction is narrower
+than another.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +16,7 @@ from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
-from benchmarks._shared.sampled_runs import RHAT_LIMIT
+from benchmarks._shared.sampled_runs import RHAT_LIMIT, sampler
 from numpyro_bnn import diagnostics, priors
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.potential.starts import BoundModel
@@ -133,14 +128,9 @@ class Task(NamedTuple):
     def posterior(self, starts: dict) -> Fitted:
         """HMC, a chain from each of several modes."""
         steps = {"num_steps": LEAPFROGS, "trajectory_length": None}
-        mcmc = bnn.MCMC(
-            HMC(self.pixels.model, adapt_mass_matrix=False, **steps),
-            num_warmup=self.length.warmup,
-            num_samples=self.length.draws,
-            num_chains=self.length.members,
-            chain_method="sequential",
-            progress_bar=False,
-        )
+        length = self.length
+        hmc = HMC(self.pixels.model, adapt_mass_matrix=False, **steps)
+        mcmc = sampler(hmc, length.members, length.warmup, length.draws, chain_method="sequential")
         mcmc.run(jax.random.key(self.seed + 1000), self.x, self.y, init_params=starts)
         extra = mcmc.get_extra_fields(group_by_chain=True)
         facts = {

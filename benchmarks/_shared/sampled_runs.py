@@ -30,16 +30,9 @@ def sampler(
     **options: Any,
 ) -> bnn.MCMC:
     """A run to come; `num_samples` draws a chain are kept, each after `thinning` steps."""
-    return bnn.MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples * thinning,
-        thinning=thinning,
-        num_chains=num_chains,
-        chain_method="vectorized",
-        progress_bar=False,
-        **options,
-    )
+    options = {"chain_method": "vectorized", "progress_bar": False} | options
+    steps = {"num_warmup": num_warmup, "num_samples": num_samples * thinning, "thinning": thinning}
+    return bnn.MCMC(kernel, num_chains=num_chains, **steps, **options)
 
 
 def sampled(kernel: Any, key: jax.Array, *args: Any, starts: Any, **settings: Any) -> bnn.MCMC:

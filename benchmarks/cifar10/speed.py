@@ -9,10 +9,7 @@ On a CPU seconds are those that the process computed, summed over its cores: oth
 machine hardly moves them, where it decides what a wall clock says.
 """
 
-import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -129,28 +126,21 @@ def _compiled(program: Any, state: Any, steps: int, *arrays: jax.Array) -> tuple
     return lambda: ready(state, steps, *arrays), seconds_now() - begin
 
 
-def measure(data: Data, network: ResNet, timing: Timing, progress: bool = True) -> list[tuple]:
+def measure(data: Data, network: ResNet, timing: Timing) -> list[tuple]:
     """Rows of :data:`HEAD`: gradients of several batch sizes, and steps of samplers at one of them."""
-
-    def say(text: str) -> None:
-        if progress:
-            print(text, file=sys.stderr, flush=True)
 
     contenders = []
     for batch_size in timing.batch_sizes:
         steps = max(1, timing.steps * timing.compared // batch_size)
         contenders.append(_gradient(data, network, batch_size, steps))
-        say(f"gradient of {batch_size}: compiled in {contenders[-1].compile_seconds:.1f} s")
     for name in timing.samplers:
         contenders.append(_sampler(name, data, network, timing.compared, timing.steps))
-        say(f"{name}: compiled in {contenders[-1].compile_seconds:.1f} s")
     times: list[list[float]] = [[] for _ in contenders]
-    for turn in range(timing.repeats + 1):
+    for _ in range(timing.repeats + 1):
         for one, seconds in zip(contenders, times):
             begin = seconds_now()
             jax.block_until_ready(one.program())
             seconds.append((seconds_now() - begin) / one.steps)
-        say(f"turn {turn} of {timing.repeats}: {[f'{seconds[-1]:.4g} s' for seconds in times]}")
     # The first turn warms up.
     return rows_of(contenders, [seconds[1:] for seconds in times], network, timing)
 
@@ -178,14 +168,3 @@ def rows_of(
             )
         )
     return rows
-
-
-def circumstances() -> str:
-    """Where a timing was taken."""
-    device = jax.devices()[0]
-    load = os.getloadavg()[0]
-    cores = len(os.sched_getaffinity(0))
-    return (
-        f"JAX {jax.__version__}, Python {platform.python_version()}, {device.device_kind}, "
-        f"{cores} core(s), load {load:.1f}"
-    )

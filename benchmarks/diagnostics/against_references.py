@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import publish, select, starts
+from benchmarks._shared.sampled_runs import publish, sampler, select, starts
 from benchmarks._shared.study import Results, Row, Study, every_cell, parser
 from benchmarks.mixing.hierarchical_posteriors import Posterior, posterior
 from benchmarks.neal import posteriors
@@ -68,14 +68,8 @@ def predictions_of(case: Case, given: Posterior, seed: int, draws: int) -> dict[
     model = case.kernel(given.model)
     latent = bnn.potential_of(model.model, given.split.x, given.split.y).structure.latent
     begin = starts(given.model, given.split, seed, CHAINS, 1000)
-    mcmc = bnn.MCMC(
-        model,
-        num_warmup=max(1, draws * case.thinning // 3),
-        num_samples=draws * case.thinning,
-        thinning=case.thinning,
-        num_chains=CHAINS,
-        progress_bar=False,
-    )
+    warmup = max(1, draws * case.thinning // 3)
+    mcmc = sampler(model, CHAINS, warmup, draws, case.thinning, chain_method="parallel")
     mcmc.run(
         jax.random.key(seed),
         given.split.x,

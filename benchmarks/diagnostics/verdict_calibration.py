@@ -267,9 +267,6 @@ def findings(rows):
 
 
 def draw(rows):
-    import matplotlib
-
-    matplotlib.use("Agg")
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     null = [row for row in rows if row["part"] == "null"]
     styles = (("disagree", "this test", "o-"), ("R-hat above 1.01", "R-hat above 1.01", "s--"),

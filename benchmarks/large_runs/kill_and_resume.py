@@ -220,16 +220,14 @@ def main(argv=None):
         for name in names:
             begin = time.perf_counter()
             killed, moments, lost, same = soak(name, Path(folder) / name, kills, num_samples, rng)
-            rows.append((f"{name}: kills", killed))
-            rows.append(
-                (
-                    f"{name}: kills in the middle of sampling",
-                    sum(0 < m < num_samples for m in moments),
-                )
-            )
-            rows.append((f"{name}: arrays that lost a draw that a checkpoint counted", lost))
-            rows.append((f"{name}: draws bit for bit those of the undisturbed run", same))
-            rows.append((f"{name}: seconds", round(time.perf_counter() - begin, 1)))
+            found = {
+                "kills": killed,
+                "kills in the middle of sampling": sum(0 < m < num_samples for m in moments),
+                "arrays that lost a draw that a checkpoint counted": lost,
+                "draws bit for bit those of the undisturbed run": same,
+                "seconds": round(time.perf_counter() - begin, 1),
+            }
+            rows += [(f"{name}: {what}", value) for what, value in found.items()]
         rows += faults(Path(folder), num_samples)
     print(f"JAX {jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores")
     for what, value in rows:

@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import sampler
 from benchmarks._shared.study import Row, Study, every_cell, parser
 from benchmarks.predictions.step_size import BATCH, MODELS, ROWS, data, hmc, run
 
@@ -89,14 +90,7 @@ def mean_slope(name: str, size: str, of_noise: bool) -> float:
 def cell(model: str, method: str, scale: float, size: str) -> Iterator[Row]:
     """The mean probability of acceptance of one kernel."""
     numbers = SIZES[size]
-    mcmc = bnn.MCMC(
-        kernel_of(method, MODELS[model], scale),
-        num_warmup=0,
-        num_samples=numbers["steps"],
-        num_chains=numbers["starts"],
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    mcmc = sampler(kernel_of(method, MODELS[model], scale), numbers["starts"], 0, numbers["steps"])
     key = jax.random.fold_in(jax.random.key(0), sum(map(ord, method)) + round(1e5 * scale))
     starts = starts_of(model, size)
     mcmc.run(key, *data(), init_params=starts, extra_fields=("accept_prob",))

@@ -43,26 +43,20 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
             both = 0.0
         elif own != "":
             both = math.hypot(float(own), reference["over_chains"])
+        gap, over_rows = mean["difference"], mean["difference_error"]
         good = all(row["converged"] == "yes" for row in same)
         out.append(
             mean
             | {
                 "over_chains": own,
                 "monte_carlo": both,
-                "sure": sureness(mean["difference"], mean["difference_error"], both),
+                "sure": gap / math.hypot(over_rows, float(both)) if gap and both != "" else 0.0,
                 "seeds": len(same),
                 "converged": same[0]["converged"] and ("yes" if good else "no"),
             }
         )
     names = problems(rows)
     return sorted(out, key=lambda r: (names.index(r["problem"]), ORDER.index(r["method"])))
-
-
-def sureness(difference: float, over_rows: float, over_chains: float | str) -> float:
-    """A difference in units of both of its errors together; 0 where one is not known."""
-    if over_chains == "" or difference == 0:
-        return 0.0
-    return difference / math.hypot(over_rows, float(over_chains))
 
 
 def problems(rows: Sequence[Row]) -> list[str]:

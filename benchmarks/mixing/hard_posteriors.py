@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, scores_of_chains, select
+from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, sampler, scores_of_chains, select
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
@@ -85,14 +85,8 @@ def pieces(
     begin = time.perf_counter()
     x, y = given.split.x, given.split.y
     x_test, y_test = given.split.x_test[:TEST_ROWS], given.split.y_test[:TEST_ROWS]
-    mcmc = bnn.MCMC(
-        kernel,
-        num_warmup=size.warmup * thinning,
-        num_samples=size.draws * thinning,
-        thinning=thinning,
-        num_chains=CHAINS,
-        progress_bar=False,
-    )
+    warmup = size.warmup * thinning
+    mcmc = sampler(kernel, CHAINS, warmup, size.draws, thinning, chain_method="parallel")
     key = jax.random.key(seed)
     while True:
         mcmc.run(key, x, y, init_params=init_params)
@@ -124,11 +118,6 @@ def judged(found: Found, gradients: float) -> Row:
     return row
 
 
-def by_all_chains(own: np.ndarray) -> np.ndarray:
-    """Log score of every row by the average of all chains, from that of each chain alone, (chain, row)."""
-    return np.logaddexp.reduce(own, 0) - math.log(len(own))
-
-
 def disagreement(found: Found) -> Row:
     """Log score of each chain, and the rows that keep chains apart."""
     own = scores_of_chains(found.log_prob)
@@ -137,7 +126,7 @@ def disagreement(found: Found) -> Row:
     means = found.functions.mean(1)
     share = means.var(0) / (means.var(0) + found.functions.var(1).mean(0))
     return {
-        "log_score": float(by_all_chains(own).mean()),
+        "log_score": float((np.logaddexp.reduce(own, 0) - math.log(len(own))).mean()),
         "log_scores_of_chains": " ".join(f"{v:.4f}" for v in own.mean(1)),
         "apart": len(apart),
         "of": len(rhat),

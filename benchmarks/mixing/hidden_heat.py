@@ -21,6 +21,7 @@ import numpyro.distributions as dist
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import mnist
 from benchmarks._shared.data_sets import table as stored_table
+from benchmarks._shared.sampled_runs import sampler, select
 from benchmarks._shared.study import Row, Study, parser
 from numpyro_bnn import gradients, preconditioners
 
@@ -172,14 +173,7 @@ def cell(
         temperature=temperature,
         **({"preconditioner": preconditioners.from_warmup()} | own(batch)),
     )
-    run = bnn.MCMC(
-        kernel,
-        num_warmup=warmup,
-        num_samples=steps - steps % thinning,
-        num_chains=CHAINS,
-        thinning=thinning,
-        progress_bar=False,
-    )
+    run = sampler(kernel, CHAINS, warmup, steps // thinning, thinning, chain_method="parallel")
     start = jnp.tile(jnp.asarray(posterior.mean, jnp.float32), (CHAINS, 1))
     fields = ("step_size",) + (("kinetic_temperature",) if kernel.dynamics.has_momentum else ())
     run.run(jax.random.key(seed), *posterior.data, init_params={"w": start}, extra_fields=fields)
@@ -237,11 +231,7 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     )
     for setting in settings:
         for method in METHODS:
-            own = [
-                row
-                for row in rows
-                if tuple(row[k] for k in KEYS[:3]) == setting and row["method"] == method
-            ]
+            own = select(rows, **dict(zip(KEYS, setting)), method=method)
             if own:
                 made.append(
                     dict(zip(KEYS, (*setting, method)))
@@ -255,7 +245,7 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
     """The range of variances and temperatures of each method over all settings."""
     table = averaged(rows)
     for method in METHODS:
-        own = [row for row in table if row["method"] == method]
+        own = select(table, method=method)
         if not own:
             continue
         heat, variance = ([row[k] for row in own] for k in ("kinetic", "variance of predictions"))
@@ -279,11 +269,7 @@ def picture(rows: Sequence[Row]):
         sorted({(row["rows"], row["batch"]) for row in table}), "osD^vP"
     ):
         for temperature, color in zip(TEMPERATURES, ("C3", "C0")):
-            own = [
-                row
-                for row in table
-                if (row["rows"], row["batch"], row["temperature"]) == (size, batch, temperature)
-            ]
+            own = select(table, rows=size, batch=batch, temperature=temperature)
             ax.plot(
                 [np.clip(row["variance of predictions"], 0.006, 900) for row in own],
                 [names.index(row["method"]) for row in own],

@@ -180,12 +180,7 @@ def first_trajectories(task: Task) -> int:
 
 
 def run(
-    task: Task,
-    data: data_sets.Split,
-    weights: Mapping[str, Any],
-    key: int,
-    thinning: int = 1,
-    chain_method: str = "sequential",
+    task: Task, data: data_sets.Split, weights: Mapping[str, Any], key: int, thinning: int = 1
 ) -> Draws:
     """Chains from given weights, and what `mnist_gibbs_verdict` keeps of every `thinning`-th trajectory."""
     axes = axes_of(data.x)
@@ -218,7 +213,7 @@ def run(
             num_warmup=warmup,
             num_samples=draws,
             num_chains=len(start[TURNED]),
-            chain_method=chain_method,
+            chain_method="vectorized",
             progress_bar=False,
             **options,
         )

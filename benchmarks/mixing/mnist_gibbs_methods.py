@@ -16,6 +16,7 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
+from benchmarks._shared.sampled_runs import sampler
 from numpyro_bnn import moves, priors
 
 CONCENTRATION = RATE = 1.0
@@ -201,15 +202,12 @@ def run(task: Task, method: str, data: data_sets.Split, weights: Mapping[str, An
     rows = len(data.x)
     chosen = pace(method, task, rows)
     start = starts_at({name: jnp.asarray(value) for name, value in weights.items()})
-    mcmc = bnn.MCMC(
+    mcmc = sampler(
         kernel(method, task, rows),
-        num_warmup=chosen.warmup,
-        num_samples=chosen.draws * chosen.thinning,
-        num_chains=CHAINS,
-        thinning=chosen.thinning,
+        CHAINS,
+        *chosen[:3],
         chain_method="sequential",
         record=recorder(task, data.x_test),
-        progress_bar=False,
     )
     gibbs = method in (GIBBS_HMC, GIBBS_SGHMC)
     fields = ("block_states",) if gibbs else FIELDS

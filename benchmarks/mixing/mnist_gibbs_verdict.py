@@ -168,9 +168,7 @@ def long_run(
     task = run.task
     data = methods.load(task, data_folder)
     begin = [methods.trained(task, data_folder, start, run.chains) for start in START_KINDS]
-    drawn = mnist_gibbs_axes.run(
-        task, data, in_turn(*begin), number_of_key, run.thinning, "vectorized"
-    )
+    drawn = mnist_gibbs_axes.run(task, data, in_turn(*begin), number_of_key, run.thinning)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / f"{name}.npy", drawn.found["probs"].mean((0, 1)))
     pace = mnist_gibbs_axes.pace_of(task, run.thinning)

@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import select
+from benchmarks._shared.sampled_runs import sampler, select
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks._shared.words import span
 from benchmarks.mixing.hidden_heat import CONSTANT, of_predictions, standardised_rows
@@ -102,13 +102,7 @@ def reference(folder: Path | None, size: Size, units: int) -> Reference:
     x, y = x.astype(np.float32), y.astype(np.float32)
     data, at = (x[: size.rows], y[: size.rows]), x[size.rows :]
     model = bnn.regression(bnn.MLP([units], 1), bnn.priors.FanIn(), noise=NOISE)
-    run = bnn.MCMC(
-        bnn.MAMS(model),
-        num_warmup=size.warmup,
-        num_samples=size.reference,
-        num_chains=CHAINS,
-        progress_bar=False,
-    )
+    run = sampler(bnn.MAMS(model), CHAINS, size.warmup, size.reference, chain_method="parallel")
     run.run(jax.random.key(100), *data)
     found = means(run, at)
     last = {name: np.asarray(v)[:, -1] for name, v in run.get_samples(group_by_chain=True).items()}
@@ -131,14 +125,8 @@ def cell(
     known = reference(folder, size, units)
     kind, own = settings(method, batch)
     kernel = kind(known.model, step_size="auto", **own)
-    run = bnn.MCMC(
-        kernel,
-        num_warmup=size.steps // 4,
-        num_samples=size.steps,
-        num_chains=CHAINS,
-        thinning=size.steps // KEPT,
-        progress_bar=False,
-    )
+    thinning = size.steps // KEPT
+    run = sampler(kernel, CHAINS, size.steps // 4, KEPT, thinning, chain_method="parallel")
     fields = ("step_size", "kinetic_temperature", "gradient_temperature")
     start = jax.tree.map(jnp.asarray, known.last)
     run.run(jax.random.key(seed), *known.data, init_params=start, extra_fields=fields)
@@ -168,9 +156,7 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     for method in METHODS:
         row: Row = {"method": method}
         for units, batch in cells_of(rows):
-            own = [
-                r for r in rows if (r["units"], r["batch"], r["method"]) == (units, batch, method)
-            ]
+            own = select(rows, units=units, batch=batch, method=method)
             ratio = np.mean([r["variance of predictions"] for r in own])
             error = np.sqrt(np.mean([r["error"] ** 2 for r in own]) / len(own))
             row[f"{units} units, {batch} rows"] = f"{ratio:.3g} ± {error:.2g}"
@@ -200,7 +186,7 @@ def picture(rows: Sequence[Row]) -> Any:
     colors = plt.get_cmap("tab20").colors
     for method, color in zip(METHODS, colors):
         for j, (own, marker) in enumerate(zip(cells_of(rows), "os^D")):
-            here = [r for r in rows if (r["units"], r["batch"]) == own and r["method"] == method]
+            here = select(rows, units=own[0], batch=own[1], method=method)
             ax.plot(
                 [r["along gradients"] for r in here],
                 [r["variance of predictions"] for r in here],

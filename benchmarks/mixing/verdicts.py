@@ -13,6 +13,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 
 import numpyro_bnn as bnn
+from benchmarks._shared import sampled_runs
 from benchmarks._shared.study import Study, parser
 
 NUM_CHAINS = 4
@@ -50,14 +51,8 @@ def compute(size, data, sampler_name):
     )
     starts = bnn.optimize(model, jax.random.key(0), x, y, num_chains=NUM_CHAINS, progress_bar=False)
     kernel, num_warmup, num_samples, thinning = sampler(sampler_name, len(x) // 4, size == "quick")
-    mcmc = bnn.MCMC(
-        kernel(model),
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_chains=NUM_CHAINS,
-        thinning=thinning,
-        progress_bar=False,
-    )
+    lengths = num_warmup, num_samples // thinning, thinning
+    mcmc = sampled_runs.sampler(kernel(model), NUM_CHAINS, *lengths, chain_method="parallel")
     mcmc.run(jax.random.key(1), x, y, init_params=starts)
     report = bnn.diagnose(mcmc, x_test, y_test)
     predictions = bnn.predict(model, mcmc, x_test)

@@ -20,23 +20,15 @@ from numpyro.infer.util import log_likelihood
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
+from benchmarks._shared.sampled_runs import sampler
 from benchmarks._shared.study import Results, parser
 from benchmarks.neal.costs import PREDICTED, speed_rows
 from numpyro_bnn import likelihoods, priors
 from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean, rhat
 
 SHARED = data_sets.SHARED / "fbm"
-COLUMNS = (
-    "problem",
-    "route",
-    "quantity",
-    "mean",
-    "mcse",
-    "rhat",
-    "reference",
-    "reference_mcse",
-    "z",
-)
+COLUMNS = ("problem", "route", "quantity", "mean", "mcse", "rhat")
+COLUMNS += ("reference", "reference_mcse", "z")
 ROUTES = ("gibbs", "noncentered", "centered", "collapsed")
 MINOR = 0.3  # sigma of the hidden biases above which a draw of rdata is in its minor mode
 
@@ -118,14 +110,8 @@ def sample(problem, route, x, y, options):
         settings = {"num_steps": options.steps, "trajectory_length": None}
         kernel = HMC(bnn.parameterize(model, route), target_accept_prob=0.9, **settings)
     begin_at = starts(problem, model, x, y, options.chains, jax.random.key(1))
-    mcmc = bnn.MCMC(
-        kernel,
-        num_warmup=options.warmup,
-        num_samples=options.samples,
-        num_chains=options.chains,
-        chain_method=jax.vmap,
-        progress_bar=False,
-    )
+    lengths = options.chains, options.warmup, options.samples
+    mcmc = sampler(kernel, *lengths, chain_method=jax.vmap)
     begin = time.process_time()
     mcmc.warmup(jax.random.key(0), x, y, init_params=begin_at)
     kept = time.process_time()

@@ -16,6 +16,7 @@ from sklearn.datasets import load_diabetes, load_digits
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import table as stored_table
+from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.splits import split_error
 from benchmarks._shared.study import Row, Study, every_cell, parser
 from benchmarks._shared.words import span
@@ -92,7 +93,7 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     table = []
     for name, methods in METHODS.items():
         for method in methods:
-            own = [row for row in rows if (row["table"], row["method"]) == (name, method)]
+            own = select(rows, table=name, method=method)
             made: Row = {"table": name, "method": method, "splits": len(own)}
             for when in ("before", "after"):
                 values = np.array([row[f"coverage {when}"] for row in own])
@@ -109,12 +110,10 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
 def findings(rows: Sequence[Row]) -> Iterator[str]:
     """Coverage before and after calibration, over tables and methods."""
     cells = dict.fromkeys((row["table"], row["method"]) for row in rows)
+    groups = [select(rows, table=table, method=method) for table, method in cells]
     before, after = (
-        [
-            float(np.mean([r[f"coverage {w}"] for r in rows if (r["table"], r["method"]) == cell]))
-            for cell in cells
-        ]
-        for w in ("before", "after")
+        [float(np.mean([r[f"coverage {when}"] for r in own])) for own in groups]
+        for when in ("before", "after")
     )
     yield (
         f"Calibrated intervals and sets hold {span(after, 3)} of new targets, by table and method, where "

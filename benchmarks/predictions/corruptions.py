@@ -1,12 +1,8 @@
 """Six corruptions of square grey images, at five severities, and shifts along given directions.
 
-Simple relatives of those of MNIST-C (Mu and Gilmer, 2019, *MNIST-C: a robustness benchmark for
-computer vision*), made with scipy.ndimage; the levels are our own. Severity 0 leaves an image as it
-is, and of the same seed a higher severity is the same corruption, only further: the same noise on
-a larger scale, the same direction of a shift, the same centre of a patch.
-
-Images are rows of pixels in 0 .. 1, (images, pixels), and stay so; :func:`along` alone leaves
-that range, because it is meant to.
+Relatives of those of MNIST-C (Mu and Gilmer, 2019); the levels are our own. Severity 0 leaves an image as it
+is, and of the same seed a higher severity is the same corruption, only further. Images are rows of pixels in
+0 .. 1, (images, pixels), and stay so; :func:`along` alone leaves that range, because it is meant to.
 """
 
 from collections.abc import Callable, Iterator

@@ -12,7 +12,6 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from multiprocessing import get_context
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -77,19 +76,6 @@ def findings(rows):
         yield f"{method}: {'; '.join(told)}."
 
 
-def picture(rows):
-    """What the score gains and what it costs, split by split."""
-    score, _, seconds = COMPARED
-    figure, ax = plt.subplots(figsize=(5, 3.2), layout="constrained")
-    for method in OURS:
-        found = (compared(rows, method, name).values() for name in (seconds, score))
-        ax.plot(*([*chain(*values)] for values in found), "o", label=method)
-    ax.axhline(0, color="0.5", linewidth=1)
-    ax.set(xlabel=seconds, ylabel=score)
-    ax.legend(frameon=False)
-    return figure
-
-
 def main(argv=None):
     made = parser(__doc__)
     made.add_argument("--bde-python", help="an interpreter with sklearn-contrib-bde")
@@ -105,7 +91,7 @@ def main(argv=None):
 
     study = Study(__file__, ("table", "seed", "method"), given)
     study.run(every_cell(seed=seeds, table=tables, method=methods), compute)
-    study.publish(list(summary(study.rows)), findings(study.rows), lambda: picture(study.rows))
+    study.publish(list(summary(study.rows)), findings(study.rows))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from benchmarks._shared.mnist_posteriors import (
     said_of,
     three,
 )
+from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Row, Study, every_cell, parser
 from benchmarks.predictions.corruptions import corrupted
 
@@ -160,11 +161,8 @@ def figure(rows: list[Row]) -> Any:
     for ax, kind in zip(axes, UNFAMILIAR):
         for i, score in enumerate(SCORES):
             for j, (method, prior) in enumerate(METHODS):
-                found = [
-                    r[score]
-                    for r in rows
-                    if (r["unfamiliar"], r["method"], r["prior"]) == (kind, method, prior)
-                ]
+                own = select(rows, unfamiliar=kind, method=method, prior=prior)
+                found = [r[score] for r in own]
                 ax.scatter(
                     found,
                     [j + 0.16 * (2 * i - 1)] * len(found),

@@ -16,6 +16,7 @@ from sklearn.datasets import load_diabetes
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import uci
+from benchmarks._shared.sampled_runs import sampler, select
 from benchmarks._shared.study import Row, Study, every_cell, parser, without
 from benchmarks._shared.words import number, span
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
@@ -71,14 +72,7 @@ def compute(folder, draws: int, table: str, prior: str, likelihood: str) -> Iter
         log_density = bnn.scores.lppd(bnn.predict(None, ensemble, x), y, pointwise=False)
         energies = jax.jit(jax.vmap(bnn.potential_of(model, x, y).energies))(starts)[1]
         noise = np.exp(np.asarray(energies) / len(y)) / np.sqrt(2 * np.pi * np.e)
-        mcmc = bnn.MCMC(
-            bnn.MCLMC(model),
-            num_warmup=2000,
-            num_samples=20 * draws,
-            num_chains=MEMBERS,
-            thinning=20,
-            progress_bar=False,
-        )
+        mcmc = sampler(bnn.MCLMC(model), MEMBERS, 2000, draws, 20, chain_method="parallel")
         mcmc.run(jax.random.key(2), x, y, init_params=starts)
         predictions = bnn.predict(None, mcmc, x_test)
         of_means = rhat(np.asarray(predictions.mean))
@@ -100,9 +94,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     found = []
     for first in (row for row in rows if row["rule"] == RULES[0]):
         keys = {k: first[k] for k in ("table", "prior", "likelihood")}
-        second = next(
-            r for r in rows if r["rule"] == RULES[1] and all(r[k] == v for k, v in keys.items())
-        )
+        (second,) = select(rows, rule=RULES[1], **keys)
         line = keys | {"guess": f"{first['guess']:.2f}"}
         for what, digits in (("noise", 3), ("ensemble", 2), ("chains", 2), ("median rhat", 3)):
             line[what] = f"{first[what]:.{digits}f} → {second[what]:.{digits}f}"

@@ -18,6 +18,7 @@ from scipy.stats import rankdata, spearmanr
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split
+from benchmarks._shared.sampled_runs import sampler
 from benchmarks._shared.study import Study, parser
 from benchmarks.priors.small_tables import ACTIVATIONS, few_rows, prior_named, regression_model
 from numpyro_bnn.diagnostics import diagnose_draws
@@ -77,15 +78,9 @@ def computer(size, folder):
             split = few_rows(folder, data, 0, size.rows, size.test)
         model = regression_model(prior_named(prior), layers * (width,), ACTIVATIONS[activation])
         model = bnn.integrate_output(model)
-        mcmc = bnn.MCMC(
-            bnn.ParallelTempering(
-                model, HMC(model, num_steps=size.steps, trajectory_length=None), size.rungs
-            ),
-            num_warmup=size.warmup,
-            num_samples=size.sweeps,
-            num_chains=REPLICAS,
-            progress_bar=False,
-        )
+        hmc = HMC(model, num_steps=size.steps, trajectory_length=None)
+        ladder = bnn.ParallelTempering(model, hmc, size.rungs)
+        mcmc = sampler(ladder, REPLICAS, size.warmup, size.sweeps, chain_method="parallel")
         mcmc.run(jax.random.key(0), split.x, split.y)
         row = {"coordinates": "output layer integrated out", "sweeps": size.sweeps}
         yield row | numbers(model, mcmc, split)

@@ -15,7 +15,7 @@ from numpyro.infer import NUTS
 from scipy.stats import kstest
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import ESS_LIMIT, RHAT_LIMIT
+from benchmarks._shared.sampled_runs import ESS_LIMIT, RHAT_LIMIT, sampler, select
 from benchmarks._shared.splits import split_error
 from benchmarks._shared.study import Study, parser
 from benchmarks.priors.small_tables import (
@@ -76,13 +76,8 @@ def cells(size):
 def computer(size, folder):
     def compute(data, noise_columns, prior):
         model = regression_model(prior_named(prior), (size.units,), ACTIVATIONS["tanh"])
-        mcmc = bnn.MCMC(
-            NUTS(model, max_tree_depth=size.depth, target_accept_prob=0.9),
-            num_warmup=size.warmup,
-            num_samples=size.draws,
-            num_chains=4,
-            progress_bar=False,
-        )
+        nuts = NUTS(model, max_tree_depth=size.depth, target_accept_prob=0.9)
+        mcmc = sampler(nuts, 4, size.warmup, size.draws, chain_method="parallel")
         starts = None
         for number in range(size.splits):
             split = few_rows(folder, data, number, size.rows, size.test)
@@ -125,7 +120,7 @@ def one(model, mcmc, starts, split, real):
 
 def values(rows, column, **where):
     """A column by split, of the rows that are asked for."""
-    found = [r for r in rows if all(r[k] == v for k, v in where.items())]
+    found = select(rows, **where)
     return np.array([r[column] for r in sorted(found, key=lambda r: r["split"])], float)
 
 

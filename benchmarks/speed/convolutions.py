@@ -22,7 +22,6 @@ from jax import lax
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import columns
 from benchmarks._shared.study import Study, parser
-from benchmarks._shared.words import listed, number
 from numpyro_bnn.compilation.program_identity import separate_programs
 from numpyro_bnn.run import programs
 
@@ -184,16 +183,6 @@ TABLE = {
 }
 
 
-def findings(rows):
-    """Times of a step over those of the gradient in a program of its own, over networks."""
-    for contender in dict.fromkeys(row["contender"] for row in rows):
-        own = [row for row in rows if row["contender"] == contender]
-        yield (
-            f"{contender}: {listed([number(r['ratio']) for r in own])} times the gradient in a program of "
-            f"its own; first call {listed([number(r['first'], 0) for r in own])} s."
-        )
-
-
 def main(argv=None) -> None:
     asked = parser(__doc__).parse_args(argv)
     size = SIZES[asked.size]
@@ -201,7 +190,7 @@ def main(argv=None) -> None:
     study.run(
         [{"problem": problem} for problem in size.problems], lambda problem: compare(problem, size)
     )
-    study.publish(columns(study.rows, TABLE), findings(study.rows))
+    study.publish(columns(study.rows, TABLE))
 
 
 if __name__ == "__main__":

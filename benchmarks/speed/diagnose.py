@@ -56,8 +56,7 @@ def main(argv=None):
     }
     print(f"JAX {jax.__version__}, Python {platform.python_version()}")
     print(report)
-    for key, value in row.items():
-        print(f"  {key:<24}{value:>12.4g}")
+    print(row)
     Results(__file__, options).write_rows([row])
 
 

@@ -20,6 +20,7 @@ from numpyro.infer import NUTS
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
 import numpyro_bnn as bnn
+from benchmarks._shared import sampled_runs
 from benchmarks._shared.study import Results, parser, read_rows
 from benchmarks._shared.words import span
 from numpyro_bnn.diagnostics import ess, rhat
@@ -103,17 +104,9 @@ def judged(looked, gradients, truth):
 
 
 def ours(kernel, potential, starts, num_warmup, num_samples, thinning=1):
-    sampler = kernel(potential_fn=potential)
-    mcmc = bnn.MCMC(
-        sampler,
-        num_warmup=num_warmup,
-        num_samples=num_samples * thinning,
-        num_chains=CHAINS,
-        thinning=thinning,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
-    fields = () if isinstance(sampler, bnn.MCLMC) else ("num_steps",)
+    made = kernel(potential_fn=potential)
+    mcmc = sampled_runs.sampler(made, CHAINS, num_warmup, num_samples, thinning)
+    fields = () if isinstance(made, bnn.MCLMC) else ("num_steps",)
     mcmc.run(jax.random.key(1), init_params=starts, extra_fields=fields)
     steps = mcmc.get_extra_fields().get("num_steps")
     # Every trajectory counts, also those that thinning leaves out.

@@ -73,10 +73,12 @@ def rank_correlation(rows: Sequence[Row], name: str) -> float:
 
 def findings(rows: Sequence[Row]) -> Iterator[str]:
     """Ensembles beside mean field, the nearest methods, and whether near ones score better."""
-    by = {(r["problem"], r["method"]): r["total_variation"] for r in rows}
-    names = problems(rows)
-    pairs = [[by.get((name, m), 0.0) for m in ("deep ensemble", "mean field")] for name in names]
-    told = [f"{a:.3f} and {b:.3f} ({n})" for n, (a, b) in zip(names, pairs) if a < b]
+    names, told = problems(rows), []
+    for name in names:
+        far = {r["method"]: r["total_variation"] for r in select(rows, problem=name)}
+        one, other = (far.get(method, math.nan) for method in ("deep ensemble", "mean field"))
+        if one < other:
+            told.append(f"{one:.3f} and {other:.3f} ({name})")
     yield (
         f"A deep ensemble is nearer to HMC than mean field on {len(told)} of {len(names)} posteriors: "
         f"{', '.join(told)}."

@@ -19,6 +19,7 @@ from scipy.optimize import minimize
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import uci
+from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Results, Row, Study, every_cell, parser, without
 
 NOISE, PREDICTED = 0.1, 100
@@ -185,11 +186,6 @@ def means(rows: Sequence[Row]) -> list[Row]:
     return made
 
 
-def by_width(found: Sequence[Row], table: str, rows: int) -> list[Row]:
-    """The means of one table and number of rows, by hidden units."""
-    return [r for r in found if (r["table"], r["rows"]) == (table, rows)]
-
-
 def averaged(rows: Sequence[Row]) -> list[Row]:
     """A line for each table and number of rows: modes that were found, in brackets those of low energy."""
     found = means(rows)
@@ -197,7 +193,7 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
         {"table": table, "rows": str(count)}
         | {
             f"{r['width']} units": f"{r['modes']:.3g} ({r['low modes']:.3g})"
-            for r in by_width(found, table, count)
+            for r in select(found, table=table, rows=count)
         }
         for table, count in dict.fromkeys((r["table"], r["rows"]) for r in found)
     ]
@@ -207,7 +203,7 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
     """Where most modes are found, and how deep the others are, by table and number of rows."""
     found = means(rows)
     for table, count in dict.fromkeys((r["table"], r["rows"]) for r in found):
-        own = by_width(found, table, count)
+        own = select(found, table=table, rows=count)
         most = max(own, key=lambda r: r["modes"])
         wide = own[-1]
         yield (
@@ -238,7 +234,7 @@ def picture(rows: Sequence[Row]) -> Any:
         counts = dict.fromkeys(row["rows"] for row in found if row["table"] == table)
         for ax, (name, label) in zip(line, COLUMNS.items()):
             for color, count in zip(bnn.plots.PALETTE, counts):
-                own = by_width(found, table, count)
+                own = select(found, table=table, rows=count)
                 values = [r[name] for r in own]
                 ax.plot([r["width"] for r in own], values, "o-", color=color, label=f"{count} rows")
             widths = sorted({row["width"] for row in found})

@@ -41,6 +41,8 @@ def test_neals_examples_are_told_from_their_rows(tmp_path):
     said = list(story.findings(found))
     # Neither route has converged, so that neither is held against his program or the other.
     assert said == ["Routes that converge: rdata by 0."]
+    pytest.importorskip("matplotlib").use("Agg")
+    assert len(story.figure(found).axes) == 1
     line = story.line("rdata", "one", one)
     assert (line["converged"], line["worst R-hat"]) == ("no", "1.040")
     assert line["minor mode"] == "0.050 ± 0.010"

@@ -29,14 +29,12 @@ LEAPFROGS = 30
 class Length(NamedTuple):
     """How much is computed, at one size of a study."""
 
-    # rows, tests: training and test images
-    rows: int
-    tests: int
+    rows: int  # training images
+    tests: int  # test images
     training: int  # steps of Adam on all rows, for a mode
     members: int  # of the ensemble, and chains of HMC, each of which starts at a member
-    # warmup, draws: trajectories of each chain
-    warmup: int
-    draws: int
+    warmup: int  # trajectories of each chain
+    draws: int  # trajectories of each chain
 
 
 PRIOR = priors.ByPath({"Dense_1.kernel": priors.FanIn(2.0), "*": priors.Normal(1.0)})
@@ -98,9 +96,8 @@ class Task(NamedTuple):
     """A model and its data, and how much is to be computed."""
 
     pixels: Pixels  # the model
-    # x, y: what it is given
-    x: np.ndarray
-    y: np.ndarray
+    x: np.ndarray  # inputs
+    y: np.ndarray  # classes
     length: Length  # how much
     seed: int  # of everything random
 

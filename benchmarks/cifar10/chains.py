@@ -72,13 +72,11 @@ def kernel_of(method: Sampling, model: Any, batch_size: int) -> bnn.SGMCMC:
 class Setup(NamedTuple):
     """What the samplers share."""
 
-    # data, network: images, and what classifies them
-    data: Data
-    network: ResNet
+    data: Data  # images
+    network: ResNet  # what classifies them
     batch_size: int  # images in a minibatch
-    # runs, results: folders of what is needed to go on, and of results
-    runs: Path
-    results: Path
+    runs: Path  # folder of what is needed to go on
+    results: Path  # folder of results
     epochs: float = 1000  # passes over the data
     safe_epochs: float = 10  # between checkpoints
     seed: int = 0  # of all random keys

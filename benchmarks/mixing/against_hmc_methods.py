@@ -59,26 +59,21 @@ PROBLEMS = {
 class Size(NamedTuple):
     """What is run."""
 
-    # problems, seeds: by name; of all methods but the reference and its repeat
-    problems: tuple[str, ...]
-    seeds: tuple[int, ...]
+    problems: tuple[str, ...]  # by name
+    seeds: tuple[int, ...]  # of all methods but the reference and its repeat
     # Seeds of SGD and mean field besides, whose Monte Carlo error is the spread between seeds
     more: tuple[int, ...]
-    # images, rows: training, held-out and test images; rows of a table (0: all)
-    images: tuple[int, int, int]
-    rows: int
+    images: tuple[int, int, int]  # training, held-out and test images
+    rows: int  # rows of a table (0: all)
     chains: int  # of all samplers
     # Trajectories of HMC: short ones, of warm-up, and kept, as `common_step_hmc` has them
     reference: tuple[int, int, int]
-    # passes, training: the budget; steps of Adam on all rows, of which each start is made
-    passes: int
-    training: int
-    # draws, members: kept of each chain, at most; networks of an ensemble
-    draws: int
-    members: int
-    # scales, grid: prior scales that are tried; trajectories of `common_step_hmc` at each
-    scales: tuple[float, ...]
-    grid: tuple[int, int, int]
+    passes: int  # the budget
+    training: int  # steps of Adam on all rows, of which each start is made
+    draws: int  # kept of each chain, at most
+    members: int  # networks of an ensemble
+    scales: tuple[float, ...]  # prior scales that are tried
+    grid: tuple[int, int, int]  # trajectories of `common_step_hmc` at each
 
 
 GRID = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)

@@ -50,9 +50,8 @@ FIRST_TRAJECTORIES, FIRST_LEAPFROGS = 100, 5
 class Axes(NamedTuple):
     """Axes of (ρ, image)."""
 
-    # of_bias, of_images: their parts along the input that is always 1 (axis,), and along pixels (pixel, axis)
-    of_bias: np.ndarray
-    of_images: np.ndarray
+    of_bias: np.ndarray  # along the input that is always 1, (axis,)
+    of_images: np.ndarray  # along pixels, (pixel, axis)
     squares: np.ndarray  # sums of squares of the rows along each axis
 
 

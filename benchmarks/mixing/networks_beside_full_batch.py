@@ -83,14 +83,12 @@ KEYS = ("units", "batch", "method", "seed")
 class Reference(NamedTuple):
     """A network with its data and the draws of full-batch MAMS."""
 
-    # model, data: regression with known noise; inputs and targets
-    model: Any
-    data: tuple[np.ndarray, np.ndarray]
+    model: Any  # regression with known noise
+    data: tuple[np.ndarray, np.ndarray]  # inputs and targets
     at: np.ndarray  # rows at which predictions are compared
     last: dict[str, np.ndarray]  # last draw of each chain, by site
-    # mean, variance: of predictions, (row,)
-    mean: np.ndarray
-    variance: np.ndarray
+    mean: np.ndarray  # of predictions, (row,)
+    variance: np.ndarray  # of predictions, (row,)
     between: float  # share of their variance that is between chains, a measure of what is not known
     rhat: float  # worst R-hat of predictions
 

@@ -16,9 +16,8 @@ class Scored(NamedTuple):
 
     rows: np.ndarray  # of each test row, nats
     without: np.ndarray  # of each test row by the average without each chain, (chain, row)
-    # error, calibration: share of wrong classes; expected calibration error
-    error: float
-    calibration: float
+    error: float  # share of wrong classes
+    calibration: float  # expected calibration error
 
     @property
     def monte_carlo(self) -> float:

@@ -88,18 +88,15 @@ class Size(NamedTuple):
     subsets: tuple[Subset, ...]  # in the order in which they are computed
     # (rows, subset, prior, temperatures, method) that are also sampled with minibatches
     both: tuple[tuple[int, int, float | str, tuple[float, ...], str], ...]
-    # test, chains: test rows; chains, and networks of an ensemble
-    test: int
-    chains: int
+    test: int  # test rows
+    chains: int  # chains, and networks of an ensemble
     # Of HMC: (most rows, short ones, warm-up, draws), the last two of a quarter turn
     trajectories: tuple[tuple[int, int, int, int], ...]
     # The same of the hierarchical prior, whose step size takes longer to find
     hierarchical: tuple[tuple[int, int, int, int], ...]
-    # steps, kept, batch: of BAOAB: steps, a third of them warm-up (:data:`LONGER` times as many of a long
-    # run); draws; rows of a minibatch
-    steps: int
-    kept: int
-    batch: int
+    steps: int  # of BAOAB, a third of them warm-up; :data:`LONGER` times as many of a long run
+    kept: int  # draws of BAOAB
+    batch: int  # rows of a minibatch
     training: int  # steps of Adam
     decays: tuple[float, ...]  # α of weight decays 1/α² among which the ensemble chooses
 

@@ -37,11 +37,10 @@ def gap_of(rows: Sequence[Row], name: str) -> Gap:
 class Verdict(NamedTuple):
     """What temperatures do for one prior and number of rows."""
 
-    # rows, shifts, prior, subsets: subsets counts those that are compared with the ensemble
     rows: int
     shifts: str
     prior: float | str
-    subsets: int
+    subsets: int  # those that are compared with the ensemble
     gains: dict[float, Gap]  # log score over that at T = 1, by temperature
     over_ensemble: Gap  # log score at T = 1 over the ensemble's
     rhat: float  # median R-hats of predictions, the largest over temperatures and subsets

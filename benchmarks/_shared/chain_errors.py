@@ -12,20 +12,13 @@ from scipy.special import logsumexp
 
 
 def without_each(by_chain: np.ndarray) -> np.ndarray:
-    """Log score of every row by the average over all chains but one, (chain, row), nats.
-
-    :param by_chain: log score of every row by the average of each chain alone, (chain, row).
-    """
+    """Log score of rows by all chains but one, from that of each chain alone: both (chain, row), nats."""
     others = [np.delete(by_chain, chain, 0) for chain in range(len(by_chain))]
     return np.stack([logsumexp(rest, 0) - math.log(len(rest)) for rest in others])
 
 
 def jackknife_error(without: np.ndarray) -> float:
-    """Standard error of a score over chains.
-
-    :param without: the score without each chain, (chain,).
-    :raises ValueError: for a single chain.
-    """
+    """Standard error of a score over chains, from the score without each chain, (chain,)."""
     chains = len(without)
     if chains < 2:
         raise ValueError(

@@ -88,8 +88,6 @@ CONVERGED = {
     "mixing/modes_or_posterior": lambda: both_limits(
         [row for row in rows_of("mixing/modes_or_posterior") if row["functions_max_rhat"] != ""]
     ),
-    "mixing/integrated_output": lambda: both_limits(rows_of("mixing/integrated_output_mixing")),
-    "mixing/ladders": lambda: both_limits(last_of_each(rows_of("mixing/ladders"), "ladder")),
     "mixing/against_hmc": lambda: said("mixing/against_hmc") + said("mixing/against_hmc_prior"),
     "mixing/against_blackjax": lambda: by_limits("mixing/against_blackjax"),
     "mixing/verdicts": lambda: verdicts("mixing/verdicts", "within tolerance"),
@@ -116,7 +114,7 @@ CONVERGED = {
         for row in last_of_each(rows_of("predictions/calibration"), "table", "split")
     ],
     "predictions/regression_band": lambda: said("predictions/regression_band"),
-    "predictions/decision_boundary": lambda: said("predictions/decision_boundary"),
+    "predictions/step_size": lambda: said("predictions/step_size"),
     "predictions/boundary_by_rows": lambda: said("predictions/boundary_by_rows"),
     "predictions/polynomials": lambda: estimators("predictions/polynomials"),
     "predictions/averaging_or_width": lambda: estimators("predictions/averaging_or_width"),

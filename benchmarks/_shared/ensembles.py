@@ -19,10 +19,7 @@ NOISES = np.geomspace(1e-3, 1, 121)
 
 
 def log_mixture(means: np.ndarray, noise: float, y: np.ndarray) -> np.ndarray:
-    """Log density of each target under the average of the members, all with the same noise.
-
-    :param means: predictions of the members, (member, row).
-    """
+    """Log density of targets under the average of members (member, row), all with the same noise."""
     return logsumexp(norm(means, noise).logpdf(y), 0) - np.log(len(means))
 
 
@@ -32,18 +29,12 @@ def fitted_noise(means: np.ndarray, y: np.ndarray) -> float:
 
 
 class Ensemble(NamedTuple):
-    """What trained networks say of rows that they were not trained on.
+    """What trained networks say of rows that they were not trained on."""
 
-    - **predictions** - of the test rows, with the noise that each network learned
-    - **means** - of the test rows, (member, row)
-    - **noise** - of the networks together, the best for the rows held out
-    - **own_noise** - the same of each network alone
-    """
-
-    predictions: Predictions
-    means: np.ndarray
-    noise: float
-    own_noise: list[float]
+    predictions: Predictions  # of the test rows, with the noise that each network learned
+    means: np.ndarray  # of the test rows, (member, row)
+    noise: float  # of the networks together, the best for the rows held out
+    own_noise: list[float]  # the same of each network alone
 
 
 def stopped_early(

@@ -17,12 +17,7 @@ class Gap(NamedTuple):
     def over_subsets(
         cls, found: Sequence[float], by_row: Sequence[float], by_chain: Sequence[float] = ()
     ) -> "Gap":
-        """The mean over subsets, which share the test rows but no chains.
-
-        :param found: the difference of each subset.
-        :param by_row: its standard error over test rows.
-        :param by_chain: its Monte Carlo error; none where that is not known.
-        """
+        """The mean of differences over subsets, which share the test rows (their errors) but no chains."""
         count = len(found)
         between = float(np.std(found, ddof=1)) / math.sqrt(count) if count > 1 else 0.0
         chains = math.sqrt(np.mean(np.square(by_chain)) / count) if len(by_chain) else 0.0

@@ -1,15 +1,10 @@
 """A 784-50-10 network on a subset of MNIST: two priors, and the ways to fit it that studies share.
 
-The priors differ in the first layer only:
-
-- ``"normal"``: N(0, α²) for every weight, α = 0.1;
-- ``"EmpCov"``: N(0, a Σ + ε I) for the weights into a hidden unit, Σ the second moments of the pixels
-  in the training rows (Izmailov, Nicholson, Lotfi and Wilson 2021, *Dangers of Bayesian model averaging
-  under covariate shift*, section 5; ε = 1e-4 as theirs), a such that sums over a training row have
-  the variance that they have under the first.
-
-Weights with the prior N(0, C) are standard normal ones on inputs multiplied by a root of C, which is how
-they are sampled: no direction of the prior is then narrower than another.
+The weights of the pixels are N(0, α²), or N(0, a Σ + ε I) with Σ the second moments of the pixels ("EmpCov":
+Izmailov, Nicholson, Lotfi and Wilson 2021, *Dangers of Bayesian model averaging under covariate shift*,
+section 5), a such that sums over a training row have the variance that they have under the first. They are
+sampled as standard normal ones on inputs multiplied by a root of the covariance: no direction is narrower
+than another.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +16,7 @@ from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
-from benchmarks._shared.sampled_runs import RHAT_LIMIT
+from benchmarks._shared.sampled_runs import RHAT_LIMIT, sampler
 from numpyro_bnn import diagnostics, priors
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.potential.starts import BoundModel
@@ -32,32 +27,23 @@ LEAPFROGS = 30
 
 
 class Length(NamedTuple):
-    """How much is computed, at one size of a study.
+    """How much is computed, at one size of a study."""
 
-    - **rows**, **tests** - training and test images
-    - **training** - steps of Adam on all rows, for a mode
-    - **members** - of the ensemble, and chains of HMC, each of which starts at a member
-    - **warmup**, **draws** - trajectories of each chain
-    """
-
-    rows: int
-    tests: int
-    training: int
-    members: int
-    warmup: int
-    draws: int
+    rows: int  # training images
+    tests: int  # test images
+    training: int  # steps of Adam on all rows, for a mode
+    members: int  # of the ensemble, and chains of HMC, each of which starts at a member
+    warmup: int  # trajectories of each chain
+    draws: int  # trajectories of each chain
 
 
 PRIOR = priors.ByPath({"Dense_1.kernel": priors.FanIn(2.0), "*": priors.Normal(1.0)})
 
 
 class Pixels(NamedTuple):
-    """What the first layer sees of an image under a prior.
+    """What the first layer sees of an image under a prior."""
 
-    - **root** - (784, inputs): the network gets ``images @ root``
-    """
-
-    root: np.ndarray
+    root: np.ndarray  # (784, inputs): the network gets ``images @ root``
 
     def model(self, x: Any, y: Any = None) -> None:
         network = bnn.MLP([HIDDEN], 10, jax.nn.relu)
@@ -88,16 +74,11 @@ def pixels_under(prior: str, x: np.ndarray, scale: float = SCALE) -> Pixels:
 
 
 class Fitted(NamedTuple):
-    """Draws of the weights by some method, and what was learnt on the way.
+    """Draws of the weights by some method, and what was learnt on the way."""
 
-    - **pixels** - of the model
-    - **samples** - draws by site, with axes (chain, draw)
-    - **facts** - acceptance and trajectory length of HMC, zeros for the others
-    """
-
-    pixels: Pixels
-    samples: Any
-    facts: dict[str, float]
+    pixels: Pixels  # of the model
+    samples: Any  # draws by site, with axes (chain, draw)
+    facts: dict[str, float]  # acceptance and trajectory length of HMC, zeros for the others
 
     def probs(self, *images: np.ndarray) -> list[np.ndarray]:
         """Class probabilities for each set of images, (chain, draw, image, class)."""
@@ -112,19 +93,13 @@ NOT_SAMPLED = {"acceptance": 0.0, "trajectory length": 0.0}
 
 
 class Task(NamedTuple):
-    """A model and its data, and how much is to be computed.
+    """A model and its data, and how much is to be computed."""
 
-    - **pixels** - the model
-    - **x**, **y** - what it is given
-    - **length** - how much
-    - **seed** - of everything random
-    """
-
-    pixels: Pixels
-    x: np.ndarray
-    y: np.ndarray
-    length: Length
-    seed: int
+    pixels: Pixels  # the model
+    x: np.ndarray  # inputs
+    y: np.ndarray  # classes
+    length: Length  # how much
+    seed: int  # of everything random
 
     @classmethod
     def of(
@@ -150,14 +125,9 @@ class Task(NamedTuple):
     def posterior(self, starts: dict) -> Fitted:
         """HMC, a chain from each of several modes."""
         steps = {"num_steps": LEAPFROGS, "trajectory_length": None}
-        mcmc = bnn.MCMC(
-            HMC(self.pixels.model, adapt_mass_matrix=False, **steps),
-            num_warmup=self.length.warmup,
-            num_samples=self.length.draws,
-            num_chains=self.length.members,
-            chain_method="sequential",
-            progress_bar=False,
-        )
+        length = self.length
+        hmc = HMC(self.pixels.model, adapt_mass_matrix=False, **steps)
+        mcmc = sampler(hmc, length.members, length.warmup, length.draws, chain_method="sequential")
         mcmc.run(jax.random.key(self.seed + 1000), self.x, self.y, init_params=starts)
         extra = mcmc.get_extra_fields(group_by_chain=True)
         facts = {

@@ -32,21 +32,14 @@ class Known(NamedTuple):
 
 
 class Route(NamedTuple):
-    """What one sampler found.
+    """What one sampler found."""
 
-    - **how** - which it is, in a sentence
-    - **functions** - of the rows of the test set
-    - **log_scales** - by their names in the package
-    - **masses** - of modes, by name, each with its error
-    - **log_evidence** - with its error in nats, or two NaN
-    - **draws** - of the functions, (chain, draw, row, …); None where only their means are known
-    """
-
-    how: str
-    functions: Known
-    log_scales: dict[str, Known]
-    masses: dict[str, tuple[float, float]]
-    log_evidence: tuple[float, float]
+    how: str  # which it is, in a sentence
+    functions: Known  # of the rows of the test set
+    log_scales: dict[str, Known]  # by their names in the package
+    masses: dict[str, tuple[float, float]]  # of modes, by name, each with its error
+    log_evidence: tuple[float, float]  # with its error in nats, or two NaN
+    # Of the functions, (chain, draw, row, …); None where only their means are known
     draws: np.ndarray | None
 
 
@@ -82,10 +75,7 @@ def route(
 
 
 def evidence_of(tempering: Any) -> tuple[float, float]:
-    """Log evidence of all replicas of a ladder and its error: replicas are independent.
-
-    Their scatter is an error that needs no estimate of each; the larger of both is taken.
-    """
+    """Log evidence of all replicas and its error: what they state, or their scatter where that is more."""
     values, errors = np.asarray(tempering.log_evidence), np.asarray(tempering.log_evidence_error)
     one = max(float(values.std(ddof=1)), float(np.sqrt(np.mean(errors**2))))
     return float(values.mean()), one / math.sqrt(len(values))

@@ -29,30 +29,14 @@ def sampler(
     thinning: int = 1,
     **options: Any,
 ) -> bnn.MCMC:
-    """A run to come.
-
-    :param num_samples: draws a chain that are kept.
-    :param thinning: steps to each of them.
-    :param options: of ``bnn.MCMC``.
-    """
-    return bnn.MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples * thinning,
-        thinning=thinning,
-        num_chains=num_chains,
-        chain_method="vectorized",
-        progress_bar=False,
-        **options,
-    )
+    """A run to come; `num_samples` draws a chain are kept, each after `thinning` steps."""
+    options = {"chain_method": "vectorized", "progress_bar": False} | options
+    steps = {"num_warmup": num_warmup, "num_samples": num_samples * thinning, "thinning": thinning}
+    return bnn.MCMC(kernel, num_chains=num_chains, **steps, **options)
 
 
 def sampled(kernel: Any, key: jax.Array, *args: Any, starts: Any, **settings: Any) -> bnn.MCMC:
-    """A finished run.
-
-    :param starts: what ``bnn.optimize`` gives; as many chains as it has.
-    :param settings: of :func:`sampler`.
-    """
+    """A finished run from what ``bnn.optimize`` gives, a chain each, with settings of :func:`sampler`."""
     mcmc = sampler(kernel, len(next(iter(starts.values()))), **settings)
     mcmc.run(key, *args, init_params=starts)
     jax.block_until_ready(mcmc.last_state)
@@ -194,10 +178,7 @@ def score(predictions: Any, y: np.ndarray) -> tuple[Row, np.ndarray]:
 
 
 def scores_of_chains(log_prob: np.ndarray) -> np.ndarray:
-    """Log score of every row by the average of each chain alone, (chain, row).
-
-    :param log_prob: (chain, draw, row), nats.
-    """
+    """Log score of every row by the average of each chain alone: (chain, draw, row) to (chain, row), nats."""
     return logsumexp(np.asarray(log_prob, np.float64), 1) - math.log(log_prob.shape[1])
 
 

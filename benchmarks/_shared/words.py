@@ -1,6 +1,6 @@
 """Numbers as they stand in sentences."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 
 def number(value: float, digits: int = 2) -> str:
@@ -19,9 +19,3 @@ def span(values: Iterable[float], digits: int = 2) -> str:
     found = sorted(values)
     ends = dict.fromkeys(number(value, digits) for value in (found[0], found[-1])) if found else ()
     return " to ".join(ends) or "unknown"
-
-
-def listed(texts: Sequence[str]) -> str:
-    """Texts in a row, the last after an "and"."""
-    *first, last = texts
-    return f"{', '.join(first)} and {last}" if first else last

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import jax
 
+from benchmarks._shared.study import machine
 from benchmarks.cifar10.chains import SAMPLERS, Result, Setup, judge, run
 from benchmarks.cifar10.data import FOLDER, Data, load
 from benchmarks.cifar10.network import ResNet
-from benchmarks.cifar10.speed import HEAD, Timing, circumstances, measure
+from benchmarks.cifar10.speed import HEAD, Timing, measure
 
 HERE = Path(__file__).parent
 
@@ -38,7 +39,7 @@ def speed(setup: Setup, timing: Timing) -> None:
     """Print and store timings."""
     note = f"{timing.repeats} turns of {timing.steps} steps"
     rows = measure(setup.data, setup.network, timing)
-    table = [HEAD, *rows, ("measured on", f"{circumstances()}, {note}")]
+    table = [HEAD, *rows, ("measured on", f"{machine()}, {note}")]
     for row in table:
         print("  ".join(f"{cell!s:>{22 if k == 0 else 16}}" for k, cell in enumerate(row)))
     setup.results.mkdir(parents=True, exist_ok=True)

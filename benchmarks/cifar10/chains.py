@@ -70,26 +70,17 @@ def kernel_of(method: Sampling, model: Any, batch_size: int) -> bnn.SGMCMC:
 
 
 class Setup(NamedTuple):
-    """What the samplers share.
+    """What the samplers share."""
 
-    - **data**, **network** - images, and what classifies them
-    - **batch_size** - images in a minibatch
-    - **runs**, **results** - folders of what is needed to go on, and of results
-    - **epochs** - passes over the data
-    - **safe_epochs** - between checkpoints
-    - **seed** - of all random keys
-    - **progress_bar** - show how far a run is
-    """
-
-    data: Data
-    network: ResNet
-    batch_size: int
-    runs: Path
-    results: Path
-    epochs: float = 1000
-    safe_epochs: float = 10
-    seed: int = 0
-    progress_bar: bool = True
+    data: Data  # images
+    network: ResNet  # what classifies them
+    batch_size: int  # images in a minibatch
+    runs: Path  # folder of what is needed to go on
+    results: Path  # folder of results
+    epochs: float = 1000  # passes over the data
+    safe_epochs: float = 10  # between checkpoints
+    seed: int = 0  # of all random keys
+    progress_bar: bool = True  # show how far a run is
 
     @property
     def epoch(self) -> int:
@@ -133,27 +124,18 @@ class Setup(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a chain predicts, and what it cost.
+    """What a chain predicts, and what it cost."""
 
-    - **probs** - mean class probabilities, float16 (test images, classes)
-    - **rhat** - of the probabilities of the first test images, over halves of the chain,
-      float32 (images, classes); empty where there are fewer than four draws
-    - **epochs** - passes over the training data
-    - **gradient_evaluations** - of minibatches
-    - **seconds** - of all processes that finished their part
-    - **num_draws** - in the average
-    - **finished** - whether these are all; False after an interruption
-    - **configuration** - all settings, as JSON
-    """
-
-    probs: np.ndarray
+    probs: np.ndarray  # mean class probabilities, float16 (test images, classes)
+    # Of the probabilities of the first test images, over halves of the chain, float32 (images, classes);
+    # empty where there are fewer than four draws
     rhat: np.ndarray
-    epochs: float
-    gradient_evaluations: float
-    seconds: float
-    num_draws: int
-    finished: bool
-    configuration: str
+    epochs: float  # passes over the training data
+    gradient_evaluations: float  # of minibatches
+    seconds: float  # of all processes that finished their part
+    num_draws: int  # in the average
+    finished: bool  # whether these are all; False after an interruption
+    configuration: str  # all settings, as JSON
 
     def save(self, path: Path) -> None:
         """Write the file whole or not at all."""

@@ -29,16 +29,11 @@ _SIDE, _PIXELS = 50, 32
 
 
 class Split(NamedTuple):
-    """Training or test images.
+    """Training or test images."""
 
-    - **x** - uint8 (rows, 32, 32, 3)
-    - **y** - classes, int32 (rows,)
-    - **exact** - whether the pixels are those of the original files, bool (rows,)
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    exact: np.ndarray
+    x: np.ndarray  # uint8 (rows, 32, 32, 3)
+    y: np.ndarray  # classes, int32 (rows,)
+    exact: np.ndarray  # whether the pixels are those of the original files, bool (rows,)
 
     def first(self, rows: int) -> "Split":
         """The first rows."""
@@ -53,11 +48,7 @@ class Data(NamedTuple):
 
 
 def order(part: str, size: int) -> np.ndarray:
-    """Row numbers sorted by the MD5 of ``{part}{row number}``.
-
-    :param part: ``"train"`` or ``"test"``.
-    :param size: number of rows of the original files.
-    """
+    """Row numbers of the original files sorted by the MD5 of ``{part}{row number}``."""
     digests = [md5(f"{part}{i}".encode(), usedforsecurity=False).digest() for i in range(size)]
     return np.asarray(sorted(range(size), key=digests.__getitem__))
 

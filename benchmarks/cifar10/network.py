@@ -54,14 +54,10 @@ class Layer(nn.Module):
 
 
 class ResNet(nn.Module):
-    """The network; 20 layers with weights at the defaults.
+    """The network; 20 layers with weights at the defaults."""
 
-    - **filters** - of each stage
-    - **blocks** - in each stage, two layers a block
-    """
-
-    filters: tuple[int, ...] = (16, 32, 64)
-    blocks: int = 3
+    filters: tuple[int, ...] = (16, 32, 64)  # of each stage
+    blocks: int = 3  # in each stage, two layers a block
 
     @nn.compact
     def __call__(self, x):

@@ -9,10 +9,7 @@ On a CPU seconds are those that the process computed, summed over its cores: oth
 machine hardly moves them, where it decides what a wall clock says.
 """
 
-import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -35,37 +32,23 @@ HEAD = (
 
 
 class Contender(NamedTuple):
-    """What is timed.
+    """What is timed."""
 
-    - **name** - ``"gradient"``, or a sampler
-    - **batch_size** - images a step
-    - **steps** - in a turn
-    - **program** - takes them, compiled
-    - **compile_seconds** - tracing and compiling it took
-    """
-
-    name: str
-    batch_size: int
-    steps: int
-    program: Callable[[], Any]
-    compile_seconds: float
+    name: str  # ``"gradient"``, or a sampler
+    batch_size: int  # images a step
+    steps: int  # in a turn
+    program: Callable[[], Any]  # takes them, compiled
+    compile_seconds: float  # tracing and compiling it took
 
 
 class Timing(NamedTuple):
-    """Turns to take.
+    """Turns to take."""
 
-    - **batch_sizes** - of the bare gradient
-    - **compared** - batch size of the samplers, one of `batch_sizes`
-    - **samplers** - of which steps are timed
-    - **steps** - of batches of `compared` images in a turn; others see about as many images
-    - **repeats** - turns
-    """
-
-    batch_sizes: tuple[int, ...]
-    compared: int = 80
-    samplers: tuple[str, ...] = ("sgld", "baoab")
-    steps: int = 100
-    repeats: int = 7
+    batch_sizes: tuple[int, ...]  # of the bare gradient
+    compared: int = 80  # batch size of the samplers, one of `batch_sizes`
+    samplers: tuple[str, ...] = ("sgld", "baoab")  # of which steps are timed
+    steps: int = 100  # of batches of `compared` images in a turn; others see about as many images
+    repeats: int = 7  # turns
 
 
 def energy_by_hand(network: ResNet, data_size: int) -> Callable:
@@ -143,32 +126,21 @@ def _compiled(program: Any, state: Any, steps: int, *arrays: jax.Array) -> tuple
     return lambda: ready(state, steps, *arrays), seconds_now() - begin
 
 
-def measure(data: Data, network: ResNet, timing: Timing, progress: bool = True) -> list[tuple]:
-    """Time gradients of several batch sizes, and steps of samplers at one of them.
-
-    :param progress: say on the standard error what is being done.
-    :return: rows of :data:`HEAD`.
-    """
-
-    def say(text: str) -> None:
-        if progress:
-            print(text, file=sys.stderr, flush=True)
+def measure(data: Data, network: ResNet, timing: Timing) -> list[tuple]:
+    """Rows of :data:`HEAD`: gradients of several batch sizes, and steps of samplers at one of them."""
 
     contenders = []
     for batch_size in timing.batch_sizes:
         steps = max(1, timing.steps * timing.compared // batch_size)
         contenders.append(_gradient(data, network, batch_size, steps))
-        say(f"gradient of {batch_size}: compiled in {contenders[-1].compile_seconds:.1f} s")
     for name in timing.samplers:
         contenders.append(_sampler(name, data, network, timing.compared, timing.steps))
-        say(f"{name}: compiled in {contenders[-1].compile_seconds:.1f} s")
     times: list[list[float]] = [[] for _ in contenders]
-    for turn in range(timing.repeats + 1):
+    for _ in range(timing.repeats + 1):
         for one, seconds in zip(contenders, times):
             begin = seconds_now()
             jax.block_until_ready(one.program())
             seconds.append((seconds_now() - begin) / one.steps)
-        say(f"turn {turn} of {timing.repeats}: {[f'{seconds[-1]:.4g} s' for seconds in times]}")
     # The first turn warms up.
     return rows_of(contenders, [seconds[1:] for seconds in times], network, timing)
 
@@ -196,14 +168,3 @@ def rows_of(
             )
         )
     return rows
-
-
-def circumstances() -> str:
-    """Where a timing was taken."""
-    device = jax.devices()[0]
-    load = os.getloadavg()[0]
-    cores = len(os.sched_getaffinity(0))
-    return (
-        f"JAX {jax.__version__}, Python {platform.python_version()}, {device.device_kind}, "
-        f"{cores} core(s), load {load:.1f}"
-    )

@@ -1,12 +1,9 @@
-"""Is "within tolerance" true on real posteriors?
+"""Is "within tolerance" true on real posteriors? Averages of short runs against references.
 
-Short runs of four chains, each from its own starts, are judged at growing numbers of draws, and their
-averages are then held against a reference: Neal's own program for `rdata`, and for the others the
-average of one long run of the same sampler, so that what is compared is the Monte Carlo error alone
-and not the bias of a step, which both share. What the reference itself is told stands in the table.
+A reference that a long run of the same sampler makes shares the bias of its step: the Monte Carlo error is
+compared alone.
 
-    python -m benchmarks.diagnostics.against_references
-        [--cases NAME …] [--quick | --toy] [--data FOLDER] [--output FOLDER]
+    python -m benchmarks.diagnostics.against_references [--quick | --toy]
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import publish, select, starts
+from benchmarks._shared.sampled_runs import publish, sampler, select, starts
 from benchmarks._shared.study import Results, Row, Study, every_cell, parser
 from benchmarks.mixing.hierarchical_posteriors import Posterior, posterior
 from benchmarks.neal import posteriors
@@ -32,15 +29,12 @@ COVERED = 1.645
 
 
 class Case(NamedTuple):
-    """A posterior, how it is sampled, and the steps to a draw.
-
-    - **neal** - whether Neal's program knows its predictions
-    """
+    """A posterior, how it is sampled, and the steps to a draw."""
 
     posterior: str
     kernel: Callable[[Any], Any]
     thinning: int
-    neal: bool = False
+    neal: bool = False  # whether Neal's program knows its predictions
 
 
 CASES = {
@@ -74,14 +68,8 @@ def predictions_of(case: Case, given: Posterior, seed: int, draws: int) -> dict[
     model = case.kernel(given.model)
     latent = bnn.potential_of(model.model, given.split.x, given.split.y).structure.latent
     begin = starts(given.model, given.split, seed, CHAINS, 1000)
-    mcmc = bnn.MCMC(
-        model,
-        num_warmup=max(1, draws * case.thinning // 3),
-        num_samples=draws * case.thinning,
-        thinning=case.thinning,
-        num_chains=CHAINS,
-        progress_bar=False,
-    )
+    warmup = max(1, draws * case.thinning // 3)
+    mcmc = sampler(model, CHAINS, warmup, draws, case.thinning, chain_method="parallel")
     mcmc.run(
         jax.random.key(seed),
         given.split.x,
@@ -95,10 +83,7 @@ def predictions_of(case: Case, given: Posterior, seed: int, draws: int) -> dict[
 
 
 def reference_of(name: str, size: Size, given: Posterior, results: Results) -> dict[str, Any]:
-    """Averages that a run is held against, their errors, and what verdict of the reference.
-
-    A long run is stored beside the rows, and read where it is there.
-    """
+    """Averages that a run is held against, their errors and verdict; a long run is stored, and read again."""
     case = CASES[name]
     if case.neal:
         with np.load(posteriors.SHARED / "predictions_open.npz") as file:
@@ -153,10 +138,7 @@ TABLE = {
 
 
 def summary(rows: list[Row]) -> list[Row]:
-    """One row for each case and number of draws.
-
-    An error that is unknown for one scalar is infinite on average: the median of the runs tells more.
-    """
+    """One row for each case and number of draws; medians, as an unknown error is infinite on average."""
     found = []
     for case in dict.fromkeys(row["case"] for row in rows):
         for draws in dict.fromkeys(row["draws"] for row in select(rows, case=case)):
@@ -224,9 +206,7 @@ def draw(rows: list[Row]) -> Any:
 
 
 def main(argv: Any = None) -> None:
-    made = parser(__doc__)
-    made.add_argument("--cases", nargs="*", choices=list(CASES), help="default: all")
-    asked = made.parse_args(argv)
+    asked = parser(__doc__).parse_args(argv)
     size = SIZES[asked.size]
     study = Study(__file__, ["case", "seed"], asked)
 
@@ -238,7 +218,7 @@ def main(argv: Any = None) -> None:
             first = {name: array[:, :draws] for name, array in values.items()}
             yield {"draws": draws} | judged(first, reference)
 
-    cells = every_cell(case=asked.cases or CASES, seed=range(size.runs))
+    cells = every_cell(case=CASES, seed=range(size.runs))
     study.run(cells, compute)
     publish(study, summary(study.rows), TABLE, findings(study.rows), lambda: draw(study.rows))
 

@@ -1,11 +1,6 @@
-"""Stored reports and the table of verdicts, made anew by one command.
+"""Stored reports and the table of verdicts, made anew by one command; what is stored is not run again.
 
-The main job on the digits and on the diabetes table, as a user calls it; the run whose chains disagree
-(`benchmarks.diagnostics.two_modes`); and the six longer runs of `benchmarks.mixing.verdicts`. The pages
-that show them are filled from what is stored (`benchmarks._shared.pages`). A job or a run that is stored
-already is not run again; `--again` begins anew. A short form writes no pages.
-
-    python -m benchmarks.diagnostics.stored_reports [--again] [--quick]
+python -m benchmarks.diagnostics.stored_reports [--again] [--quick]
 """
 
 import os

@@ -1,15 +1,11 @@
 """Does the judge of a run tell the truth? Draws whose distribution is known, judged many times.
 
-Three parts. *Null*: stationary chains, for which "the chains disagree" is a false alarm, and whose
-averages err by a known amount, so that the errors stated can be compared. *Power*: one chain that
-is shifted in some of the scalars, a minor mode that one chain in four never visits, chains that
-still drift. *Beside it*: what a limit of 1.01 or 1.05 on the worst R-hat says of the same draws,
-the limit that belongs to the number of scalars (with the bulk ESS that reports print, which falls
-where chains differ), and nested R-hat with its own.
+Beside it stands what a limit of 1.01 or 1.05 on the worst R-hat says of the same draws, the limit that
+belongs to the number of scalars (with the bulk ESS that reports print), and nested R-hat with its own.
 
-Scalars are autoregressive of order one, all with one coefficient, and depend on each other through
-20 latent factors; heavy tails are a multivariate t with three degrees of freedom. They are made
-into rows of ten class probabilities, 0.1 + 0.05 x; the sums are not one, which nothing here uses.
+Scalars are autoregressive of order one, all with one coefficient, and depend on each other through 20 latent
+factors; heavy tails are a multivariate t with three degrees of freedom. They are made into rows of ten class
+probabilities, 0.1 + 0.05 x; the sums are not one, which nothing here uses.
 
     python -m benchmarks.diagnostics.verdict_calibration [--quick | --toy]
 """
@@ -271,9 +267,6 @@ def findings(rows):
 
 
 def draw(rows):
-    import matplotlib
-
-    matplotlib.use("Agg")
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     null = [row for row in rows if row["part"] == "null"]
     styles = (("disagree", "this test", "o-"), ("R-hat above 1.01", "R-hat above 1.01", "s--"),

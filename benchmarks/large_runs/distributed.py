@@ -1,11 +1,7 @@
 """One run on one device, on several, or on the devices of several processes: the same code.
 
-Each process calls `jax.distributed.initialize`, makes the same mesh of all devices and calls
-`MCMC.run` with the same arguments; each has all the draws at the end. Samples a small network by
-HMC or BAOAB with the rows of its data shared out, prints leapfrogs (steps) a second, and stores
-the draws of process 0. With `--checkpoint` a run that was killed goes on where it was, when it is
-started again. `launch_slurm.sh` and `launch_kubernetes.yaml` start it on a cluster; by
-hand, on one machine:
+Each process calls `jax.distributed.initialize`, makes the same mesh of all devices and calls `MCMC.run` with
+the same arguments; each has all the draws at the end. With `--checkpoint` a run that was killed goes on.
 
     python -m benchmarks.large_runs.distributed --coordinator localhost:9876 --processes 2 --process 0 &
     python -m benchmarks.large_runs.distributed --coordinator localhost:9876 --processes 2 --process 1
@@ -35,9 +31,7 @@ def data(rows):
     return x, np.sin(x[:, 0]) + 0.5 * rng.normal(size=rows).astype(np.float32)
 
 
-def kernel_of(name):
-    if name == "BAOAB":
-        return bnn.BAOAB(model, step_size=1e-4, batch_size=100)
+def kernel():
     fixed = {"trajectory_length": None, "adapt_step_size": False, "adapt_mass_matrix": False}
     return HMC(model, step_size=1e-3, num_steps=LEAPFROGS, **fixed)
 
@@ -48,8 +42,7 @@ def timed(mcmc, draws, arrays):
     begin = time.perf_counter()
     mcmc.run(jax.random.key(1), *arrays)
     seconds = time.perf_counter() - begin
-    leapfrogs = LEAPFROGS if isinstance(mcmc.sampler, HMC) else 1
-    return mcmc.num_chains * draws * leapfrogs / seconds
+    return mcmc.num_chains * draws * LEAPFROGS / seconds
 
 
 def main(argv=None):
@@ -65,7 +58,6 @@ def main(argv=None):
     parser.add_argument("--chains", type=int, default=2)
     parser.add_argument("--rows", type=int, default=10_001)
     parser.add_argument("--draws", type=int, default=20)
-    parser.add_argument("--kernel", default="HMC", choices=("HMC", "BAOAB"))
     parser.add_argument("--checkpoint", help="folder that all processes share")
     parser.add_argument("--out", help="file for the draws of process 0")
     given = parser.parse_args(argv)
@@ -79,7 +71,7 @@ def main(argv=None):
         shape = (given.groups, len(devices) // given.groups)
         mesh = jax.make_mesh(shape, ("chain", "data"), devices=devices)
     mcmc = bnn.MCMC(
-        kernel_of(given.kernel),
+        kernel(),
         num_warmup=0,
         num_samples=given.draws,
         num_chains=given.chains,

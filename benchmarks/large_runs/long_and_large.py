@@ -220,12 +220,11 @@ def work(part, size, folder):
 
 def main(argv=None):
     options = parser(__doc__, toy=False)
-    options.add_argument("--part", nargs="+", choices=tuple(PARTS), default=list(PARTS))
     options.add_argument("--work", nargs=3)
     given = options.parse_args(argv)
     if given.work:
         return work(*given.work)
-    for part in given.part:
+    for part in PARTS:
         folder, size = Path(tempfile.mkdtemp()), SIZES[given.size][part]
         done = subprocess.run(
             command(__file__, "--work", part, size, folder),

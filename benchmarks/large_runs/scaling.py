@@ -1,20 +1,12 @@
-"""Leapfrogs a second against devices and processes.
+"""Leapfrogs a second against devices and processes: `distributed` on as many cores as it has devices.
 
-`distributed` runs by itself for each placement, on as many cores as it has devices: rows shared
-out along the axis "data", or chains along the axis "chain". Efficiency is the speed over that of
-one device on one core, divided by the devices. Placements take turns; medians over the turns.
-
-    python -m benchmarks.large_runs.scaling [--quick | --toy]
-
-Every turn of a placement is kept as soon as it is known: an interrupted study goes on.
+python -m benchmarks.large_runs.scaling [--quick | --toy]
 """
 
 import os
 import socket
 import statistics
 import subprocess
-
-import matplotlib.pyplot as plt
 
 from benchmarks._shared.study import ROOT, Study, command, every_cell, parser
 from benchmarks.large_runs import distributed
@@ -78,22 +70,6 @@ def over_one_device(found):
         }
 
 
-def draw(rows):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
-    names = [row["placement"] for row in rows]
-    bars = axes.barh(names, [row["speed-up"] for row in rows], color="#0072B2")
-    axes.bar_label(bars, [f"{row['efficiency']:.0%}" for row in rows], padding=3)
-    axes.axvline(1, color="0.5", linestyle="--")
-    axes.invert_yaxis()
-    axes.set(
-        xlabel="leapfrogs a second over those of one device (label: efficiency)", xlim=(0, 2.3)
-    )
-    return figure
-
-
 def main(argv=None):
     given = parser(__doc__).parse_args(argv)
     rows, draws, turns = SETTINGS[given.size]
@@ -105,8 +81,7 @@ def main(argv=None):
             {"rows": rows, "leapfrogs a second": leapfrogs(*by_name[placement], rows, draws)}
         ],
     )
-    table = list(over_one_device(study.rows))
-    study.publish(table, figure=lambda: draw(table))
+    study.publish(list(over_one_device(study.rows)))
 
 
 if __name__ == "__main__":

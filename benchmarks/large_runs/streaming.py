@@ -4,7 +4,7 @@
   draws, against their number: every number in a process of its own.
 - Draws a second with `draws=` against the same run in memory, interleaved; and with checkpoints.
 
-    python -m benchmarks.large_runs.streaming [--quick] [--part throughput memory] [--folder WHERE]
+    python -m benchmarks.large_runs.streaming [--quick]
 """
 
 import argparse
@@ -18,14 +18,12 @@ import time
 from pathlib import Path
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared.study import ROOT, Results, Study, command, parser
 
 HIDDEN, FEATURES, EVERY = 160, 60, 1000
-PARAMETERS = (FEATURES + 2) * HIDDEN + 1  # 9921
 
 
 def model(x, y=None):
@@ -74,19 +72,7 @@ def memory(folder, given):
             (f"peak memory with {number} draws, MiB", peak_memory(number, "float16", folder))
         )
     peaks = [peak for _, peak in rows]
-    Results(__file__, given, "memory").figure(drawn(numbers, peaks), dpi=120)
     return [*rows, ("largest over smallest", max(peaks) / min(peaks))]
-
-
-def drawn(numbers, peaks):
-    figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
-    axes.semilogx(numbers, peaks, "o-", label="streamed, measured")
-    dense = np.geomspace(numbers[0], numbers[-1], 200)
-    kept = peaks[0] + (dense - numbers[0]) * 4 * PARAMETERS / 2**20
-    axes.semilogx(dense, kept, "--", color="grey", label="were float32 draws kept, computed")
-    axes.set(ylim=(0, 3 * max(peaks)), xlabel="draws", ylabel="peak memory, MiB")
-    axes.legend()
-    return figure
 
 
 def throughput(folder, given):
@@ -131,8 +117,6 @@ PARTS = {"throughput": throughput, "memory": memory}
 
 def main(argv=None):
     made = parser(__doc__, toy=False)
-    made.add_argument("--part", choices=PARTS, nargs="*", default=list(PARTS))
-    made.add_argument("--folder", type=Path, help="where draws go while they are measured")
     made.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     given = made.parse_args(argv)
     if given.work:
@@ -140,9 +124,9 @@ def main(argv=None):
         work(int(num_samples), dtype, path)
         return
     print(f"JAX {jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores")
-    for part in given.part:
-        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-            rows = PARTS[part](Path(folder).resolve(), given)
+    for part, measured in PARTS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            rows = measured(Path(folder).resolve(), given)
         for what, value in rows:
             print(f"{what:<60} {value:12.4f}", flush=True)
         Results(__file__, given, part).write_values(rows)

@@ -1,11 +1,7 @@
 """How fast acceptance goes to one as steps become small: the ground on which SGLD leaves out the test.
 
-Two moons in the plane, a logistic regression and a tanh network on 200 rows of them, as in
-`predictions.decision_boundary`. Chains begin at draws of a long HMC run and propose with standard deviation
-h: a random walk, Langevin dynamics on all rows (MALA), SGLD with minibatches of 20 rows accepted with the
-energy of all rows or of its minibatch, and HMC trajectories of one unit of time in steps of h. Stored is
-the mean probability of acceptance. For small h one minus it is a power of h; for the random walk and for
-SGLD its factor is known too: E|g| h/√(2π), where g is the gradient, or the noise of the minibatch's.
+For small h one minus it is a power of h; for the random walk and for SGLD its factor is known too:
+E|g| h/√(2π), where g is the gradient, or the noise of the minibatch's.
 
     python -m benchmarks.mixing.acceptance [--quick]
 """
@@ -21,9 +17,9 @@ from jax.flatten_util import ravel_pytree
 from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import sampler
 from benchmarks._shared.study import Row, Study, every_cell, parser
-from benchmarks.predictions import decision_boundary
-from benchmarks.predictions.decision_boundary import BATCH, MODELS, ROWS, STEP, data
+from benchmarks.predictions.step_size import BATCH, MODELS, ROWS, data, hmc, run
 
 SCALES = tuple(0.4 / 2**k for k in range(7))
 LENGTH = 1.0
@@ -32,9 +28,9 @@ RANDOM_WALK, ALL_ROWS = "random walk", "SGLD, accepted by all rows"
 # others (2013) for HMC; for the others the first term of the logarithm of the ratio.
 POWERS = {RANDOM_WALK: 1, ALL_ROWS: 1, "SGLD, accepted by its minibatch": 3, "MALA": 3, "HMC": 2}
 SIZES = {
-    "full": {"starts": 64, "steps": 100, "scales": SCALES},
-    "quick": {"starts": 32, "steps": 20, "scales": SCALES[::2]},
-    "toy": {"starts": 8, "steps": 5, "scales": SCALES[2:4]},
+    "full": {"long run": (8, 1000), "starts": 64, "steps": 100, "scales": SCALES},
+    "quick": {"long run": (4, 400), "starts": 32, "steps": 20, "scales": SCALES[::2]},
+    "toy": {"long run": (2, 20), "starts": 8, "steps": 5, "scales": SCALES[2:4]},
 }
 # Powers are those between the two smallest scales at which more than this is rejected: energies of a hundred
 # nats are known to 10⁻⁵ in single precision.
@@ -44,10 +40,11 @@ ROUNDING = 2e-5
 @cache
 def starts_of(name: str, size: str) -> Any:
     """Draws of a long HMC run, far from each other."""
-    made, _ = decision_boundary.run("HMC", MODELS[name], STEP[name], decision_boundary.SIZES[size])
+    model, numbers = MODELS[name], SIZES[size]
+    made = run("HMC", model, hmc(model), *numbers["long run"])
     draws = {n: np.asarray(v) for n, v in made.get_samples().items()}
     last = len(next(iter(draws.values()))) - 1
-    chosen = np.linspace(0, last, SIZES[size]["starts"]).astype(int)
+    chosen = np.linspace(0, last, numbers["starts"]).astype(int)
     return {n: v[chosen] for n, v in draws.items()}
 
 
@@ -93,14 +90,7 @@ def mean_slope(name: str, size: str, of_noise: bool) -> float:
 def cell(model: str, method: str, scale: float, size: str) -> Iterator[Row]:
     """The mean probability of acceptance of one kernel."""
     numbers = SIZES[size]
-    mcmc = bnn.MCMC(
-        kernel_of(method, MODELS[model], scale),
-        num_warmup=0,
-        num_samples=numbers["steps"],
-        num_chains=numbers["starts"],
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    mcmc = sampler(kernel_of(method, MODELS[model], scale), numbers["starts"], 0, numbers["steps"])
     key = jax.random.fold_in(jax.random.key(0), sum(map(ord, method)) + round(1e5 * scale))
     starts = starts_of(model, size)
     mcmc.run(key, *data(), init_params=starts, extra_fields=("accept_prob",))

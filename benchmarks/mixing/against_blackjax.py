@@ -1,12 +1,7 @@
-"""MCLMC and MAMS against BlackJAX's own, at equal numbers of gradients.
+"""MCLMC and MAMS against BlackJAX's own on the same potential energy, at equal numbers of gradients.
 
-Effective draws by 1000 gradients, tuning included in neither: of a Gaussian whose scales span a
-factor of 30 (means of ESS over coordinates and their squares), of a logistic regression on
-scikit-learn's breast-cancer table, and of the predictions of a 10-4-1 network on its diabetes table.
-Beside them NUTS, and the bias of the unadjusted sampler: variance over that of NUTS, or of the
-Gaussian, the mean and the one furthest off; also with the energy variance that other software aims
-at. BlackJAX gets its own tuning, with a diagonal metric, on the same potential energy, in its leapfrog
-and in its default integrator of two gradients a step.
+BlackJAX gets its own tuning, with a diagonal metric, in its leapfrog and in its default integrator of two
+gradients a step. Tuning is counted in neither.
 
     python -m benchmarks.mixing.against_blackjax [--quick]
 """
@@ -25,6 +20,7 @@ from numpyro.infer import NUTS
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
 import numpyro_bnn as bnn
+from benchmarks._shared import sampled_runs
 from benchmarks._shared.study import Results, parser, read_rows
 from benchmarks._shared.words import span
 from numpyro_bnn.diagnostics import ess, rhat
@@ -108,17 +104,9 @@ def judged(looked, gradients, truth):
 
 
 def ours(kernel, potential, starts, num_warmup, num_samples, thinning=1):
-    sampler = kernel(potential_fn=potential)
-    mcmc = bnn.MCMC(
-        sampler,
-        num_warmup=num_warmup,
-        num_samples=num_samples * thinning,
-        num_chains=CHAINS,
-        thinning=thinning,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
-    fields = () if isinstance(sampler, bnn.MCLMC) else ("num_steps",)
+    made = kernel(potential_fn=potential)
+    mcmc = sampled_runs.sampler(made, CHAINS, num_warmup, num_samples, thinning)
+    fields = () if isinstance(made, bnn.MCLMC) else ("num_steps",)
     mcmc.run(jax.random.key(1), init_params=starts, extra_fields=fields)
     steps = mcmc.get_extra_fields().get("num_steps")
     # Every trajectory counts, also those that thinning leaves out.

@@ -1,23 +1,12 @@
 """How far is each method from the posterior at equal passes over the data; does being near predict better?
 
-Four posteriors: 196-32-10 on 1000 images of MNIST under a narrow prior and under the scale at which HMC is
-best calibrated (`against_hmc_prior`), 13-16-1 and 11-16-1 on the UCI tables boston and wine_red; relu,
-independent normal weights. The reference is long full-batch HMC of several chains with trajectories of a
-quarter of the prior's period (`common_step_hmc`); HMC again, from other starts and with another key, says
-how far two long runs of one posterior are (the noise floor). Against it, all with one budget of passes over
-the data (`against_hmc_methods`): HMC itself, SGD (one long optimum), a deep ensemble whose networks share the
-budget, mean field, and eight samplers.
-
-Printed and stored: agreement and total variation (classes), or the distance between the posteriors of the
-mean and between predictive samples, 1-Wasserstein in standard deviations of the target (regression); error
-or RMSE, log score, its difference from the reference with two standard errors, over test rows and Monte
-Carlo (a jackknife over chains or networks; over seeds where there is one chain); calibration, passes over
-all rows, seconds with compilation, and whether predictions have converged.
+The prior scale of one posterior is chosen by `against_hmc_prior`; the methods are in `against_hmc_methods`.
+Errors are over test rows, and a jackknife over chains or networks (over seeds where there is one chain).
 
     python -m benchmarks.mixing.against_hmc [--quick]
 
 After table 4 and figure 8 of Izmailov, Vikram, Hoffman and Wilson, *What are Bayesian neural network
-posteriors really like?* (2021); the methods are cited where the library has them.
+posteriors really like?* (2021).
 """
 
 import math
@@ -29,8 +18,8 @@ import jax
 
 import numpyro_bnn as bnn
 from benchmarks._shared.chain_errors import jackknife_error, without_each
-from benchmarks._shared.sampled_runs import convergence, publish, scores_of_chains
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.sampled_runs import columns, convergence, publish, scores_of_chains
+from benchmarks._shared.study import Results, Row, Study, parser
 from benchmarks.mixing import against_hmc_prior
 from benchmarks.mixing.against_hmc_methods import (
     AGAIN,
@@ -50,7 +39,7 @@ from benchmarks.mixing.against_hmc_methods import (
     optimised,
     sampler_run,
 )
-from benchmarks.mixing.against_hmc_words import TABLE, averaged, draw, findings
+from benchmarks.mixing.against_hmc_words import TABLE, averaged, distances, draw, findings
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.workflow.compare import judged
 
@@ -96,10 +85,7 @@ def one_method(case: Case, method: str, seed: int) -> Iterator[Row]:
 
 
 def cells(size: Size) -> Iterator[Row]:
-    """One by problem, method and seed; the first seed of everything comes first.
-
-    The reference and its repeat have their own seeds.
-    """
+    """One by problem, method and seed, the first seed first; the reference and its repeat have their own."""
     first, *others = size.seeds
     for name in size.problems:
         for method in (REFERENCE, AGAIN, *methods(size, name)):
@@ -123,13 +109,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     of_scale = partial(against_hmc_prior.cell, size=size, folder=asked.data)
     prior.run([{"scale": scale} for scale in size.scales], of_scale)
     scale = against_hmc_prior.chosen(prior.rows)
-    publish(
-        prior,
-        prior.rows,
-        against_hmc_prior.TABLE,
-        against_hmc_prior.findings(prior.rows),
-        lambda: against_hmc_prior.draw(prior.rows),
-    )
+    table = columns(prior.rows, against_hmc_prior.TABLE)
+    prior.publish(table, against_hmc_prior.findings(prior.rows))
 
     def one(problem: str, method: str, seed: int) -> Iterator[Row]:
         own = PROBLEMS[problem].scale or scale
@@ -139,6 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     study.run(cells(size), one)
     rows = averaged(study.rows)
     publish(study, rows, TABLE, findings(rows), lambda: draw(rows))
+    Results(__file__, asked, "distances").report(list(distances(rows)))
 
 
 if __name__ == "__main__":

@@ -57,31 +57,23 @@ PROBLEMS = {
 
 
 class Size(NamedTuple):
-    """What is run.
+    """What is run."""
 
-    - **problems**, **seeds** - by name; of all methods but the reference and its repeat
-    - **more** - seeds of SGD and mean field besides, whose Monte Carlo error is the spread between seeds
-    - **images**, **rows** - training, held-out and test images; rows of a table (0: all)
-    - **chains** - of all samplers
-    - **reference** - trajectories of HMC: short ones, of warm-up, and kept, as `common_step_hmc` has them
-    - **passes**, **training** - the budget; steps of Adam on all rows, of which each start is made
-    - **draws**, **members** - kept of each chain, at most; networks of an ensemble
-    - **scales**, **grid** - prior scales that are tried; trajectories of `common_step_hmc` at each
-    """
-
-    problems: tuple[str, ...]
-    seeds: tuple[int, ...]
+    problems: tuple[str, ...]  # by name
+    seeds: tuple[int, ...]  # of all methods but the reference and its repeat
+    # Seeds of SGD and mean field besides, whose Monte Carlo error is the spread between seeds
     more: tuple[int, ...]
-    images: tuple[int, int, int]
-    rows: int
-    chains: int
+    images: tuple[int, int, int]  # training, held-out and test images
+    rows: int  # rows of a table (0: all)
+    chains: int  # of all samplers
+    # Trajectories of HMC: short ones, of warm-up, and kept, as `common_step_hmc` has them
     reference: tuple[int, int, int]
-    passes: int
-    training: int
-    draws: int
-    members: int
-    scales: tuple[float, ...]
-    grid: tuple[int, int, int]
+    passes: int  # the budget
+    training: int  # steps of Adam on all rows, of which each start is made
+    draws: int  # kept of each chain, at most
+    members: int  # networks of an ensemble
+    scales: tuple[float, ...]  # prior scales that are tried
+    grid: tuple[int, int, int]  # trajectories of `common_step_hmc` at each
 
 
 GRID = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
@@ -148,17 +140,8 @@ REFERENCE, AGAIN, EQUAL = "HMC", "HMC again", "HMC, equal budget"
 OPTIMISED = ("SGD", "deep ensemble", "mean field")
 ALONE = ("SGD", "mean field")
 SVRG = "BAOAB, SVRG, noise taken off"
-SAMPLED = (
-    EQUAL,
-    "SGLD",
-    "SGHMC",
-    "cyclical SGHMC",
-    "preconditioned cyclical SGHMC",
-    "BAOAB",
-    SVRG,
-    "AMAGOLD",
-    "MCLMC",
-)
+SAMPLED = (EQUAL, "SGLD", "SGHMC", "cyclical SGHMC", "preconditioned cyclical SGHMC")
+SAMPLED += ("BAOAB", SVRG, "AMAGOLD", "MCLMC")
 
 
 class Case(NamedTuple):
@@ -192,28 +175,18 @@ def begun(case: Case, seed: int) -> Any:
 
 
 class Reference(NamedTuple):
-    """Long full-batch HMC.
+    """Long full-batch HMC."""
 
-    - **draws** - of all chains
-    - **passes** - over all rows, of all chains and their starts
-    - **step** - leapfrog step of all chains, in units of the weights
-    - **leapfrogs** - gradients a trajectory, mean
-    - **seconds** - with compilation
-    """
-
-    draws: Draws
-    passes: float
-    step: float
-    leapfrogs: float
-    seconds: float
+    draws: Draws  # of all chains
+    passes: float  # over all rows, of all chains and their starts
+    step: float  # leapfrog step of all chains, in units of the weights
+    leapfrogs: float  # gradients a trajectory, mean
+    seconds: float  # with compilation
 
 
 @functools.cache
 def hmc_program(case: Case) -> Callable:
-    """HMC in weights over the scale of their prior, in which a quarter of its period is π/2.
-
-    A function of a key and of starts; it gives values by site, (chain, draw, …), and what the run took.
-    """
+    """HMC, of a key and starts, in weights over the scale of their prior: a quarter of its period is π/2."""
     model, (x, y, *_) = given(case)
     potential = bnn.potential_of(model, x, y)
     scaled = functools.partial(jax.tree.map, lambda v: case.scale * v)
@@ -259,11 +232,7 @@ class Cost(NamedTuple):
 
 
 def cost(method: str, share: float, leapfrogs: int = 0) -> Cost:
-    """What a method costs.
-
-    :param share: of all rows that is in a minibatch.
-    :param leapfrogs: of a trajectory of HMC.
-    """
+    """What a method costs, with this share of all rows in a minibatch and these leapfrogs a trajectory."""
     if method == EQUAL:
         return Cost(0, leapfrogs, leapfrogs)
     if method == "MCLMC":
@@ -285,10 +254,7 @@ class Plan(NamedTuple):
 
 
 def plan(method: str, size: Size, share: float, leapfrogs: int = 0) -> Plan:
-    """How a sampler spends the budget.
-
-    What a cycle explores is counted as no draws by `MCMC`: half of the steps of cyclical methods.
-    """
+    """How a sampler spends the budget; half of the steps of a cycle explore, and give no draws."""
     trained = size.chains * size.training
     once, in_warmup, call = cost(method, share, leapfrogs)
     budget = (size.passes - trained) / size.chains

@@ -9,10 +9,8 @@ of the predicted class minus the share that is right, below zero where probabili
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -22,7 +20,6 @@ from benchmarks.mixing.against_hmc_methods import Size
 from benchmarks.priors import tempered_network as network
 from benchmarks.priors.average_scores import scored
 from benchmarks.priors.temperature_by_rows import full_batch_run
-from numpyro_bnn.plots.style import color_at, label_axes
 
 KEYS = ("scale",)
 # Test images whose class probabilities are judged for convergence; resampled sets of a bootstrap.
@@ -61,10 +58,7 @@ def cell(scale: float, *, size: Size, folder: Path | None) -> Iterator[Row]:
 
 
 def calibration(probs: np.ndarray, y: np.ndarray) -> Row:
-    """Scores of the average over draws.
-
-    :param probs: class probabilities (chain, draw, row, class).
-    """
+    """Scores of the average over draws of class probabilities (chain, draw, row, class)."""
     found = scored(probs, y)
     mean = probs.astype(np.float64).mean((0, 1))
     rng = np.random.default_rng(0)
@@ -118,26 +112,3 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
         f"{row['its error, held out']:.3f} on held-out images, {row['calibration, test']:.3f} on test "
         f"images; too sure by {row['too sure, held out']:+.3f}."
     )
-
-
-def draw(rows: Sequence[Row]) -> Any:
-    """Calibration error and log score by prior scale."""
-    rows = sorted(rows, key=lambda row: row["scale"])
-    scales = [row["scale"] for row in rows]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-    for k, where in enumerate(("held out", "test")):
-        for ax, name, error in (
-            (left, "calibration", "its error"),
-            (right, "log score", "over rows"),
-        ):
-            values, errors = ([row[f"{what}, {where}"] for row in rows] for what in (name, error))
-            ax.errorbar(scales, values, errors, fmt="o-", color=color_at(ax, k), label=where)
-    for ax in (left, right):
-        ax.set_xscale("log")
-        ax.set_xticks(scales, [f"{s:g}" for s in scales])
-        ax.minorticks_off()
-        ax.axvline(chosen(rows), color="0.4", linestyle=":", linewidth=1)
-    left.legend(fontsize=8, frameon=False)
-    label_axes(left, "prior scale s of N(0, s²) (dotted: chosen)", "calibration error of HMC")
-    label_axes(right, "prior scale s of N(0, s²)", "log score of HMC (nats)")
-    return figure

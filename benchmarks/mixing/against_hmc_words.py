@@ -15,21 +15,10 @@ from benchmarks.mixing.against_hmc_methods import AGAIN, EQUAL, OPTIMISED, REFER
 from numpyro_bnn.plots.style import color_at, label_axes
 
 ORDER = (REFERENCE, AGAIN, EQUAL, *OPTIMISED, *SAMPLED[1:])
-# Agreement and total variation with HMC in table 4 of the paper: ResNet-20 on CIFAR-10, HMC against another
-# of its chains.
-PUBLISHED = {
-    "SGD": (0.855, 0.190),
-    "deep ensemble": (0.915, 0.115),
-    "SGHMC": (0.920, 0.109),
-    "cyclical SGHMC": (0.927, 0.099),
-}
 
 
 def monte_carlo(same: Sequence[Row]) -> float | str:
-    """Monte Carlo error of the mean log score of a method over its seeds; empty where it is not known.
-
-    By the jackknife over chains or networks of each seed; of one chain by the spread between seeds.
-    """
+    """Monte Carlo error of a mean log score: by chains or networks of each seed, else by seeds; or empty."""
     errors = [row["over_chains"] for row in same]
     if "" not in errors:
         return math.sqrt(sum(e**2 for e in errors)) / len(errors)
@@ -54,13 +43,14 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
             both = 0.0
         elif own != "":
             both = math.hypot(float(own), reference["over_chains"])
+        gap, over_rows = mean["difference"], mean["difference_error"]
         good = all(row["converged"] == "yes" for row in same)
         out.append(
             mean
             | {
                 "over_chains": own,
                 "monte_carlo": both,
-                "sure": sureness(mean["difference"], mean["difference_error"], both),
+                "sure": gap / math.hypot(over_rows, float(both)) if gap and both != "" else 0.0,
                 "seeds": len(same),
                 "converged": same[0]["converged"] and ("yes" if good else "no"),
             }
@@ -69,31 +59,9 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     return sorted(out, key=lambda r: (names.index(r["problem"]), ORDER.index(r["method"])))
 
 
-def sureness(difference: float, over_rows: float, over_chains: float | str) -> float:
-    """A difference in units of both of its errors together; 0 where one is not known."""
-    if over_chains == "" or difference == 0:
-        return 0.0
-    return difference / math.hypot(over_rows, float(over_chains))
-
-
 def problems(rows: Sequence[Row]) -> list[str]:
     """Those that have rows, in their order."""
     return list(dict.fromkeys(row["problem"] for row in rows))
-
-
-def nearer(rows: Sequence[Row], one: str, other: str) -> Iterator[tuple[str, float, float]]:
-    """A distance from HMC of each of two methods by problem, where the first is the nearer one."""
-    for name in problems(rows):
-        here = {r["method"]: r["total_variation"] for r in select(rows, problem=name)}
-        if {one, other} <= here.keys() and here[one] < here[other]:
-            yield name, here[one], here[other]
-
-
-def differing(rows: Sequence[Row], name: str) -> tuple[list[Row], list[Row]]:
-    """Methods whose log score is above that of HMC by more than two errors, and those below."""
-    here = [r for r in select(rows, problem=name) if r["method"] not in (REFERENCE, AGAIN)]
-    above = [r for r in here if r["sure"] > 2]
-    return above, [r for r in here if r["sure"] < -2]
 
 
 def rank_correlation(rows: Sequence[Row], name: str) -> float:
@@ -104,46 +72,37 @@ def rank_correlation(rows: Sequence[Row], name: str) -> float:
 
 
 def findings(rows: Sequence[Row]) -> Iterator[str]:
-    """How far methods are from HMC, and how their scores differ from its own."""
-    found = [
-        f"{a:.3f} and {b:.3f} ({name})"
-        for name, a, b in nearer(rows, "deep ensemble", "mean field")
-    ]
+    """Ensembles beside mean field, the nearest methods, and whether near ones score better."""
+    names, told = problems(rows), []
+    for name in names:
+        far = {r["method"]: r["total_variation"] for r in select(rows, problem=name)}
+        one, other = (far.get(method, math.nan) for method in ("deep ensemble", "mean field"))
+        if one < other:
+            told.append(f"{one:.3f} and {other:.3f} ({name})")
     yield (
-        f"A deep ensemble is nearer to HMC than mean field on {len(found)} of {len(problems(rows))} "
-        f"posteriors: {', '.join(found)}."
+        f"A deep ensemble is nearer to HMC than mean field on {len(told)} of {len(names)} posteriors: "
+        f"{', '.join(told)}."
     )
-    for name in problems(rows):
-        here = {r["method"]: r["total_variation"] for r in select(rows, problem=name)}
-        order = sorted((m for m in here if m != REFERENCE), key=here.__getitem__)
-        told = ", ".join(f"{m} {here[m]:.3f}" for m in order)
-        yield f"Distance from HMC, {name}: {told}."
-        above, below = (
-            ", ".join(f"{r['method']} ({number(r['difference'], 3)})" for r in found) or "none"
-            for found in differing(rows, name)
-        )
+    for name in names:
+        others = [r for r in select(rows, problem=name) if r["method"] not in (REFERENCE, AGAIN)]
+        nearest = min(others, key=lambda r: r["total_variation"])
         yield (
-            f"Log score beyond that of HMC by more than two errors, {name}: above {above}; below {below}; "
-            f"rank correlation with distance {number(rank_correlation(rows, name))}."
+            f"{name}: nearest {nearest['method']} at {nearest['total_variation']:.3f}; rank correlation of "
+            f"distance and log score {number(rank_correlation(rows, name))}."
         )
 
 
-def _number(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f}".replace("-", "−")
+def distances(rows: Sequence[Row]) -> Iterator[Row]:
+    """Distances from HMC; in brackets log scores beyond its own, where by more than two errors."""
 
+    def shown(row: Row) -> str:
+        gap = f" ({number(row['difference'], 3)})" if abs(row["sure"]) > 2 else ""
+        return f"{row['total_variation']:.3f}{gap}"
 
-def distances(rows: Sequence[Row]) -> Iterator[str]:
-    """Lines of a table: distance from HMC by method and problem."""
-    yield from _table(rows, lambda r: _number(r["total_variation"]))
-
-
-def _table(rows: Sequence[Row], cell: Any, *, reference: bool = False) -> Iterator[str]:
-    names = problems(rows)
-    for method in ORDER if reference else ORDER[1:]:
-        own = {r["problem"]: r for r in select(rows, method=method)}
-        if own:
-            cells = [cell(own[name]) if name in own else "" for name in names]
-            yield f"| {' | '.join([method, *cells])} |".replace("|  |", "| |")
+    for method in ORDER[1:]:
+        cells = {r["problem"]: shown(r) for r in select(rows, method=method)}
+        if cells:
+            yield {"method": method} | {name: cells.get(name, "") for name in problems(rows)}
 
 
 TABLE = {
@@ -167,7 +126,6 @@ TABLE = {
     "least ESS": "least ESS",
     "converged": "predictions converged",
 }
-
 
 TICKS = (-1, -0.1, 0, 0.1, 1)
 

@@ -1,19 +1,11 @@
 """Relabelled, collapsed, flat: what is it that the weights of a network do not agree about?
 
-Regressions on UCI tables (Hernandez-Lobato and Adams 2015) with one hidden layer, HMC from many
-optimised starts. *Relabelling*: the share of the weights' variance that lies between chains, before
-and after the hidden units of every draw are matched (`bnn.diagnostics.align`), and R-hat of weights and
-of predictions. *Collapsed directions*:
-relu units that no training row switches on, and units whose outgoing weight is as free as its prior.
-*Flat ridges*: a relu unit with incoming weights u and outgoing v can be moved along
-(u eᵗ, v e⁻ᵗ) without changing a prediction. Under Gaussian priors the distribution of t given the product of
-the whitened norms is known whatever the data are,
+A relu unit with incoming weights u and outgoing v can be moved along (u eᵗ, v e⁻ᵗ) without changing a
+prediction. Under Gaussian priors the distribution of t given the product of the whitened norms is known,
 
     p(t | ρ) ∝ exp((k - m) t - ρ cosh 2t),   ρ = ‖u/s_u‖ ‖v/s_v‖,  u ∈ Rᵏ, v ∈ Rᵐ,
 
 so that the variance along the ridge that a sampler reaches can be held against the exact one.
-
-`benchmarks.priors.gaussian_process_limit` is the other half of the question.
 
     python -m benchmarks.mixing.flat_directions [--quick]
 """
@@ -62,11 +54,7 @@ def model_of(width: int, activation: str) -> Callable:
 
 
 def along_ridge(rho: np.ndarray, difference: int, count: int = 400) -> tuple:
-    """Mean and variance of t under p(t | ρ) ∝ exp(difference · t - ρ cosh 2t), by quadrature.
-
-    :param rho: products of norms, any shape, positive.
-    :param difference: k - m, weights that enter the unit less those that leave it.
-    """
+    """Mean and variance of t under p(t | ρ) ∝ exp(difference · t - ρ cosh 2t), by quadrature."""
     rho = np.asarray(rho, np.float64)[..., None]
     # The mode is at sinh 2t = difference / (2 ρ); where ρ is small the distribution is wide around it.
     mode = 0.5 * np.arcsinh(difference / (2 * rho))
@@ -81,10 +69,7 @@ def along_ridge(rho: np.ndarray, difference: int, count: int = 400) -> tuple:
 
 
 def ridge(draws, scale: float = 1.0) -> Row:
-    """Variance along the rescaling orbits of all units over the exact one, and its error.
-
-    :param draws: of a relu network with one hidden layer and Gaussian priors of one `scale`.
-    """
+    """Variance along the rescaling orbits of all relu units over the exact one, and its error."""
     names = ("Dense_0.kernel", "Dense_0.bias", "Dense_1.kernel")
     kernel, bias, out = (np.asarray(draws[f"net/{name}"], np.float64) / scale for name in names)
     into = np.sqrt((kernel**2).sum(-2) + bias**2)
@@ -112,11 +97,7 @@ def never_on(draws, x: np.ndarray) -> float:
 
 
 def collapsed(draws, x: np.ndarray, activation: str) -> Row:
-    """Share of units that are off at every training row, and of weights as free as their prior.
-
-    A weight is free where its variance over all draws, hidden units matched, is 0.9 of the
-    prior's or more.
-    """
+    """Share of units that no row switches on, and of matched weights with 0.9 of the prior's variance."""
     dead: float | str = never_on(draws, x) if activation == "relu" else ""
     names = ("net/Dense_0.kernel", ("net/Dense_0.bias",), "net/Dense_1.kernel")
     # Not rescaled: that would take away what the ridges add.
@@ -177,13 +158,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
             f"{table}: matching hidden units takes the share of the weights' variance that lies between "
             f"chains from {told}."
         )
-    better = sum(row["R-hat matched"] < row["R-hat weights"] for row in rows)
-    functions = sum(row["worst R-hat"] < row["R-hat matched"] for row in rows)
-    good = sum(row["converged"] == "yes" for row in rows)
-    yield (
-        f"Matching lowers the worst R-hat of weights in {better} of {len(rows)} posteriors; predictions "
-        f"agree better still in {functions}, and have converged in {good}."
-    )
     ridges = [r["ridge: variance over the exact one"] for r in rows if r["activation"] == "relu"]
     yield f"Along the rescaling ridges of relu units the variance is {span(ridges)} of the exact one."
 

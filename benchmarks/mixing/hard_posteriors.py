@@ -1,22 +1,8 @@
-"""How far do the hard posteriors get in twenty minutes, and do two samplers agree about them?
+"""How far do hard posteriors get in twenty minutes, and do two samplers agree about them?
 
-Digits 64-16-10 with Gamma(1, 1) precisions, and 16-16 relu networks with precisions on yacht and
-airfoil, the posteriors of `which_sampler`; the same on boston, concrete and energy, and with four layers of
-16 on airfoil. Four chains, each posterior sampled by pairs of methods: in other coordinates, or by another
-kernel, of which one has no bias. After every doubling of the budget: the worst and the median R-hat of the
-functions at test rows and of the log precisions over all draws so far, and effective draws by 1000
-gradients. At the end, what chains disagree about: the log score of each chain alone, the test rows
-that are far apart (R-hat above 1.05) and how much of the variance of their prediction lies between
-chains; and how far the two samplers are apart in means, in joint Monte Carlo errors. Of ladders also the
-barrier, round trips, and by rung the correlation of the log likelihood before and after a move; the stored
-rows are older than that, and have none.
+A row after every doubling of the budget, over all draws so far; at the end what chains disagree about.
 
-    XLA_FLAGS=--xla_force_host_platform_device_count=2 python -m benchmarks.mixing.hard_posteriors
-        [--minutes 20] [--problems NAME …] [--methods NAME …] [--seeds N …] [--quick | --toy]
-        [--data FOLDER] [--output FOLDER]
-
-Converged is what keeps the limit of all studies, a worst R-hat of 1.01, in functions and in
-precisions. Sources are those of `which_sampler`.
+    python -m benchmarks.mixing.hard_posteriors [--quick | --toy]
 """
 
 import functools
@@ -31,7 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, scores_of_chains, select
+from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, sampler, scores_of_chains, select
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
@@ -93,28 +79,14 @@ class Found(NamedTuple):
 
 
 def pieces(
-    kernel: Any,
-    given: Posterior,
-    size: Size,
-    thinning: int,
-    init_params: Any,
-    seed: int = 0,
-    num_chains: int = CHAINS,
-    chain_method: str = "parallel",
+    kernel: Any, given: Posterior, size: Size, thinning: int, init_params: Any, seed: int = 0
 ) -> Iterator[tuple[Found, bnn.MCMC, float]]:
     """One piece after the other of the same chains, with the run that made it and the seconds so far."""
     begin = time.perf_counter()
     x, y = given.split.x, given.split.y
     x_test, y_test = given.split.x_test[:TEST_ROWS], given.split.y_test[:TEST_ROWS]
-    mcmc = bnn.MCMC(
-        kernel,
-        num_warmup=size.warmup * thinning,
-        num_samples=size.draws * thinning,
-        thinning=thinning,
-        num_chains=num_chains,
-        chain_method=chain_method,
-        progress_bar=False,
-    )
+    warmup = size.warmup * thinning
+    mcmc = sampler(kernel, CHAINS, warmup, size.draws, thinning, chain_method="parallel")
     key = jax.random.key(seed)
     while True:
         mcmc.run(key, x, y, init_params=init_params)
@@ -146,11 +118,6 @@ def judged(found: Found, gradients: float) -> Row:
     return row
 
 
-def by_all_chains(own: np.ndarray) -> np.ndarray:
-    """Log score of every row by the average of all chains, from that of each chain alone, (chain, row)."""
-    return np.logaddexp.reduce(own, 0) - math.log(len(own))
-
-
 def disagreement(found: Found) -> Row:
     """Log score of each chain, and the rows that keep chains apart."""
     own = scores_of_chains(found.log_prob)
@@ -159,7 +126,7 @@ def disagreement(found: Found) -> Row:
     means = found.functions.mean(1)
     share = means.var(0) / (means.var(0) + found.functions.var(1).mean(0))
     return {
-        "log_score": float(by_all_chains(own).mean()),
+        "log_score": float((np.logaddexp.reduce(own, 0) - math.log(len(own))).mean()),
         "log_scores_of_chains": " ".join(f"{v:.4f}" for v in own.mean(1)),
         "apart": len(apart),
         "of": len(rhat),
@@ -177,9 +144,7 @@ EMPTY = dict.fromkeys(
 )
 
 
-def run(
-    given: Posterior, method: str, seed: int, size: Size, minutes: float
-) -> tuple[list[Row], Found]:
+def run(given: Posterior, method: str, seed: int, size: Size) -> tuple[list[Row], Found]:
     """Rows at every doubling of the number of pieces, and all draws."""
     which = METHODS[method]
     kernel = kernel_of(which, given, size.steps)
@@ -193,7 +158,7 @@ def run(
         parts.append(part)
         counted = "num_steps" in mcmc.get_extra_fields()
         gradients += size.draws * thinning * gradients_of(mcmc) if counted else known
-        done = seconds > 60 * minutes
+        done = seconds > 60 * size.minutes
         if done or number & (number - 1) == 0:
             everything = joined(parts)
             draws = number * size.draws
@@ -210,11 +175,11 @@ def run(
 
 @functools.lru_cache(maxsize=2)
 def both(
-    folder: Any, name: str, methods: tuple[str, ...], seed: int, size: Size, minutes: float
+    folder: Any, name: str, methods: tuple[str, ...], seed: int, size: Size
 ) -> dict[str, list[Row]]:
     """Rows of each method; of two the last rows have their distance in joint Monte Carlo errors."""
     given = posterior(folder, name, size.rows)
-    ran = {method: run(given, method, seed, size, minutes) for method in methods}
+    ran = {method: run(given, method, seed, size) for method in methods}
     if len(ran) == 2:
         one, other = (found for _, found in ran.values())
         for label in ("functions", "precisions"):
@@ -223,12 +188,6 @@ def both(
             for rows, _ in ran.values():
                 rows[-1][f"{label}_max_z"] = float(np.nanmax(np.abs(z)))
     return {method: rows for method, (rows, _) in ran.items()}
-
-
-def pairs_of(problem: str, asked: list[str] | None) -> list[tuple[str, ...]]:
-    """The pairs of methods that are compared, or those methods of them that were asked for."""
-    chosen = (tuple(m for m in pair if asked is None or m in asked) for pair in PAIRS[problem])
-    return [pair for pair in chosen if pair]
 
 
 def last_rows(rows: list[Row]) -> list[Row]:
@@ -302,31 +261,20 @@ TABLE = {
 
 
 def main(argv=None) -> None:
-    made = parser(__doc__)
-    made.add_argument("--minutes", type=float, help="of every run (default: 20)")
-    made.add_argument("--problems", nargs="+", choices=PAIRS, help="default: all")
-    made.add_argument("--methods", nargs="+", help="default: all")
-    made.add_argument("--seeds", nargs="+", type=int, default=[0], help="default: 0")
-    asked = made.parse_args(argv)
+    asked = parser(__doc__).parse_args(argv)
     size = SIZES[asked.size]
-    size = size._replace(problems=tuple(asked.problems or size.problems))
-    minutes = asked.minutes or size.minutes
     study = Study(__file__, ["problem", "method", "seed", "draws"], asked)
-    together = {
+    pairs = {
         (problem, method): pair
         for problem in size.problems
-        for pair in pairs_of(problem, asked.methods)
+        for pair in PAIRS[problem]
         for method in pair
     }
     study.run(
-        (
-            {"problem": problem, "method": method, "seed": seed}
-            for seed in asked.seeds
-            for problem, method in together
-        ),
-        lambda problem, method, seed: both(
-            asked.data, problem, together[problem, method], seed, size, minutes
-        )[method],
+        ({"problem": problem, "method": method, "seed": 0} for problem, method in pairs),
+        lambda problem, method, seed: both(asked.data, problem, pairs[problem, method], seed, size)[
+            method
+        ],
     )
     ends = last_rows(study.rows)
     publish(study, ends, TABLE, findings(study.rows), lambda: draw(study.rows))

@@ -1,13 +1,9 @@
 """Minibatch samplers beside an exact posterior: how hot they run, and what their noise taken off changes.
 
-A linear regression on bikesharing, or on all images of MNIST (49 squares of pixels; even or odd), whose
-posterior is a Gaussian in closed form. Its noise is taken as the same for every row, which it is not, so that
-the noise of minibatches is another in every direction. All methods begin at the exact mean, tune their step
-size themselves, have the variances of warm-up as metric and see as many rows. Stored are the temperature of
-momenta and the variances of weights and predictions, each divided by what is right, and the error of the mean
-of predictions in posterior standard deviations.
+A linear regression whose posterior is a Gaussian in closed form. Its noise is taken as the same for every
+row, which it is not, so that the noise of minibatches is another in every direction.
 
-    python -m benchmarks.mixing.hidden_heat [--rows N …] [--methods NAME …] [--quick]
+    python -m benchmarks.mixing.hidden_heat [--quick]
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +21,7 @@ import numpyro.distributions as dist
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import mnist
 from benchmarks._shared.data_sets import table as stored_table
+from benchmarks._shared.sampled_runs import sampler, select
 from benchmarks._shared.study import Row, Study, parser
 from numpyro_bnn import gradients, preconditioners
 
@@ -98,10 +95,7 @@ def squares_of_images(folder: Path | None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def standardised_rows(folder: Path | None, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets of bikesharing, random rows of it, with mean 0 and standard deviation 1.
-
-    :param folder: the folder of data sets; None for the one beside the checkout.
-    """
+    """Inputs and targets of bikesharing, random rows of it, with mean 0 and standard deviation 1."""
     x, y = stored_table(folder, "bikesharing")
     chosen = np.random.default_rng(0).permutation(len(x))[:rows]
     # The first column is the number of the record.
@@ -179,14 +173,7 @@ def cell(
         temperature=temperature,
         **({"preconditioner": preconditioners.from_warmup()} | own(batch)),
     )
-    run = bnn.MCMC(
-        kernel,
-        num_warmup=warmup,
-        num_samples=steps - steps % thinning,
-        num_chains=CHAINS,
-        thinning=thinning,
-        progress_bar=False,
-    )
+    run = sampler(kernel, CHAINS, warmup, steps // thinning, thinning, chain_method="parallel")
     start = jnp.tile(jnp.asarray(posterior.mean, jnp.float32), (CHAINS, 1))
     fields = ("step_size",) + (("kinetic_temperature",) if kernel.dynamics.has_momentum else ())
     run.run(jax.random.key(seed), *posterior.data, init_params={"w": start}, extra_fields=fields)
@@ -202,10 +189,7 @@ def cell(
 
 
 def against_exact(posterior: Posterior, draws: np.ndarray, temperature: float) -> Row:
-    """Draws (chain, draw, weight) beside the Gaussian, tempered: ratios of variances, errors of means.
-
-    Errors are over chains, each of which gives a ratio.
-    """
+    """Draws (chain, draw, weight) beside the tempered Gaussian: ratios of variances, errors over chains."""
     x = posterior.x[:NUM_PREDICTED]
     exact_weights = temperature * np.diag(posterior.covariance)
     exact = temperature * np.einsum("ij,jk,ik->i", x, posterior.covariance, x)
@@ -247,11 +231,7 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     )
     for setting in settings:
         for method in METHODS:
-            own = [
-                row
-                for row in rows
-                if tuple(row[k] for k in KEYS[:3]) == setting and row["method"] == method
-            ]
+            own = select(rows, **dict(zip(KEYS, setting)), method=method)
             if own:
                 made.append(
                     dict(zip(KEYS, (*setting, method)))
@@ -265,7 +245,7 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
     """The range of variances and temperatures of each method over all settings."""
     table = averaged(rows)
     for method in METHODS:
-        own = [row for row in table if row["method"] == method]
+        own = select(table, method=method)
         if not own:
             continue
         heat, variance = ([row[k] for row in own] for k in ("kinetic", "variance of predictions"))
@@ -289,11 +269,7 @@ def picture(rows: Sequence[Row]):
         sorted({(row["rows"], row["batch"]) for row in table}), "osD^vP"
     ):
         for temperature, color in zip(TEMPERATURES, ("C3", "C0")):
-            own = [
-                row
-                for row in table
-                if (row["rows"], row["batch"], row["temperature"]) == (size, batch, temperature)
-            ]
+            own = select(table, rows=size, batch=batch, temperature=temperature)
             ax.plot(
                 [np.clip(row["variance of predictions"], 0.006, 900) for row in own],
                 [names.index(row["method"]) for row in own],
@@ -314,20 +290,17 @@ def picture(rows: Sequence[Row]):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    made = parser(__doc__)
-    made.add_argument("--rows", nargs="+", type=int, choices=ROWS, help="default: all")
-    made.add_argument("--methods", nargs="+", choices=METHODS, help="default: all")
-    given = made.parse_args(argv)
+    given = parser(__doc__ or "").parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, KEYS, given)
     full = given.size == "full"
     cells = (
         dict(zip(KEYS, (rows, batch, temperature, method, seed)))
         for seed in size["seeds"]
-        for rows in given.rows or (ROWS if full else ROWS[:1])
+        for rows in (ROWS if full else ROWS[:1])
         for batch in (BATCHES if full else BATCHES[-1:])
         for temperature in TEMPERATURES
-        for method in given.methods or METHODS
+        for method in METHODS
     )
     study.run(cells, partial(cell, size=size, folder=given.data))
     study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))

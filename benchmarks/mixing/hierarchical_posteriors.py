@@ -26,18 +26,15 @@ INTEGRATED = "output layer integrated out"
 
 
 class Method(NamedTuple):
-    """How to sample: coordinates, a kernel, moves between its steps, and its gradients a step.
-
-    - **kernel** - of the model in those coordinates and of the steps of a long trajectory
-    - **fixed** - gradients a step as a share of those; None where the run counts them
-    - **apart** - trajectories between draws, in runs that are judged piece by piece
-    """
+    """How to sample: coordinates, a kernel, moves between its steps, and its gradients a step."""
 
     coordinates: str
+    # Of the model in those coordinates and of the steps of a long trajectory
     kernel: Callable[[Callable, int], Any]
     moves: bool = False
+    # Gradients a step as a share of those; None where the run counts them
     fixed: float | None = None
-    apart: int = 1
+    apart: int = 1  # trajectories between draws, in runs that are judged piece by piece
 
 
 def nuts(target: float, depth: int = 8) -> Callable:
@@ -101,10 +98,7 @@ class Posterior(NamedTuple):
 
 @functools.cache
 def posterior(folder: Any, name: str, rows: int, split: int = 0) -> Posterior:
-    """One of the posteriors; with at most so many rows (0: all), for tables of one of their splits.
-
-    Tables have relu networks of two hidden layers of 16 units, those named so of four.
-    """
+    """One of the posteriors, with at most so many rows (0: all); tables have two hidden layers, or four."""
     if name == "rdata":
         parts = posteriors.data_of("rdata", posteriors.SHARED)
         return Posterior(posteriors.model_of("rdata", MLPByFeatures), data_sets.Split(*parts), 0)
@@ -191,10 +185,7 @@ def numbers(values: Any) -> str:
 
 
 def ladder_columns(found: Any, sweeps: int) -> dict[str, Any]:
-    """What moves and swaps of all replicas of a ladder did in so many sweeps.
-
-    :param found: their :class:`~numpyro_bnn.samplers.tempering.evidence.Tempering`.
-    """
+    """What moves and swaps of all replicas of a ladder did in so many sweeps."""
     return {
         "barrier": float(found.barrier.mean()),
         "round_trips": int(found.round_trips.sum()),

@@ -48,16 +48,11 @@ FIRST_TRAJECTORIES, FIRST_LEAPFROGS = 100, 5
 
 
 class Axes(NamedTuple):
-    """Axes of (ρ, image).
+    """Axes of (ρ, image)."""
 
-    - **of_bias**, **of_images** - their parts along the input that is always 1 (axis,), and along pixels
-      (pixel, axis)
-    - **squares** - sums of squares of the rows along each axis
-    """
-
-    of_bias: np.ndarray
-    of_images: np.ndarray
-    squares: np.ndarray
+    of_bias: np.ndarray  # along the input that is always 1, (axis,)
+    of_images: np.ndarray  # along pixels, (pixel, axis)
+    squares: np.ndarray  # sums of squares of the rows along each axis
 
 
 def axes_of(x: np.ndarray) -> Axes:
@@ -171,10 +166,7 @@ def metric_of(axes: Axes, start: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def pace_of(task: Task, thinning: int = 1) -> Pace:
-    """Trajectories of a run, a fifth of them warm-up; five energies of moves cost about two gradients.
-
-    The short ones at its beginning are counted as long ones of the same cost.
-    """
+    """Trajectories of a run, a fifth of them warm-up; five energies of moves cost about two gradients."""
     each = float(task.leapfrogs + 3)
     steps = int(task.long / each)
     return Pace(steps // 5, (steps - steps // 5) // thinning, thinning, each)
@@ -187,18 +179,9 @@ def first_trajectories(task: Task) -> int:
 
 
 def run(
-    task: Task,
-    data: data_sets.Split,
-    weights: Mapping[str, Any],
-    key: int,
-    thinning: int = 1,
-    chain_method: str = "sequential",
+    task: Task, data: data_sets.Split, weights: Mapping[str, Any], key: int, thinning: int = 1
 ) -> Draws:
-    """Chains from given weights, and what `mnist_gibbs_verdict` keeps of draws.
-
-    :param thinning: trajectories of a draw that is kept.
-    :param chain_method: of the runs, see `bnn.MCMC`.
-    """
+    """Chains from given weights, and what `mnist_gibbs_verdict` keeps of every `thinning`-th trajectory."""
     axes = axes_of(data.x)
     of_images, of_bias = (part.astype(np.float32) for part in (axes.of_images, axes.of_bias))
     x, tests = data.x @ of_images, data.x_test @ of_images
@@ -229,7 +212,7 @@ def run(
             num_warmup=warmup,
             num_samples=draws,
             num_chains=len(start[TURNED]),
-            chain_method=chain_method,
+            chain_method="vectorized",
             progress_bar=False,
             **options,
         )

@@ -16,6 +16,7 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
+from benchmarks._shared.sampled_runs import sampler
 from numpyro_bnn import moves, priors
 
 CONCENTRATION = RATE = 1.0
@@ -33,22 +34,16 @@ START_KINDS = TRAINED, OPTIMIZE = "trained under N(0, 1)", "optimize"
 
 
 class Task(NamedTuple):
-    """Which digits, rows and test rows at most, hidden units, and how much is computed.
-
-    - **gradients** - passes over the rows a chain, warm-up (a third) included
-    - **long** - those of the run that methods are compared with
-    - **leapfrogs** - of a trajectory
-    - **training** - steps of Adam for a start
-    """
+    """Which digits, rows and test rows at most, hidden units, and how much is computed."""
 
     digits: tuple[int, ...]
     rows: int
     tests: int
     hidden: int
-    gradients: int
-    long: int
-    leapfrogs: int
-    training: int
+    gradients: int  # passes over the rows a chain, warm-up (a third) included
+    long: int  # those of the run that methods are compared with
+    leapfrogs: int  # of a trajectory
+    training: int  # steps of Adam for a start
 
 
 class Pace(NamedTuple):
@@ -61,14 +56,11 @@ class Pace(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """What is kept of a run.
+    """What is kept of a run."""
 
-    - **found** - by name, (chain, draw, …): test probabilities, precisions, their conditional means
-    - **facts** - acceptance, step size, time of a trajectory and temperatures of momenta; empty where
-      a method has none
-    """
-
+    # By name, (chain, draw, …): test probabilities, precisions, their conditional means
     found: dict[str, np.ndarray]
+    # Acceptance, step size, time of a trajectory and temperatures of momenta; empty where a method has none
     facts: dict[str, Any]
 
 
@@ -210,15 +202,12 @@ def run(task: Task, method: str, data: data_sets.Split, weights: Mapping[str, An
     rows = len(data.x)
     chosen = pace(method, task, rows)
     start = starts_at({name: jnp.asarray(value) for name, value in weights.items()})
-    mcmc = bnn.MCMC(
+    mcmc = sampler(
         kernel(method, task, rows),
-        num_warmup=chosen.warmup,
-        num_samples=chosen.draws * chosen.thinning,
-        num_chains=CHAINS,
-        thinning=chosen.thinning,
+        CHAINS,
+        *chosen[:3],
         chain_method="sequential",
         record=recorder(task, data.x_test),
-        progress_bar=False,
     )
     gibbs = method in (GIBBS_HMC, GIBBS_SGHMC)
     fields = ("block_states",) if gibbs else FIELDS

@@ -1,21 +1,9 @@
 """MNIST with precisions drawn by Gibbs, as in a course assignment: which posteriors does a GPU settle?
 
-A 784-100-10 network with four precisions on 2000 images of ten digits, and 784-100-2 on as many of 3 and 5.
-In the exercise one sweep draws the four precisions from their conditionals, Gamma(α + n/2, β + |w|²/2),
-and then moves all weights given them, by a trajectory of HMC or by SGHMC on minibatches.
-
-HMC in non-centred coordinates with moves along axes that images share with biases (`mnist_gibbs_axes`), four
-chains from weights trained under N(0, 1) and four from what `optimize` makes of the precisions, all as one
-program. A fifth of the passes is warm-up, and all draws after it count. With 3500 passes from the former
-start: the two methods of the exercise, HMC with the precisions integrated out, and HMC in non-centred
-coordinates, with a redraw of the precisions and a step along their ridges after each trajectory. Their
-averages, over the later half of the draws, are compared with that of all chains.
-
-R-hat and verdict are of the probabilities of the first 500 test images; scores are of all.
+Long chains of HMC along axes that images share with biases (`mnist_gibbs_axes`), from two starts, and the
+methods of the exercise beside their average. Hours on a core.
 
     JAX_DEFAULT_MATMUL_PRECISION=highest python -m benchmarks.mixing.mnist_gibbs_verdict [--quick | --toy]
-
-Some twenty hours on a core. On a GPU products of single precision are otherwise rounded to TF32.
 
 Source of the scheme: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), section 3.2; of the
 other sampler: Chen, Fox and Guestrin, *Stochastic gradient Hamiltonian Monte Carlo* (2014).
@@ -83,11 +71,7 @@ def cells_of(size: str) -> list[Row]:
 
 
 def judged(found: Mapping[str, np.ndarray], y: np.ndarray, images: int | None = None) -> Row:
-    """The verdict of a report on all draws, the error over chains of the average's log score, and R-hats.
-
-    :param found: by name, (chain, draw, …): test probabilities, and conditional means of precisions.
-    :param images: of the test images, the first, whose probabilities have the verdict; all by default.
-    """
+    """The verdict on probabilities of the first images, the error over chains of the score, and R-hats."""
     probs = found["probs"]
     averages = np.maximum(probs.mean(1)[:, np.arange(len(y)), y], 1e-30)
     return {
@@ -137,12 +121,7 @@ def rows_of(
     left_out: float = 0.5,
     images: int | None = None,
 ) -> Iterator[Row]:
-    """A row for each sixth of the draws, or for each draw of less than six.
-
-    :param reference: average probabilities (image, class) that averages are compared with.
-    :param left_out: share of the draws so far that averages and R-hat leave out.
-    :param images: of the test images, the first, whose probabilities have an R-hat; all by default.
-    """
+    """A row for each sixth of the draws; R-hats of the first images, averages without a share of draws."""
     probs = drawn.found["probs"]
     number = probs.shape[1]
     for draw in sorted({max(1, round(number * part / ROWS)) - 1 for part in range(1, ROWS + 1)}):
@@ -175,10 +154,7 @@ def rows_of(
 def rows_with_verdict(
     drawn: Draws, data: data_sets.Split, pace: Pace, images: int | None = None
 ) -> Iterator[Row]:
-    """Rows of a run of which all draws count, the last with its verdict.
-
-    :param images: of the test images, the first, that are judged; all by default.
-    """
+    """Rows of a run of which all draws count, the last with its verdict on the first images."""
     y = data.y_test
     rows = list(rows_of(drawn, y, pace, None, left_out=0.0, images=images))
     yield from ({"rows": len(data.x)} | row | NOT_JUDGED for row in rows[:-1])
@@ -192,9 +168,7 @@ def long_run(
     task = run.task
     data = methods.load(task, data_folder)
     begin = [methods.trained(task, data_folder, start, run.chains) for start in START_KINDS]
-    drawn = mnist_gibbs_axes.run(
-        task, data, in_turn(*begin), number_of_key, run.thinning, "vectorized"
-    )
+    drawn = mnist_gibbs_axes.run(task, data, in_turn(*begin), number_of_key, run.thinning)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / f"{name}.npy", drawn.found["probs"].mean((0, 1)))
     pace = mnist_gibbs_axes.pace_of(task, run.thinning)

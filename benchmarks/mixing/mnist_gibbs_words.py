@@ -46,69 +46,43 @@ def name_of(row: Row) -> str:
     return ", ".join(own)
 
 
-def predictions(rows: Sequence[Row]) -> Iterator[Row]:
-    """What every run predicts, and how far that is from the reference."""
-    for row in ends(rows):
-        alone = row["difference"] == ""
-        difference = (
-            "" if alone else f"{short(row['difference'], 3)} ± {short(row['its error'], 3)}"
-        )
-        yield {
-            "task": row["task"],
-            "method": name_of(row),
-            "error, last": short(row["error, last"], 3),
-            "error, average": short(row["error, average"], 3),
-            "log score, last": short(row["log score, last"], 3),
-            "log score, average": short(row["log score, average"], 3),
-            "above the reference's": difference,
-            "total variation": "" if alone else short(row["total variation"], 3),
-            "same class": "" if alone else short(row["same class"], 3),
-            "between its chains": short(row["chains apart"], 3),
-        }
-
-
-def sampling(rows: Sequence[Row]) -> Iterator[Row]:
-    """How every run moved, and whether its chains agree."""
-    for row in ends(rows):
-        if row["method"] == START:
-            continue
-        yield {
-            "task": row["task"],
-            "method": name_of(row),
-            "passes": str(row["gradients"]),
-            "draws": str(row["draws"]),
-            "precision of the first kernel": both_chains(row, LAYERS[0]),
-            "of the second": both_chains(row, LAYERS[2]),
-            "acceptance": short(row["accept prob"]),
-            "time of a trajectory": "" if row["time"] == "" else f"{row['time']:.2g}",
-            "kinetic": short(row["kinetic temperature"]),
-            "along gradients": short(row["gradient temperature"], 1),
-            "R-hat": worst_and_median(row, ""),
-            "R-hat, precisions": worst_and_median(row, ", precisions"),
-        }
-
-
 def summary(rows: Sequence[Row]) -> list[Row]:
     """One line for every run: what it predicts, how it moved, and whether it has converged."""
-    moved = {(row["task"], row["method"]): row for row in sampling(rows)}
-    blank = dict.fromkeys(next(iter(moved.values())), "")
-    made = []
-    for row, end in zip(predictions(rows), ends(rows)):
-        own = moved.get((row["task"], row["method"]), {})
-        made.append({**blank, **own, **row, "verdict": verdict_of(end)})
-    return made
+    return [line(row) for row in ends(rows)]
+
+
+def line(row: Row) -> Row:
+    """The end of a run; cells of what it does not have are empty."""
+    sampled = row["method"] != START
+    gap = row["difference"]
+    return {
+        "task": row["task"],
+        "method": name_of(row),
+        "passes": str(row["gradients"]) if sampled else "",
+        "draws": str(row["draws"]) if sampled else "",
+        "precision of the first kernel": both_chains(row, LAYERS[0]),
+        "of the second": both_chains(row, LAYERS[2]),
+        "acceptance": short(row["accept prob"]),
+        "time of a trajectory": "" if row["time"] == "" else f"{row['time']:.2g}",
+        "kinetic": short(row["kinetic temperature"]),
+        "along gradients": short(row["gradient temperature"], 1),
+        "R-hat": worst_and_median(row, ""),
+        "R-hat, precisions": worst_and_median(row, ", precisions"),
+        "error, last": short(row["error, last"], 3),
+        "error, average": short(row["error, average"], 3),
+        "log score, last": short(row["log score, last"], 3),
+        "log score, average": short(row["log score, average"], 3),
+        "above the reference's": gap and f"{short(gap, 3)} ± {short(row['its error'], 3)}",
+        "total variation": short(row["total variation"], 3),
+        "same class": short(row["same class"], 3),
+        "between its chains": short(row["chains apart"], 3),
+        "verdict": verdict_of(row),
+    }
 
 
 def findings(rows: Sequence[Row]) -> Iterator[str]:
-    """The precision of the first kernel at both ends of every run, and what averages score."""
+    """How far the chains of the runs agree."""
     for task in dict.fromkeys(row["task"] for row in rows):
-        here = [row for row in ends(rows) if row["task"] == task]
-        runs = [row for row in here if row["method"] != START]
-        starts = [row for row in here if row["method"] == START]
-        told = ", ".join(f"{name_of(r)} {short(r['log score, average'], 3)}" for r in here)
-        yield f"{task}, log score of averages: {told}."
-        begin = "; ".join(f"{name_of(r)} {both_chains(r, LAYERS[0])}" for r in starts)
-        told = "; ".join(f"{name_of(r)} {both_chains(r, LAYERS[0])}" for r in runs)
-        yield f"{task}, precision of the first kernel in two chains: {begin}; at the ends {told}."
-        hats = [r["worst R-hat"] for r in runs if r["worst R-hat"] > 0]
+        here = [r for r in ends(rows) if r["task"] == task and r["method"] != START]
+        hats = [r["worst R-hat"] for r in here if r["worst R-hat"] > 0]
         yield f"{task}, worst R-hat of test probabilities: {span(hats)}."

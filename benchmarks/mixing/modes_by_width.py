@@ -1,13 +1,7 @@
 """How many modes has the posterior of a network, by hidden units and by rows?
 
-Regressions with one hidden layer of tanh units and known noise on rows of two UCI tables, fan-in-scaled
-normal weights, so that functions of the prior hardly depend on the width. From prior draws the energy is
-minimised in double precision. Two minima are one mode where they are one function: predictions at rows that
-were not learned from lie within a tenth of the noise (relabelled units and signs give the same function).
-Directions are flat where the likelihood is curved less than a tenth of what the prior is.
-
-Minima with many flat directions, of like energy and like functions, are places of one wide valley. Minima of
-unlike energy and unlike functions are "glassy": descents, and chains, stay where they begin.
+From prior draws the energy is minimised in double precision. Two minima are one mode where they are one
+function; directions are flat where the likelihood is curved less than a tenth of what the prior is.
 
     python -m benchmarks.mixing.modes_by_width [--quick]
 """
@@ -25,6 +19,7 @@ from scipy.optimize import minimize
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import uci
+from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Results, Row, Study, every_cell, parser, without
 
 NOISE, PREDICTED = 0.1, 100
@@ -56,31 +51,23 @@ SIZES = {
 
 
 class Minimum(NamedTuple):
-    """Where a minimisation ended.
+    """Where a minimisation ended."""
 
-    - **energy** - U in nats
-    - **predictions** - at rows that were not learned from, in standard deviations of the noise
-    - **gradient** - its largest entry, in nats
-    - **curvatures** - eigenvalues of the Hessian in weights over the prior's scales, whose own part is 1
-    """
-
-    energy: float
+    energy: float  # U in nats
+    # At rows that were not learned from, in standard deviations of the noise
     predictions: np.ndarray
-    gradient: float
+    gradient: float  # its largest entry, in nats
+    # Eigenvalues of the Hessian in weights over the prior's scales, whose own part is 1
     curvatures: np.ndarray
 
 
 class Problem(NamedTuple):
-    """Energy and predictions as functions of weights over the scales of their priors, in one vector.
+    """Energy and predictions as functions of weights over the scales of their priors, in one vector."""
 
-    - **energy** - U in nats
-    - **predictions** - at rows that were not learned from, in standard deviations of the noise
-    - **size** - number of weights
-    """
-
-    energy: Callable[[jax.Array], jax.Array]
+    energy: Callable[[jax.Array], jax.Array]  # U in nats
+    # At rows that were not learned from, in standard deviations of the noise
     predictions: Callable[[jax.Array], jax.Array]
-    size: int
+    size: int  # number of weights
 
 
 def problem(width: int, x: np.ndarray, y: np.ndarray, at: np.ndarray) -> Problem:
@@ -199,11 +186,6 @@ def means(rows: Sequence[Row]) -> list[Row]:
     return made
 
 
-def by_width(found: Sequence[Row], table: str, rows: int) -> list[Row]:
-    """The means of one table and number of rows, by hidden units."""
-    return [r for r in found if (r["table"], r["rows"]) == (table, rows)]
-
-
 def averaged(rows: Sequence[Row]) -> list[Row]:
     """A line for each table and number of rows: modes that were found, in brackets those of low energy."""
     found = means(rows)
@@ -211,7 +193,7 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
         {"table": table, "rows": str(count)}
         | {
             f"{r['width']} units": f"{r['modes']:.3g} ({r['low modes']:.3g})"
-            for r in by_width(found, table, count)
+            for r in select(found, table=table, rows=count)
         }
         for table, count in dict.fromkeys((r["table"], r["rows"]) for r in found)
     ]
@@ -221,7 +203,7 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
     """Where most modes are found, and how deep the others are, by table and number of rows."""
     found = means(rows)
     for table, count in dict.fromkeys((r["table"], r["rows"]) for r in found):
-        own = by_width(found, table, count)
+        own = select(found, table=table, rows=count)
         most = max(own, key=lambda r: r["modes"])
         wide = own[-1]
         yield (
@@ -252,7 +234,7 @@ def picture(rows: Sequence[Row]) -> Any:
         counts = dict.fromkeys(row["rows"] for row in found if row["table"] == table)
         for ax, (name, label) in zip(line, COLUMNS.items()):
             for color, count in zip(bnn.plots.PALETTE, counts):
-                own = by_width(found, table, count)
+                own = select(found, table=table, rows=count)
                 values = [r[name] for r in own]
                 ax.plot([r["width"] for r in own], values, "o-", color=color, label=f"{count} rows")
             widths = sorted({row["width"] for row in found})

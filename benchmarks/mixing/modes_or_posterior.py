@@ -1,20 +1,6 @@
-"""Does the posterior predict better than samples that stay in the modes of an ensemble, or than the ensemble?
+"""Does the posterior predict better than samples that stay in the modes of an ensemble?
 
-Sampling-based ensembles start a chain in each optimised member and run it for a while, in which it does not
-leave its mode: their average is not the posterior. Here is the posterior of the same model, as far as it can
-be had: 16-16 relu networks with learned precisions and noise on yacht and on boston, the output layer
-integrated out, MCLMC, four chains whose functions are judged. Beside it on the same rows, by split:
-
-- chains in their modes: MCLMC on the model as it is from eight starts like those of the posterior, shortly
-  (the budget of `fit`), and with as many gradients in all as the posterior;
-- a deep ensemble of eight networks with N(0, 1) weights, stopped early by a tenth of the rows, held out; and
-  the same networks with one noise that fits these rows best. (Modes under learned precisions are no ensemble:
-  from most starts all weights go to zero.)
-
-Log scores of test rows with R-hats of functions, and differences from the posterior, split by split.
-
-    python -m benchmarks.mixing.modes_or_posterior [--tables NAME …] [--splits N …] [--quick | --toy]
-        [--data FOLDER] [--output FOLDER]
+python -m benchmarks.mixing.modes_or_posterior [--quick | --toy]
 """
 
 import time
@@ -27,9 +13,10 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared.ensembles import log_mixture, stopped_early
-from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, select
+from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, sampler, select
 from benchmarks._shared.splits import split_error
 from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.words import span
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
     INTEGRATED,
@@ -94,14 +81,9 @@ def chains(given: Posterior, method: str, split: int, size: Size) -> tuple[bnn.M
         warmup, gradients = (n * CHAINS // MEMBERS for n in (size.warmup, size.gradients))
     begin = begin_at(given, coordinates, split, 200, number)
     thinning = max(1, gradients // size.draws)
-    mcmc = bnn.MCMC(
-        bnn.MCLMC(in_coordinates(given.model, coordinates)),
-        num_warmup=warmup,
-        num_samples=gradients // thinning * thinning,
-        thinning=thinning,
-        num_chains=number,
-        progress_bar=False,
-    )
+    kernel = bnn.MCLMC(in_coordinates(given.model, coordinates))
+    draws = gradients // thinning
+    mcmc = sampler(kernel, number, warmup, draws, thinning, chain_method="parallel")
     mcmc.run(jax.random.key(split), given.split.x, given.split.y, init_params=begin)
     return mcmc, warmup + gradients
 
@@ -145,46 +127,34 @@ def differences(rows: list[Row], method: str) -> np.ndarray:
     return np.asarray([base[s] - by_split[s] for s in sorted(base) if s in by_split])
 
 
-def summary(rows: list[Row]) -> list[Row]:
-    """A row for each method on a table: means over splits, and how much better the posterior is."""
-    found = []
-    for method in METHODS:
-        own = select(rows, method=method)
-        if not own:
-            continue
-        gap = differences(rows, method)
-        error = f" ± {split_error(gap, TESTED, LEFT):.3f}" if len(gap) > 1 else ""
-        sampled = [r for r in own if r["functions_max_rhat"] != ""]
-        found.append(
-            {
-                "method": method,
-                "gradients": own[0]["gradients"],
-                "chains": own[0]["chains"],
-                "log_score": float(np.mean([r["log_score"] for r in own])),
-                "rmse": float(np.mean([r["rmse"] for r in own])),
-                "gain": "" if method == POSTERIOR else f"{gap.mean():.3f}{error}",
-                "functions_max_rhat": _range(sampled, "functions_max_rhat"),
-                "functions_median_rhat": _range(sampled, "functions_median_rhat"),
-                "precisions_max_rhat": _range(sampled, "precisions_max_rhat"),
-                "run_seconds": float(np.mean([r["run_seconds"] for r in own])),
-            }
-        )
-    return found
-
-
 def by_table(rows: list[Row]) -> list[Row]:
-    """The same for every table."""
-    return [
-        {"table": table} | line
-        for table in dict.fromkeys(r["table"] for r in rows)
-        for line in summary(select(rows, table=table))
-    ]
-
-
-def _range(rows: list[Row], name: str) -> str:
-    values = [r[name] for r in rows]
-    ends = dict.fromkeys(f"{end(values):.2f}" for end in (min, max)) if values else ()
-    return " to ".join(ends)
+    """A row for each table and method: means over splits, and how much better the posterior is."""
+    found = []
+    for table in dict.fromkeys(r["table"] for r in rows):
+        here = select(rows, table=table)
+        for method in METHODS:
+            own = select(here, method=method)
+            if not own:
+                continue
+            gap = differences(here, method)
+            error = f" ± {split_error(gap, TESTED, LEFT):.3f}" if len(gap) > 1 else ""
+            sampled = own[0]["functions_max_rhat"] != ""
+            hats = ("functions_max_rhat", "functions_median_rhat", "precisions_max_rhat")
+            found.append(
+                {
+                    "table": table,
+                    "method": method,
+                    "gradients": own[0]["gradients"],
+                    "chains": own[0]["chains"],
+                    "gain": "" if method == POSTERIOR else f"{gap.mean():.3f}{error}",
+                }
+                | {
+                    k: float(np.mean([r[k] for r in own]))
+                    for k in ("log_score", "rmse", "run_seconds")
+                }
+                | {k: span([r[k] for r in own]) if sampled else "" for k in hats}
+            )
+    return found
 
 
 TABLE = {
@@ -238,17 +208,14 @@ def draw(rows: list[Row]):
 
 
 def main(argv=None) -> None:
-    made = parser(__doc__)
-    made.add_argument("--tables", nargs="+", help="default: all")
-    made.add_argument("--splits", nargs="+", type=int, help="default: all that are stored")
-    asked = made.parse_args(argv)
+    asked = parser(__doc__).parse_args(argv)
     size = SIZES[asked.size]
     study = Study(__file__, ["table", "split", "method"], asked)
     study.run(
         (
             {"table": table, "split": split, "method": method}
-            for table in asked.tables or size.splits
-            for split in asked.splits or size.splits.get(table, (0,))
+            for table, splits in size.splits.items()
+            for split in splits
             for method in METHODS
         ),
         lambda table, split, method: judged(

@@ -1,13 +1,8 @@
 """How much wider do minibatches make the predictions of a network than the posterior does?
 
-One hidden layer of tanh units on 1000 rows of bikesharing, fan-in-scaled normal weights, known noise:
-networks whose functions full-batch MAMS samples. It is exact, and its last draws are where all others begin:
-BAOAB on all rows, which shows what the step alone does, and minibatch samplers at their own step sizes.
-Stored are the variance of predictions at 100 other rows about the reference's mean, over its variance, and
-the temperature of momenta, on average over weights and along the gradient. Ratios have errors over four
-chains, which share the reference.
+Full-batch MAMS is the reference, and its last draws are where all others begin.
 
-    python -m benchmarks.mixing.networks_beside_full_batch [--methods NAME …] [--quick]
+    python -m benchmarks.mixing.networks_beside_full_batch [--quick]
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import select
+from benchmarks._shared.sampled_runs import sampler, select
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks._shared.words import span
 from benchmarks.mixing.hidden_heat import CONSTANT, of_predictions, standardised_rows
@@ -86,24 +81,16 @@ KEYS = ("units", "batch", "method", "seed")
 
 
 class Reference(NamedTuple):
-    """A network with its data and the draws of full-batch MAMS.
+    """A network with its data and the draws of full-batch MAMS."""
 
-    - **model**, **data** - regression with known noise; inputs and targets
-    - **at** - rows at which predictions are compared
-    - **last** - last draw of each chain, by site
-    - **mean**, **variance** - of predictions, (row,)
-    - **between** - share of their variance that is between chains, a measure of what is not known
-    - **rhat** - worst R-hat of predictions
-    """
-
-    model: Any
-    data: tuple[np.ndarray, np.ndarray]
-    at: np.ndarray
-    last: dict[str, np.ndarray]
-    mean: np.ndarray
-    variance: np.ndarray
-    between: float
-    rhat: float
+    model: Any  # regression with known noise
+    data: tuple[np.ndarray, np.ndarray]  # inputs and targets
+    at: np.ndarray  # rows at which predictions are compared
+    last: dict[str, np.ndarray]  # last draw of each chain, by site
+    mean: np.ndarray  # of predictions, (row,)
+    variance: np.ndarray  # of predictions, (row,)
+    between: float  # share of their variance that is between chains, a measure of what is not known
+    rhat: float  # worst R-hat of predictions
 
 
 @cache
@@ -113,13 +100,7 @@ def reference(folder: Path | None, size: Size, units: int) -> Reference:
     x, y = x.astype(np.float32), y.astype(np.float32)
     data, at = (x[: size.rows], y[: size.rows]), x[size.rows :]
     model = bnn.regression(bnn.MLP([units], 1), bnn.priors.FanIn(), noise=NOISE)
-    run = bnn.MCMC(
-        bnn.MAMS(model),
-        num_warmup=size.warmup,
-        num_samples=size.reference,
-        num_chains=CHAINS,
-        progress_bar=False,
-    )
+    run = sampler(bnn.MAMS(model), CHAINS, size.warmup, size.reference, chain_method="parallel")
     run.run(jax.random.key(100), *data)
     found = means(run, at)
     last = {name: np.asarray(v)[:, -1] for name, v in run.get_samples(group_by_chain=True).items()}
@@ -142,14 +123,8 @@ def cell(
     known = reference(folder, size, units)
     kind, own = settings(method, batch)
     kernel = kind(known.model, step_size="auto", **own)
-    run = bnn.MCMC(
-        kernel,
-        num_warmup=size.steps // 4,
-        num_samples=size.steps,
-        num_chains=CHAINS,
-        thinning=size.steps // KEPT,
-        progress_bar=False,
-    )
+    thinning = size.steps // KEPT
+    run = sampler(kernel, CHAINS, size.steps // 4, KEPT, thinning, chain_method="parallel")
     fields = ("step_size", "kinetic_temperature", "gradient_temperature")
     start = jax.tree.map(jnp.asarray, known.last)
     run.run(jax.random.key(seed), *known.data, init_params=start, extra_fields=fields)
@@ -179,9 +154,7 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     for method in METHODS:
         row: Row = {"method": method}
         for units, batch in cells_of(rows):
-            own = [
-                r for r in rows if (r["units"], r["batch"], r["method"]) == (units, batch, method)
-            ]
+            own = select(rows, units=units, batch=batch, method=method)
             ratio = np.mean([r["variance of predictions"] for r in own])
             error = np.sqrt(np.mean([r["error"] ** 2 for r in own]) / len(own))
             row[f"{units} units, {batch} rows"] = f"{ratio:.3g} ± {error:.2g}"
@@ -211,7 +184,7 @@ def picture(rows: Sequence[Row]) -> Any:
     colors = plt.get_cmap("tab20").colors
     for method, color in zip(METHODS, colors):
         for j, (own, marker) in enumerate(zip(cells_of(rows), "os^D")):
-            here = [r for r in rows if (r["units"], r["batch"]) == own and r["method"] == method]
+            here = select(rows, units=own[0], batch=own[1], method=method)
             ax.plot(
                 [r["along gradients"] for r in here],
                 [r["variance of predictions"] for r in here],
@@ -235,9 +208,7 @@ def picture(rows: Sequence[Row]) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    made = parser(__doc__ or "")
-    made.add_argument("--methods", nargs="+", choices=METHODS, help="default: all")
-    given = made.parse_args(argv)
+    given = parser(__doc__ or "").parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, KEYS, given)
     study.run(
@@ -245,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             {"units": units, "batch": batch, "method": method, "seed": seed}
             for units, batch in size.networks
             for seed in size.seeds
-            for method in given.methods or METHODS
+            for method in METHODS
         ],
         partial(cell, size=size, folder=given.data),
     )

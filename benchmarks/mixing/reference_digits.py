@@ -1,12 +1,10 @@
 """Makes the reference posterior of the digits, which the package ships: two samplers from different starts.
 
-The posterior of `hard_posteriors`, a network 64-16-10 with a Gamma(1, 1) precision over each array, that
-study's HMC with moves from optimised starts, and beside it MAMS with moves from draws of the prior. Both are
-exact in the limit. Stored are means by both, with Monte Carlo errors, of the probability of the true
-class at the 100 test images at which it is least sure, and 500 draws of it by HMC, far apart.
-`Reference.certified` says whether the routes agree.
+HMC with moves from optimised starts, MAMS with moves from draws of the prior; both are exact in the limit.
+Stored are means by both, with Monte Carlo errors, of the probability of the true class at the 100 test images
+at which it is least sure, and draws of it by HMC, far apart.
 
-    python -m benchmarks.mixing.reference_digits [--quick] [--output FOLDER]
+    python -m benchmarks.mixing.reference_digits [--quick]
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,12 +1,6 @@
 """What `diagnose` says of real posteriors: two data sets, two samplers, and a run cut short.
 
-A 64-16-10 network on the handwritten digits and a 30-10-2 network on the breast cancer table
-(Wisconsin diagnostic, UCI), one Gamma precision for each array of weights, four chains from
-optimised starts. NUTS and BAOAB get about as many passes over the rows; of NUTS there is also a
-run that stops after 20 + 100 transitions of shallow trees, whose verdict must not be within tolerance.
-The reports are stored in `results/verdicts.txt`, with the numbers in `results/verdicts.csv`.
-
-    XLA_FLAGS=--xla_force_host_platform_device_count=2 python -m benchmarks.mixing.verdicts [--quick]
+XLA_FLAGS=--xla_force_host_platform_device_count=2 python -m benchmarks.mixing.verdicts [--quick]
 """
 
 import functools
@@ -19,6 +13,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 
 import numpyro_bnn as bnn
+from benchmarks._shared import sampled_runs
 from benchmarks._shared.study import Study, parser
 
 NUM_CHAINS = 4
@@ -56,14 +51,8 @@ def compute(size, data, sampler_name):
     )
     starts = bnn.optimize(model, jax.random.key(0), x, y, num_chains=NUM_CHAINS, progress_bar=False)
     kernel, num_warmup, num_samples, thinning = sampler(sampler_name, len(x) // 4, size == "quick")
-    mcmc = bnn.MCMC(
-        kernel(model),
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_chains=NUM_CHAINS,
-        thinning=thinning,
-        progress_bar=False,
-    )
+    lengths = num_warmup, num_samples // thinning, thinning
+    mcmc = sampled_runs.sampler(kernel(model), NUM_CHAINS, *lengths, chain_method="parallel")
     mcmc.run(jax.random.key(1), x, y, init_params=starts)
     report = bnn.diagnose(mcmc, x_test, y_test)
     predictions = bnn.predict(model, mcmc, x_test)

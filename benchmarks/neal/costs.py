@@ -16,10 +16,7 @@ def effective(draws):
 
 
 def known_speed(problem, shared):
-    """What FBM's worst effective draws cost: {what: (draws, {unit: units})}; empty without a reference.
-
-    Seconds of all are those of the kept iterations and, at the same rate, of the ones before them.
-    """
+    """What FBM's worst effective draws cost, {what: (draws, {unit: units})}; warm-up at the same rate."""
     reference = json.loads((shared / "reference_open.json").read_text()).get(problem)
     if reference is None:
         return {}
@@ -38,11 +35,7 @@ def known_speed(problem, shared):
 
 
 def cost_rows(problem, draws, spent, shared):
-    """Worst effective draws by what they cost, beside FBM's.
-
-    :param draws: worst effective draws, ``{what: number}``.
-    :param spent: kept CPU seconds, those of all, and millions of gradients of the kept sweeps.
-    """
+    """Worst effective draws, {what: number}, by what they cost, {unit: units}, beside FBM's."""
     known = known_speed(problem, shared)
     for name, value in draws.items():
         for unit, units in spent.items():
@@ -56,11 +49,7 @@ def cost_rows(problem, draws, spent, shared):
 
 
 def speed_rows(problem, scalars, predictions, seconds, options, gradients=None):
-    """Worst effective draws per CPU second, of kept sweeps and of all, and per gradient.
-
-    :param seconds: all, and after warm-up.
-    :param gradients: of the kept sweeps; None where they were not counted.
-    """
+    """Worst effective draws per CPU second, of all and of kept sweeps, and per gradient where counted."""
     draws = {
         "log_sigma": min(float(effective(v)) for v in scalars.values()),
         "predictions": float(effective(predictions).min()),

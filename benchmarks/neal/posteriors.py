@@ -1,14 +1,8 @@
 """The posteriors of Neal's own examples, by several routes, against his program.
 
-Models and priors of `../shared/fbm/FORMULAS.md`: rdata (1-8-1, Gaussian noise), cdata (4-8-3, three
-classes), bdata (2-15-1, two classes), odata (1-8-1, t noise) and surv (1-8-1, constant hazard). A
-route is a parameterisation with HMC, or Gibbs for the precisions and HMC for the weights. Each gives
-log sigma of every group, test scores and, where the reference has them, predictions case by
-case; z is the difference in joint Monte Carlo standard errors. rdata has two modes, compared apart too.
+Models and priors of `../shared/fbm/FORMULAS.md`. z is a difference in joint Monte Carlo standard errors.
 
-    python -m benchmarks.neal.posteriors [--problems rdata cdata] [--routes gibbs noncentered]
-        [--chains 16] [--warmup 1000] [--samples 2000] [--steps 100]
-        [--persistence 0.95] [--every 10] [--quick]
+    python -m benchmarks.neal.posteriors --problems cdata --routes noncentered [--quick]
 """
 
 import csv
@@ -26,23 +20,15 @@ from numpyro.infer.util import log_likelihood
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
+from benchmarks._shared.sampled_runs import sampler
 from benchmarks._shared.study import Results, parser
 from benchmarks.neal.costs import PREDICTED, speed_rows
 from numpyro_bnn import likelihoods, priors
 from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean, rhat
 
 SHARED = data_sets.SHARED / "fbm"
-COLUMNS = (
-    "problem",
-    "route",
-    "quantity",
-    "mean",
-    "mcse",
-    "rhat",
-    "reference",
-    "reference_mcse",
-    "z",
-)
+COLUMNS = ("problem", "route", "quantity", "mean", "mcse", "rhat")
+COLUMNS += ("reference", "reference_mcse", "z")
 ROUTES = ("gibbs", "noncentered", "centered", "collapsed")
 MINOR = 0.3  # sigma of the hidden biases above which a draw of rdata is in its minor mode
 
@@ -74,10 +60,7 @@ def prior_of(problem, changed=None):
 
 
 def model_of(problem, module=bnn.MLP, prior=None):
-    """The model of a problem, ``model(x, y=None)``; `module` computes the network.
-
-    :param prior: another one than the example has.
-    """
+    """The model of a problem, ``model(x, y=None)``; `module` computes the network."""
     units, outputs = {"bdata": (15, 1), "cdata": (8, 3)}.get(problem, (8, 1))
     prior = prior or prior_of(problem)
     cases = {"rdata": None, "odata": 4.0}
@@ -122,21 +105,13 @@ def sample(problem, route, x, y, options):
     model = model_of(problem, MLPByFeatures)
     if route == "gibbs":
         window = min(10, options.steps // 2)
-        persistence = options.persistence
-        kernel = bnn.neal(model, num_steps=options.steps, window=window, persistence=persistence)
+        kernel = bnn.neal(model, num_steps=options.steps, window=window)
     else:
         settings = {"num_steps": options.steps, "trajectory_length": None}
         kernel = HMC(bnn.parameterize(model, route), target_accept_prob=0.9, **settings)
     begin_at = starts(problem, model, x, y, options.chains, jax.random.key(1))
-    mcmc = bnn.MCMC(
-        kernel,
-        num_warmup=options.warmup,
-        num_samples=options.samples * options.every,
-        thinning=options.every,
-        num_chains=options.chains,
-        chain_method=jax.vmap,
-        progress_bar=False,
-    )
+    lengths = options.chains, options.warmup, options.samples
+    mcmc = sampler(kernel, *lengths, chain_method=jax.vmap)
     begin = time.process_time()
     mcmc.warmup(jax.random.key(0), x, y, init_params=begin_at)
     kept = time.process_time()
@@ -313,10 +288,6 @@ def main(argv=None):
     made.add_argument("--samples", type=int, default=2000)
     made.add_argument("--steps", type=int, default=100, help="leapfrog steps of a trajectory")
     made.add_argument("--thin", type=int, default=10, help="of draws that predictions are made of")
-    made.add_argument("--every", type=int, default=1, help="trajectories to a draw that is kept")
-    made.add_argument(
-        "--persistence", type=float, default=0.0, help="of momenta between trajectories of Gibbs"
-    )
     options = made.parse_args(argv)
     if options.size == "quick":
         options.chains, options.warmup, options.samples, options.steps = 4, 50, 100, 10
@@ -328,7 +299,7 @@ def main(argv=None):
             scalars = scalars_of(problem, draws)
             tested = test_densities(problem, draws, x_test, y_test, options.thin)
             rows = rows_of(problem, route, scalars, *tested, y_test, options)
-            count = options.chains * options.samples * options.every * options.steps
+            count = options.chains * options.samples * options.steps
             cost = {"cpu_seconds": f"{seconds[0]:.1f}", "cpu_seconds_kept": f"{seconds[1]:.1f}"}
             cost |= {"gradients": count, "steps": options.steps}
             more = [{"quantity": name, "mean": value} for name, value in cost.items()]

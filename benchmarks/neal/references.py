@@ -1,15 +1,10 @@
 """Makes the reference posteriors of Neal's five examples, which the package ships: two routes to each.
 
-Two of his examples have a published run of his program (`../shared/fbm`): rdata and cdata. Beside it stands a
-run of ours by a sampler, a start and a code that have nothing in common with his: rdata by parallel tempering
-from prior draws, which crosses between its two modes, cdata by non-centred HMC from optimised starts. The
-others have two routes of ours: bdata such HMC and parallel tempering from prior draws, odata parallel
-tempering with HMC and with NUTS on rungs, from other draws of the prior, surv such HMC and NUTS with small
-steps from other starts (`tail` shows why neither usual NUTS nor tempering will do). Stored are the means of
-both routes with their Monte Carlo errors at 200 test rows, and 500 draws of the functions of the first route,
-far apart. `Reference.certified` says whether the routes agree.
+Routes of an example differ in sampler, start and, where he has published a run, in code. surv has NUTS with
+small steps: `tail` shows why neither usual NUTS nor tempering will do. Stored are the means of both routes
+with their Monte Carlo errors, and draws of the functions of the first route, far apart.
 
-    python -m benchmarks.neal.references [rdata …] [--quick] [--output FOLDER] [--shared FOLDER]
+    python -m benchmarks.neal.references [rdata …] [--quick]
 """
 
 import argparse
@@ -55,7 +50,7 @@ MINOR = "mode of large hidden biases"
 
 def hmc(problem, given, thin=2):
     """Non-centred HMC from optimised starts."""
-    own = {"chains": 8, "warmup": 300, "samples": 2400, "steps": 1000, "every": 1}
+    own = {"chains": 8, "warmup": 300, "samples": 2400, "steps": 1000}
     short = {"chains": 2, "warmup": 20, "samples": 20, "steps": 10}
     options = argparse.Namespace(**own | (short if given.size == "quick" else {}))
     x, y, *test = posteriors.data_of(problem, given.shared)

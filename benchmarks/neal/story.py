@@ -1,17 +1,10 @@
 """Radford Neal's examples as a story: what each route finds, what his program found, and at what cost.
 
-Nothing is sampled here: the rows of `results/posteriors.csv`, which `posteriors` and `tempering` have stored,
-become one table (a line for each example and route), one figure (mean log σ of every group, with
-two Monte Carlo errors, beside the reference where there is one) and the findings that are printed. A
-route is compared with the reference, and routes with one another, in joint Monte Carlo errors. A
-route whose worst R-hat of log σ or of predictions is above 1.01, the limit of all studies, is called not
-converged, whatever its means are. Rows of earlier runs, whose settings were others, lie in
-`results/posteriors_earlier_runs.csv`; all runs are quoted where runs differ.
+Nothing is sampled here: it tells the rows that `posteriors` and `tempering` have stored, those of earlier
+runs too. The mass of a mode that is seen seldom has a larger error than its draws say: a ladder comes to a
+mode anew at most once in a round trip. Its error here is at least that of as many independent draws.
 
-The mass of a mode that is seen seldom has a larger error than its draws say: a ladder comes to a mode anew
-at most once in a round trip. Its error here is at least that of as many independent draws.
-
-    python -m benchmarks.neal.story [--rows FILE] [--output FOLDER]
+    python -m benchmarks.neal.story
 """
 
 import csv
@@ -26,6 +19,7 @@ from benchmarks._shared.study import Results, parser
 from numpyro_bnn.plots import style as plots_style
 
 STORED = Path(__file__).parent / "results" / "posteriors.csv"
+EARLIER = STORED.with_name("posteriors_earlier_runs.csv")
 PROBLEMS = ("rdata", "cdata", "bdata", "odata", "surv")
 COMPARED = ("log_sigma_", "test_log_predictive", "minor_mode_mass")
 
@@ -105,7 +99,7 @@ def line(problem, route, rows):
     """A line of the table."""
     z, evidence = from_reference(rows), log_evidence(rows)
     worst = worst_rhat(rows)
-    score = rows["test_log_predictive"]
+    score, mode = rows["test_log_predictive"], rows.get("minor_mode_mass")
     trips, gradients = (mean(rows, what) for what in ("round_trips", "gradients"))
     return {
         "example": problem,
@@ -115,6 +109,11 @@ def line(problem, route, rows):
         "log probability of test rows": f"{score['mean']:.4f} ± {score['mcse']:.4f}",
         "of FBM": "" if np.isnan(score["reference"]) else f"{score['reference']:.4f}",
         "largest z": f"{max(map(abs, z.values())):.1f}" if z else "",
+        "minor mode": "" if mode is None else f"{mode['mean']:.3f} ± {mode['mcse']:.3f}",
+        "draws of log σ over FBM's, by CPU second": speed_over(rows, "cpu_second_log_sigma_of_all"),
+        "by gradient": speed_over(rows, "million_gradients_log_sigma"),
+        "of predictions, by CPU second": speed_over(rows, "cpu_second_predictions_of_all"),
+        "of predictions, by gradient": speed_over(rows, "million_gradients_predictions"),
         "log evidence": "" if evidence is None else f"{evidence[0]:.2f} ± {evidence[2]:.2f}",
         "round trips": "" if np.isnan(trips) else f"{trips:.0f}",
         "gradients": "" if np.isnan(gradients) else f"{gradients:.2g}",
@@ -122,7 +121,7 @@ def line(problem, route, rows):
 
 
 def findings(found):
-    """Which examples converge and by which routes, and how far these are from his program, and how fast."""
+    """Which examples converge, how far these are from his program, and from each other."""
     good = {key: rows for key, rows in found.items() if worst_rhat(rows) <= RHAT_LIMIT}
     names = dict.fromkeys(problem for problem, _ in found)
     told = ", ".join(f"{name} by {sum(p == name for p, _ in good)}" for name in names)
@@ -135,39 +134,21 @@ def findings(found):
             f"Converged routes beside his program: all means within {means:.1f} joint errors, predictions "
             f"within {predictions:.1f}."
         )
-    for (problem, route), rows in found.items():
-        if "minor_mode_mass" in rows:
-            mass = rows["minor_mode_mass"]
-            yield (
-                f"{problem}, {route}: minor mode {mass['mean']:.3f} ± {mass['mcse']:.3f}, his program "
-                f"{mass['reference']:.3f} ± {mass['reference_mcse']:.3f}."
-            )
-    for (problem, route), rows in known.items():
-        yield from speeds(f"{problem}, {route}", rows)
-    for (one, first), (other, second) in combinations(good, 2):
-        z = from_route(good[one, first], good[other, second]) if one == other else {}
-        if z:
-            far = max(map(abs, z.values()))
-            yield f"{one}: {first} and {second} differ by at most {far:.1f} joint errors."
+    z = [
+        abs(value)
+        for (one, first), (other, second) in combinations(good, 2)
+        if one == other
+        for value in from_route(good[one, first], good[other, second]).values()
+    ]
+    if z:
+        yield f"Converged routes to one example differ by at most {max(z):.1f} joint errors."
 
 
-UNITS = {
-    "cpu_second_{}": "CPU second after warm-up",
-    "cpu_second_{}_of_all": "CPU second, warm-up included",
-    "million_gradients_{}": "million gradients",
-}
-
-
-def speeds(here, rows):
-    """Worst effective draws over his: by CPU second, with warm-up and without, and by gradient."""
-    for what in ("log_sigma", "predictions"):
-        told = []
-        for name, unit in UNITS.items():
-            speed = rows.get(f"worst_ess_per_{name.format(what)}")
-            if speed and np.isfinite(speed["reference"]):
-                told.append(f"{speed['mean'] / speed['reference']:.2g} by {unit}")
-        if told:
-            yield f"{here}, worst effective draws of {what} over those of his program: {', '.join(told)}."
+def speed_over(rows, what):
+    """Worst effective draws by what they cost, warm-up included, over those of his program."""
+    speed = rows.get(f"worst_ess_per_{what}")
+    known = speed is not None and np.isfinite(speed["reference"])
+    return f"{speed['mean'] / speed['reference']:.2g}" if known else ""
 
 
 def ladders_of(found):
@@ -200,30 +181,19 @@ def minor_mode(ladders):
     return masses, errors, *scatter, pooled, (pooled * (1 - pooled) / trips.sum()) ** 0.5
 
 
-def of_all_runs(found, earlier):
-    """The mass of the minor mode and the speed by every run of the non-centred ladder of rdata."""
-    every = found | earlier
-    ladders = ladders_of(every)
+def of_all_runs(found):
+    """The mass of the minor mode by every run of the non-centred ladder of rdata."""
+    ladders = ladders_of(found)
     if len(ladders) > 1:
         masses, errors, by_draws, by_trips, pooled, error = minor_mode(ladders)
         listed = ", ".join(f"{m:.3f} ± {e:.3f}" for m, e in zip(masses, errors))
+        his = ladders[0]["minor_mode_mass"]
         yield (
             f"rdata, all {len(masses)} non-centred ladders, earlier ones last: minor mode {listed}; sum "
             f"of squares {by_trips:.1f} on {len(masses) - 1} degrees of freedom ({by_draws:.1f} with "
-            f"the errors of the draws); over all round trips {pooled:.3f} ± {error:.3f}."
+            f"the errors of the draws); over all round trips {pooled:.3f} ± {error:.3f}; his program "
+            f"{his['reference']:.3f} ± {his['reference_mcse']:.3f}."
         )
-    for what in ("log_sigma", "predictions"):
-        quantity = f"worst_ess_per_cpu_second_{what}"
-        own = [
-            rows[quantity]
-            for (problem, route), rows in every.items()
-            if problem == "rdata"
-            and quantity in rows
-            and (route == "tempering noncentered" or "9000 sweeps, seed" in route)
-        ]
-        if len(own) > 1:
-            ratios = ", ".join(f"{row['mean'] / row['reference']:.2g}" for row in own)
-            yield f"rdata, {what}, this ladder by run: {ratios} times FBM's draws per CPU second."
 
 
 def figure(found):
@@ -267,13 +237,10 @@ def figure(found):
 
 
 def main(argv=None):
-    made = parser(__doc__, toy=False)
-    made.add_argument("--rows", type=Path, default=STORED, help="what the other studies stored")
-    given = made.parse_args(argv)
-    found, results = read(given.rows), Results(__file__, given)
+    given = parser(__doc__, toy=False).parse_args(argv)
+    found, results = read(STORED), Results(__file__, given)
     lines = [line(problem, route, rows) for (problem, route), rows in found.items()]
-    before = given.rows.with_name(f"{given.rows.stem}_earlier_runs.csv")
-    said = [*findings(found), *of_all_runs(found, read(before) if before.is_file() else {})]
+    said = [*findings(found), *of_all_runs(found | read(EARLIER))]
     results.report(lines, said)
     if not given.report:
         results.figure(figure(found))

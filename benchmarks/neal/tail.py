@@ -1,15 +1,11 @@
 """Do chains that agree with one another have the whole of a scale? That of the output weights of surv.
 
-One scale of `surv` has a long tail: σ of the weights from hidden units to the output. Where it is large the
-same functions are made of small hidden units and large output weights, and a step that suits the rest of the
-posterior is too long there. Samplers from the same eight optimised starts are compared with a curve that
-needs no such steps. With σ held at a value s, and n output weights w,
+Samplers are compared with a curve that needs no long steps. With σ held at a value s, and n output weights w,
 
     d log Z(s) / d log s = E[Σ w²] / s² − n,
 
-an average of a run of its own, with a step of its own; its integral and the prior of σ give the posterior of
-log σ (thermodynamic integration; A. Gelman and X.-L. Meng, *Simulating normalizing constants*, Statistical
-Science 13, 1998).
+an average of a run of its own; its integral and the prior of σ give the posterior of log σ (thermodynamic
+integration; A. Gelman and X.-L. Meng, *Simulating normalizing constants*, Statistical Science 13, 1998).
 
     python -m benchmarks.neal.tail [--quick | --toy]
 """

@@ -1,21 +1,13 @@
 """Parallel tempering on Neal's examples, from the prior, with the log evidence.
 
-The models, priors and data of `posteriors`: rdata (with a minor mode of 0.040 ± 0.016 of the posterior
-that other samplers miss or never leave), cdata, bdata, odata and surv. Four replicas of the ladder
-in one set of coordinates; run it in two, or with another kernel on the rungs (`--inner nuts`), since
-no run of one kind can show that it is right. What `posteriors` tells of a route is stored beside its rows in
-`results/posteriors.csv`, with Monte Carlo errors from the draws' own effective sizes; in addition the
-evidence and the round trips. With `--checkpoint`
-a run that ends early goes on from there when called again, and one that is interrupted (Ctrl-C,
-SIGTERM) reports the draws so far, which `sweeps_kept` counts.
+Run it in two sets of coordinates, or with another kernel on the rungs: no run of one kind can show that it is
+right. Rows are stored with those of `posteriors`.
 
-    python -m benchmarks.neal.tempering rdata [--coordinates centered] [--sweeps 9000] [--length 1]
-        [--integrated] [--checkpoint FOLDER] [--quick]
+    python -m benchmarks.neal.tempering rdata [--sweeps 18000] [--inner mams] [--quick]
 """
 
 import platform
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -28,56 +20,37 @@ from numpyro_bnn.diagnostics.convergence.rhat import rhat
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 
 EXAMPLES = ("rdata", "cdata", "bdata", "odata", "surv")
-CHAINS = 4
+CHAINS, LENGTH = 4, 1.0
 
 
 def sampler(problem, options):
     model = bnn.parameterize(posteriors.model_of(problem, MLPByFeatures), options.coordinates)
     if options.integrated:
         model = bnn.integrate_output(model)
-    length = None if options.steps else options.length
+    length = None if options.steps else LENGTH
     kernel = HMC(model, num_steps=options.steps, trajectory_length=length)
     if options.inner == "nuts":
         kernel = NUTS(model, max_tree_depth=10)
     elif options.inner == "mams":
         kernel = bnn.MAMS
-    disk = {}
-    if options.checkpoint is not None:
-        disk = {"checkpoint": options.checkpoint, "checkpoint_every": options.every}
     return bnn.MCMC(
         bnn.ParallelTempering(model, kernel, num_rungs=options.rungs or "auto"),
         num_warmup=options.sweeps // 3,
         num_samples=options.sweeps,
         num_chains=CHAINS,
-        progress_bar=options.progress,
-        **disk,
+        progress_bar=False,
     )
 
 
 def sampled(problem, options, x, y):
-    """The run, and the CPU seconds of all the processes that worked on it.
-
-    :return: the run, all of them, and those after warm-up, NaN where checkpoints were written.
-    """
-    mcmc, before, kept = sampler(problem, options), 0.0, float("nan")
+    """The run, its CPU seconds, and those after warm-up."""
+    mcmc = sampler(problem, options)
     begin = time.process_time()
-    clock = options.checkpoint and options.checkpoint.with_suffix(".seconds")
-    if clock and clock.is_file():
-        before = float(clock.read_text())
-    try:
-        if options.checkpoint is not None and options.checkpoint.exists():
-            mcmc.resume(x, y)
-        elif options.checkpoint is not None:
-            mcmc.run(jax.random.key(options.seed), x, y)
-        else:
-            mcmc.warmup(jax.random.key(options.seed), x, y)
-            kept = time.process_time()
-            mcmc.run(mcmc.post_warmup_state.rng_key, x, y)
-    finally:
-        seconds = before + time.process_time() - begin
-        if clock:
-            clock.write_text(str(seconds))
-    return mcmc, seconds, time.process_time() - kept
+    mcmc.warmup(jax.random.key(options.seed), x, y)
+    kept = time.process_time()
+    mcmc.run(mcmc.post_warmup_state.rng_key, x, y)
+    end = time.process_time()
+    return mcmc, end - begin, end - kept
 
 
 def steps_of(mcmc):
@@ -141,30 +114,23 @@ def options_of(argv=None):
     made = posteriors.options_of(__doc__)
     made.add_argument("problem", nargs="?", choices=EXAMPLES, default="rdata")
     made.add_argument("--sweeps", type=int, default=9000, help="after a third as many of warm-up")
-    made.add_argument("--steps", type=int, help="leapfrog steps of every trajectory")
-    made.add_argument(
-        "--length", type=float, default=1.0, help="of a trajectory, where steps are not given"
-    )
     made.add_argument(
         "--inner", choices=("hmc", "nuts", "mams"), default="hmc", help="what moves a rung"
     )
-    made.add_argument("--rungs", type=int, help="default: by a pilot run")
     made.add_argument("--coordinates", choices=("noncentered", "centered"), default="noncentered")
     made.add_argument(
         "--integrated", action="store_true", help="integrate the output layer out on every rung"
     )
-    made.add_argument("--thin", type=int, default=5, help="of draws that predictions are made of")
     made.add_argument("--seed", type=int, default=0)
-    made.add_argument("--checkpoint", type=Path, help="folder to go on from")
-    made.add_argument("--every", type=int, default=100, help="sweeps between checkpoints")
-    made.add_argument("--progress", action="store_true", help="show progress bars")
+    # Leapfrogs of a trajectory in place of its length; rungs in place of a pilot run; draws to a prediction.
+    made.set_defaults(steps=None, rungs=None, thin=5)
     return made.parse_args(argv)
 
 
 def main(argv=None):
     options = options_of(argv)
     if options.size == "quick":
-        options.sweeps, options.steps, options.thin = 150, options.steps or 50, 1
+        options.sweeps, options.steps, options.thin = 150, 50, 1
     print(
         f"JAX {jax.__version__}, Python {platform.python_version()}, {jax.device_count()} devices"
     )

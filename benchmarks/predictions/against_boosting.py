@@ -1,18 +1,12 @@
 """On the splits of `bde`: the estimator, its variants, boosted trees and a Gaussian process.
 
-Two tables as the published figures of `bde` have them: ``train_test_split(test_size=0.2,
-random_state=seed)`` of scikit-learn, rows shuffled, inputs and target standardised by the training rows,
-the record number of bikesharing left out (the season, one of the published inputs, is not in our file).
-Published are five fits of the split of seed 0; here are seeds 0 to 9. The defaults of the estimator were
-chosen on the first of these (`against_boosting_report.CHOSEN_ON`), and the others are told by themselves,
-too. All methods get the same training rows; validation rows, where a method has them, come out of these.
-Scores are of the standardised test targets.
+Splits and scaling are those of the published figures (the season, one of the published inputs of bikesharing,
+is not in our file). Validation rows, where a method has them, come out of the training rows.
 
 Cells with `held` above 0 leave so large a share of the training rows out of the fit, and calibrate the 90 %
 interval on it (split conformal; the score of conformalised quantile regression, for all methods).
 
-    python -m benchmarks.predictions.against_boosting [--quick] [--tables NAME …] [--seeds N …]
-        [--methods NAME …] [--held SHARE]
+    python -m benchmarks.predictions.against_boosting [--quick] [--bde-python PYTHON]
 """
 
 from functools import partial
@@ -34,14 +28,7 @@ from benchmarks.predictions.against_boosting_report import (
     summary,
 )
 from benchmarks.predictions.other_regressors import BDE, ENDS, OTHERS, Forecast, bde, held_out
-from benchmarks.predictions.tabular import (
-    BATCH,
-    cpu_seconds,
-    network,
-    refuse_unknown,
-    scored,
-    selecting,
-)
+from benchmarks.predictions.tabular import BATCH, cpu_seconds, network, scored
 from numpyro_bnn.workflow.calibration import interval_scores, threshold
 
 COVERAGE = ENDS[1] - ENDS[0]
@@ -199,21 +186,15 @@ def compute(given, most):
 
 
 def main(argv=None):
-    options = selecting(parser(__doc__), TABLES)
-    options.add_argument(
-        "--held", type=float, default=0.0, help="share of the training rows that calibrates"
-    )
-    given = options.parse_args(argv)
-    known = list(methods(given.bde_python))
-    refuse_unknown(options, given, known)
+    made = parser(__doc__)
+    made.add_argument("--bde-python", help="an interpreter with sklearn-contrib-bde")
+    given = made.parse_args(argv)
     full = given.size == "full"
+    known = list(methods(given.bde_python))
     names = known if full else [name for name in SHORT[given.size] if name in known]
-    names = names if given.methods is None else given.methods
-    held = given.held or (0.0 if full else 0.25)
+    tables, seeds, held = (TABLES, range(10), (0.0, 0.2)) if full else (TABLES[:1], (0, 1), (0.25,))
     study = Study(__file__, ("table", "seed", "method", "held"), given)
-    tables, seeds = (TABLES, range(10)) if full else (TABLES[:1], (0, 1))
-    tables, seeds = given.tables or tables, given.seeds or seeds
-    cells = every_cell(table=tables, seed=seeds, method=names, held=[held])
+    cells = every_cell(table=tables, seed=seeds, method=names, held=held)
     study.run(cells, compute(given, MOST[given.size]))
     every = summary(study.rows)
     others = list(on_other_splits(study.rows)) or every

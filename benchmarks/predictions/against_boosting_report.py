@@ -61,11 +61,7 @@ def methods_of(rows, table, held=False):
 
 
 def groups(rows, table, held=False):
-    """Sets of splits, each with the methods to be told of them: a mean is over the same splits for all.
-
-    A method stands where all its splits are, those with more splits than the estimator beside
-    it too, and that beside those with fewer.
-    """
+    """Sets of splits, each with the methods that ran on all of them, the estimator among these."""
     has = {m: frozenset(cells(rows, table, m, held)) for m in methods_of(rows, table, held)}
     for seeds in sorted(set(has.values()), key=lambda own: (-len(own), sorted(own))):
         beside = seeds == has.get(BASE)

@@ -1,12 +1,6 @@
 """Do small networks that are averaged over their posterior predict as well as wide ones that are trained?
 
-Networks with one hidden layer of tanh units on small UCI tables, splits of Hernandez-Lobato and Adams
-(2015). Averaged: `BNNRegressor` with learned precisions and one noise, widths 2 to 32. Trained: N(0, 1)
-weights, ten networks from different starts, stopped early by a tenth of the rows, widths 2 to 256; judged
-one by one (the mean score of the ten) and as an ensemble, with the noise that fits the rows held out best.
-Targets have standard deviation 1.
-
-    python -m benchmarks.predictions.averaging_or_width [--quick]
+python -m benchmarks.predictions.averaging_or_width [--quick]
 """
 
 import time
@@ -155,12 +149,6 @@ def best_width(rows: Sequence[Row], table: str) -> int:
     )
 
 
-def over_the_best(rows: Sequence[Row], table: str, width: int) -> tuple[float, float]:
-    """What a posterior gains over ten trained networks of the best width, and its error over splits."""
-    gain = gains_over_the_best(rows, table, width)
-    return float(gain.mean()), split_error(gain, 0.1, 0.9)
-
-
 def gains_over_the_best(rows: Sequence[Row], table: str, width: int) -> np.ndarray:
     """What a posterior gains over ten trained networks of the best width, on every split."""
     best = of_splits(rows, table, "ensemble of ten", best_width(rows, table), 1)
@@ -171,10 +159,13 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
     """What averages gain over ten trained networks of the best width of each table, by width."""
     tables = list(dict.fromkeys(r["table"] for r in rows))
     units = widths(rows, "posterior")
-    gained = {w: [over_the_best(rows, table, w) for table in tables] for w in units}
     for width in sorted(units, key=lambda w: abs(w - 16)):
-        told = ", ".join(f"{with_error(g)} ({name})" for g, name in zip(gained[width], tables))
-        both = sum((gains_over_the_best(rows, table, width) > 0).all() for table in tables)
+        gained = {table: gains_over_the_best(rows, table, width) for table in tables}
+        told = ", ".join(
+            f"{with_error((gain.mean(), split_error(gain, 0.1, 0.9)))} ({table})"
+            for table, gain in gained.items()
+        )
+        both = sum((gain > 0).all() for gain in gained.values())
         yield (
             f"{width} averaged units, over ten trained networks of the best width: {told} nats; ahead on "
             f"all splits of {both} of {len(tables)} tables."

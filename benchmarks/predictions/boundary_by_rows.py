@@ -1,10 +1,6 @@
 """From how few rows on does one network's decision boundary differ from the average over the posterior?
 
-Two moons, 20 to 200 rows, ten data sets each; a logistic regression and a tanh network with one hidden
-layer, with three scales of its prior. MAP (the best of eight starts) beside the average over HMC's draws,
-on a grid over the data with a margin around them and on fresh rows: the total variation between the two,
-the share of the grid on which each is sure (a class of probability .95 or more), log score and error rate.
-All data sets are judged by the same fresh rows.
+All data sets are judged on one grid, with a margin around them, and by the same fresh rows.
 
     python -m benchmarks.predictions.boundary_by_rows [--quick]
 """
@@ -25,17 +21,10 @@ from benchmarks._shared.gaps import Gap
 from benchmarks._shared.sampled_runs import convergence, paired, sampled
 from benchmarks._shared.study import Row, Study, as_text, every_cell, from_text, parser
 from benchmarks._shared.words import span
-from benchmarks.predictions.decision_boundary import (
-    HIDDEN,
-    axes_of_grid,
-    data,
-    grid,
-    kernel_named,
-    model_of,
-)
+from benchmarks.predictions.step_size import HIDDEN, data, hmc, model_of
 from numpyro_bnn import scores
 
-# The first two are those of `decision_boundary`, with prior standard deviations of 2.
+# The first two are those of `step_size`, with prior standard deviations of 2.
 MODELS = {
     "logistic": model_of(()),
     "network": model_of((HIDDEN,)),
@@ -51,26 +40,28 @@ SIZES: dict[str, Row] = {
 }
 
 
+def axes_of_grid(points: int = 25) -> list[np.ndarray]:
+    """Coordinates that cover the data with a margin."""
+    x, _ = data()
+    low, high = x.min(0) - 0.35 * np.ptp(x, 0), x.max(0) + 0.35 * np.ptp(x, 0)
+    return [np.linspace(low[i], high[i], points, dtype=np.float32) for i in (0, 1)]
+
+
+def grid() -> np.ndarray:
+    return np.stack(np.meshgrid(*axes_of_grid(), indexing="ij"), -1).reshape(-1, 2)
+
+
 class Judged(NamedTuple):
-    """What draws of a model predict.
+    """What draws of a model predict."""
 
-    - **average** - probability of class 1 at each place of the grid, the average over draws
-    - **row** - what is stored of it
-    - **on_grid** - that probability of each draw, (chain, draw, place)
-    - **log_prob** - of the classes of the fresh rows, of each draw, (chain, draw, row), nats
-    """
-
-    average: np.ndarray
-    row: Row
-    on_grid: np.ndarray
-    log_prob: np.ndarray
+    average: np.ndarray  # probability of class 1 at each place of the grid, the average over draws
+    row: Row  # what is stored of it
+    on_grid: np.ndarray  # that probability of each draw, (chain, draw, place)
+    log_prob: np.ndarray  # of the classes of the fresh rows, of each draw, (chain, draw, row), nats
 
 
 def judged(name: str, model: Callable, draws: Any) -> Judged:
-    """Predictions of some draws on the grid and at the fresh rows.
-
-    :param name: what the columns of its row are named after.
-    """
+    """Predictions of some draws, whose columns have this name, on the grid and at the fresh rows."""
     x, y = data(FRESH, FRESH_SEED)
     # One call, so that one program is compiled.
     probs = bnn.predict(model, draws, np.concatenate([grid(), x])).probs[..., 1]
@@ -87,12 +78,7 @@ def judged(name: str, model: Callable, draws: Any) -> Judged:
 
 
 def gain_of(average: np.ndarray, one: np.ndarray) -> Row:
-    """What an average over draws gains over one network in log score, nats a row.
-
-    :param average: log probabilities of the targets, (chain, draw, row).
-    :param one: those of the network, (1, 1, row).
-    :return: the difference, its standard error over rows, paired, and its Monte Carlo error over chains.
-    """
+    """What an average over draws gains over one network, nats a row; errors over rows and over chains."""
     by_chain = logsumexp(average.astype(np.float64), 1) - np.log(average.shape[1])
     whole = logsumexp(by_chain, 0) - np.log(len(by_chain))
     gap = paired(whole, one[0, 0].astype(np.float64))
@@ -110,9 +96,8 @@ def cell(model: str, rows: int, seed: int, *, size: Row) -> Iterator[Row]:
     options = {"progress_bar": False}
     mode = bnn.map_estimate(own, key, x, y, num_starts=8, **options)
     starts = bnn.optimize(own, key, x, y, num_chains=size["chains"], **options)
-    kernel, _ = kernel_named("HMC", own, 0.01)
     numbers = {"num_warmup": size["draws"] // 4, "num_samples": size["draws"], "thinning": 1}
-    run = sampled(kernel, jax.random.fold_in(key, 1), x, y, starts=starts, **numbers)
+    run = sampled(hmc(own), jax.random.fold_in(key, 1), x, y, starts=starts, **numbers)
     one, average = judged("MAP", own, mode), judged("average", own, run)
     classes = [np.stack([1 - p, p], -1) for p in (one.average, average.average)]
     if (model, seed) != ("network", 0):  # Only these are drawn.
@@ -172,12 +157,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
         f"On fresh rows one network scores better beyond two errors in {len(one)} of {len(gains)} settings, "
         f"by {span(one, 4)} nats, and the average in {better}."
     )
-    for found in averaged(rows):
-        if found["rows"] in (f"{counts[0]:g}", f"{counts[-1]:g}") and "network" in found["model"]:
-            yield (
-                f"{found['model']}, {found['rows']} rows: one network is sure of a class on "
-                f"{found['sure, MAP']} of the plane, the average on {found['sure, average']}."
-            )
 
 
 def picture(rows: Sequence[Row]) -> Any:

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_diabetes, load_digits
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import table as stored_table
+from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.splits import split_error
 from benchmarks._shared.study import Row, Study, every_cell, parser
 from benchmarks._shared.words import span
@@ -89,14 +89,11 @@ def cell(table: str, split: int, size: Row, folder: Path | None) -> Iterator[Row
 
 
 def averaged(rows: Sequence[Row]) -> list[Row]:
-    """A row for each table and method: means over splits, with standard errors of the coverage.
-
-    They allow for the rows that random splits of a table share (`split_error`).
-    """
+    """A row for each table and method: means over splits, errors with the rows that these share."""
     table = []
     for name, methods in METHODS.items():
         for method in methods:
-            own = [row for row in rows if (row["table"], row["method"]) == (name, method)]
+            own = select(rows, table=name, method=method)
             made: Row = {"table": name, "method": method, "splits": len(own)}
             for when in ("before", "after"):
                 values = np.array([row[f"coverage {when}"] for row in own])
@@ -113,37 +110,15 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
 def findings(rows: Sequence[Row]) -> Iterator[str]:
     """Coverage before and after calibration, over tables and methods."""
     cells = dict.fromkeys((row["table"], row["method"]) for row in rows)
+    groups = [select(rows, table=table, method=method) for table, method in cells]
     before, after = (
-        [
-            float(np.mean([r[f"coverage {w}"] for r in rows if (r["table"], r["method"]) == cell]))
-            for cell in cells
-        ]
-        for w in ("before", "after")
+        [float(np.mean([r[f"coverage {when}"] for r in own])) for own in groups]
+        for when in ("before", "after")
     )
     yield (
         f"Calibrated intervals and sets hold {span(after, 3)} of new targets, by table and method, where "
         f"{COVERAGE:g} is meant; before calibration {span(before, 3)}."
     )
-
-
-def picture(rows: Sequence[Row]):
-    """Coverage of every split, before and after."""
-    figure, ax = plt.subplots(figsize=(8, 4), layout="constrained")
-    labels = []
-    for place, (name, method) in enumerate((n, m) for n, ms in METHODS.items() for m in ms):
-        own = [row for row in rows if (row["table"], row["method"]) == (name, method)]
-        for shift, when, color in ((-0.15, "before", "0.55"), (0.15, "after", "C0")):
-            values = [row[f"coverage {when}"] for row in own]
-            at = place + shift + np.linspace(-0.06, 0.06, len(values))
-            label = f"{when} calibration" if place == 0 else None
-            ax.plot(at, values, "o", color=color, markersize=4, label=label)
-            ax.hlines(np.mean(values), at[0] - 0.03, at[-1] + 0.03, color=color)
-        labels.append(f"{name}\n{method}")
-    ax.axhspan(0.88, 0.92, color="0.5", alpha=0.15, linewidth=0, label="90 ± 2 %")
-    ax.set(ylabel="coverage of test rows")
-    ax.set_xticks(range(len(labels)), labels)
-    figure.legend(frameon=False, loc="outside lower center", ncols=3)
-    return figure
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -154,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         every_cell(table=METHODS, split=range(size["splits"])),
         lambda table, split: cell(table, split, size, options.data),
     )
-    study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
+    study.publish(averaged(study.rows), findings(study.rows))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,8 @@
 """Six corruptions of square grey images, at five severities, and shifts along given directions.
 
-Simple relatives of those of MNIST-C (Mu and Gilmer, 2019, *MNIST-C: a robustness benchmark for
-computer vision*), made with scipy.ndimage; the levels are our own. Severity 0 leaves an image as it
-is, and of the same seed a higher severity is the same corruption, only further: the same noise on
-a larger scale, the same direction of a shift, the same centre of a patch.
-
-Images are rows of pixels in 0 .. 1, (images, pixels), and stay so; :func:`along` alone leaves
-that range, because it is meant to.
+Relatives of those of MNIST-C (Mu and Gilmer, 2019); the levels are our own. Severity 0 leaves an image as it
+is, and of the same seed a higher severity is the same corruption, only further. Images are rows of pixels in
+0 .. 1, (images, pixels), and stay so; :func:`along` alone leaves that range, because it is meant to.
 """
 
 from collections.abc import Callable, Iterator
@@ -79,13 +75,7 @@ CORRUPTIONS: dict[str, Callable[[Images, int, np.random.Generator], Images]] = {
 
 
 def corrupted(images: Images, kind: str, severity: int, seed: int = 0) -> Images:
-    """Images under one of the :data:`CORRUPTIONS`, in the same form and type.
-
-    :param images: (images, pixels) of square images, in 0 .. 1.
-    :param kind: a name of :data:`CORRUPTIONS`.
-    :param severity: 0 (none) to 5.
-    :param seed: of what is random in it; the same for all severities.
-    """
+    """Square images (images, pixels) under one of the :data:`CORRUPTIONS`, with a severity of 0 to 5."""
     side = round(images.shape[1] ** 0.5)
     squares = images.reshape(-1, side, side).astype(np.float64)
     changed = CORRUPTIONS[kind](squares, severity, np.random.default_rng(seed))
@@ -95,14 +85,7 @@ def corrupted(images: Images, kind: str, severity: int, seed: int = 0) -> Images
 def on_pixels(
     images: Images, pixels: np.ndarray, severity: int, seed: int = 0, count: int | None = None
 ) -> Images:
-    """Images with noise on some pixels only: uniform in 0 .. severity / 5, added and clipped.
-
-    :param images: (images, pixels), in 0 .. 1.
-    :param pixels: the pixels that may be chosen, a mask.
-    :param severity: 0 (none) to 5.
-    :param seed: of the choice and the noise; the same for all severities.
-    :param count: how many of them are chosen, the same in all images; all where None.
-    """
+    """Images with noise, uniform in 0 .. severity / 5, on some pixels of a mask, the same in all images."""
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(np.flatnonzero(pixels))[:count]
     changed = images.copy()
@@ -111,13 +94,7 @@ def on_pixels(
 
 
 def along(images: Images, directions: np.ndarray, severity: int, seed: int = 0) -> Images:
-    """Images moved by a Gaussian step in the span of some directions, of length about ``severity``.
-
-    :param images: (images, pixels).
-    :param directions: orthonormal rows, (directions, pixels).
-    :param severity: root mean square of the length of the step, in pixels of full brightness.
-    :param seed: of the step; the same for all severities.
-    """
+    """Images moved by a Gaussian step in the span of orthonormal rows, of length about ``severity``."""
     count = len(directions)
     steps = np.random.default_rng(seed).standard_normal((len(images), count)) / count**0.5
     return images + (severity * steps @ directions).astype(images.dtype)

@@ -12,7 +12,6 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from multiprocessing import get_context
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -21,7 +20,7 @@ from benchmarks._shared.study import Study, every_cell, parser
 from benchmarks._shared.words import number, span
 from benchmarks.predictions.against_boosting import FEW, MOST, standardised
 from benchmarks.predictions.other_regressors import BDE, bde
-from benchmarks.predictions.tabular import cpu_seconds, scored, selecting
+from benchmarks.predictions.tabular import cpu_seconds, scored
 
 TABLES = ("diabetes", "yacht", "energy", "concrete", "airfoil")
 OURS = {"defaults": {}, "30 s": {"max_minutes": 1 / 2}, "10 s": {"max_minutes": 1 / 6}}
@@ -77,23 +76,11 @@ def findings(rows):
         yield f"{method}: {'; '.join(told)}."
 
 
-def picture(rows):
-    """What the score gains and what it costs, split by split."""
-    score, _, seconds = COMPARED
-    figure, ax = plt.subplots(figsize=(5, 3.2), layout="constrained")
-    for method in OURS:
-        found = (compared(rows, method, name).values() for name in (seconds, score))
-        ax.plot(*([*chain(*values)] for values in found), "o", label=method)
-    ax.axhline(0, color="0.5", linewidth=1)
-    ax.set(xlabel=seconds, ylabel=score)
-    ax.legend(frameon=False)
-    return figure
-
-
 def main(argv=None):
-    given = selecting(parser(__doc__), TABLES).parse_args(argv)
-    tables = given.tables or (TABLES if given.size == "full" else TABLES[:1])
-    seeds = given.seeds or (range(3) if given.size == "full" else (0,))
+    made = parser(__doc__)
+    made.add_argument("--bde-python", help="an interpreter with sklearn-contrib-bde")
+    given = made.parse_args(argv)
+    tables, seeds = (TABLES, range(3)) if given.size == "full" else (TABLES[:1], (0,))
     methods = [*OURS, *(("bde",) if given.bde_python else ())]
 
     def compute(table, seed, method):
@@ -104,7 +91,7 @@ def main(argv=None):
 
     study = Study(__file__, ("table", "seed", "method"), given)
     study.run(every_cell(seed=seeds, table=tables, method=methods), compute)
-    study.publish(list(summary(study.rows)), findings(study.rows), lambda: picture(study.rows))
+    study.publish(list(summary(study.rows)), findings(study.rows))
 
 
 if __name__ == "__main__":

@@ -70,10 +70,7 @@ def gaussians(mean, scale):
 
 
 def bde(python, settings, x, y, x_new):
-    """`bde` in its own process, from the rows that samplers get; some of them stop its optimisation.
-
-    Its networks give a mean and a scale before its transformation, as its own documentation has them.
-    """
+    """`bde` in a process of its own; its networks give a mean and a scale before its transformation."""
     with tempfile.TemporaryDirectory() as folder:
         data, raw = Path(folder) / "data.npz", Path(folder) / "raw.npy"
         np.savez(data, x=x, y=y, x_test=x_new)
@@ -102,13 +99,10 @@ def gaussian_process(x, y, x_new):
 
 
 class Forecast(NamedTuple):
-    """What a regressor says of new rows.
+    """What a regressor says of new rows."""
 
-    - **predictions** - as those of a model are; one chain of one draw where there are none
-    - **ends** - its own central 90 % interval, (row, 2); None: that of the predictions
-    """
-
-    predictions: Predictions
+    predictions: Predictions  # as those of a model are; one chain of one draw where there are none
+    # Its own central 90 % interval, (row, 2); None: that of the predictions
     ends: np.ndarray | None = None
 
 

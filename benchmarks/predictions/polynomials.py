@@ -1,11 +1,7 @@
 """A network against polynomial regression, between the rows that were seen and beyond them.
 
-Small UCI tables, split twice: at random (the splits of Hernandez-Lobato and Adams 2015), and along a
-random direction of the inputs, where the outermost fifth is tested: there every method has to go on from
-what it saw. Three methods get the same rows: polynomials of all inputs with all products, weights N(0, 1/λ)
-and noise, both by the evidence, as is the degree (MacKay 1992, *Bayesian interpolation*; scikit-learn's
-`BayesianRidge`); a Gaussian process with a length scale for each input; and a 16-16 network with learned
-precisions and one noise, as `BNNRegressor` samples it. Targets have standard deviation 1.
+Polynomials have all products of inputs, with weights and noise by the evidence, as is the degree (MacKay
+1992, *Bayesian interpolation*; scikit-learn's `BayesianRidge`).
 
     python -m benchmarks.predictions.polynomials [--quick]
 """

@@ -8,16 +8,11 @@ from scipy.optimize import minimize
 
 
 class Nodes(NamedTuple):
-    """Points with weights that sum to one: averages over them are posterior expectations.
+    """Points with weights that sum to one: averages over them are posterior expectations."""
 
-    - **points** - (node, parameter)
-    - **weights** - (node,)
-    - **mode** - the parameters of highest density
-    """
-
-    points: np.ndarray
-    weights: np.ndarray
-    mode: np.ndarray
+    points: np.ndarray  # (node, parameter)
+    weights: np.ndarray  # (node,)
+    mode: np.ndarray  # the parameters of highest density
 
     @property
     def mean(self) -> np.ndarray:
@@ -36,17 +31,7 @@ def nodes_of(
     count: int = 33,
     width: float = 7.0,
 ) -> Nodes:
-    """A grid in the coordinates that whiten the curvature at the mode.
-
-    The trapezoid rule converges faster than any power of the step for a smooth density that is
-    negligible at the ends; with the defaults a Gaussian is exact to rounding.
-
-    :param log_density: of points (node, parameter), not normalised.
-    :param hessian: of minus `log_density` at one point.
-    :param num_parameters: dimension, at most three or four.
-    :param count: nodes along each axis.
-    :param width: half of the range, in standard deviations of the Laplace approximation.
-    """
+    """The trapezoid rule in the coordinates that whiten the curvature at the mode: `count` nodes an axis."""
     start = np.zeros(num_parameters)
     found = minimize(lambda p: -log_density(p[None])[0], start, method="BFGS", tol=1e-8)
     mode = found.x

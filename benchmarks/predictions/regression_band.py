@@ -1,13 +1,7 @@
 """The regression band: one input, a gap in the data, and four ways to be unsure in it.
 
-After the figure of Houthooft et al. (2016, *VIME*) and Blundell et al. (2015, *Weight uncertainty
-in neural networks*): targets sin 4x with Gaussian noise of known scale, inputs on both sides of a
-gap. A tanh network with one hidden layer by HMC, by SGHMC (Chen, Fox and Guestrin 2014) on
-minibatches, as a deep ensemble (Lakshminarayanan et al. 2017) and with a mean-field Gaussian. The
-figure has the mean of each with bands of ± ½ and ± 2 sd; the table the width of the band of the
-function in the gap, beyond the data and at the data, coverage of 90 % intervals on fresh rows, log
-score, and the Wasserstein distance to HMC between predictive samples, beside that between two
-halves of HMC's own chains. Means over data sets drawn anew.
+After the figure of Houthooft et al. (2016, *VIME*) and Blundell et al. (2015, *Weight uncertainty in neural
+networks*): targets sin 4x with Gaussian noise of known scale, inputs on both sides of a gap.
 
     python -m benchmarks.predictions.regression_band [--quick]
 """

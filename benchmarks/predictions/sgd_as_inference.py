@@ -1,13 +1,9 @@
 """Is SGD at a constant rate, or an optimiser of randomised problems, as good as sampling?
 
-Constant-rate SGD (Mandt, Hoffman and Blei 2017) at several multiples of the rate that its theory
-recommends, randomised MAP (Gu and Oliver 2007; Pearce et al. 2020) and a deep ensemble against HMC:
-a linear regression (boston), whose posterior is known and for which randomised MAP is exact, a
-logistic regression (wine_red, quality above its mean) and a tanh network (yacht). Variance is
-tr(Σ⁻¹ S)/d, the covariance S of the draws over that of the posterior, 1 being right, beside what
-theory says: Mandt's Lyapunov equation for small steps, and its form for the step taken (for the
-linear regression with the noise that grows away from the optimum, exact). Predictions: their sd
-over HMC's, the Wasserstein distance to HMC's, log score on test rows.
+Constant-rate SGD (Mandt, Hoffman and Blei 2017), randomised MAP (Gu and Oliver 2007; Pearce et al. 2020) and
+a deep ensemble against HMC. Variance is tr(Σ⁻¹ S)/d, the covariance S of the draws over that of the
+posterior, beside what theory says: Mandt's Lyapunov equation for small steps, and its form for the step taken
+(exact for the linear regression, with the noise that grows away from the optimum).
 
     python -m benchmarks.predictions.sgd_as_inference [--quick]
 """
@@ -27,7 +23,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split, uci
 from benchmarks._shared.sampled_runs import convergence, sampled
 from benchmarks._shared.study import Row, Study, every_cell, parser, without
-from benchmarks._shared.words import number, span, with_error
+from benchmarks._shared.words import span, with_error
 from benchmarks.predictions.sgd_theory import (
     Setting,
     of_linear_regression,
@@ -277,10 +273,6 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
                 text += ", at the recommended rate)" if first["rate"] else ")"
             told.append(text)
         yield f"{method}: the standard deviation of predictions is {', '.join(told)}."
-    for model in dict.fromkeys(row["model"] for row in rows):
-        scores = {r["method"]: r["lppd"] for r in rows if r["model"] == model}
-        told = ", ".join(f"{method} {number(score)}" for method, score in scores.items())
-        yield f"Log scores, {model} model: {told}."
 
 
 def picture(rows: Sequence[Row]):

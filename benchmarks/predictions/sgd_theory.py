@@ -17,18 +17,12 @@ from scipy.linalg import solve_continuous_lyapunov, solve_discrete_lyapunov
 
 
 class Setting(NamedTuple):
-    """What the covariance of the iterates follows from.
+    """What the covariance of the iterates follows from."""
 
-    - **rows** - (row, parameter), a column of ones among them
-    - **slopes** - derivative of each row's energy by its linear predictor, at the optimum
-    - **hessian** - of the energy, prior included, at the optimum
-    - **batch_size** - B
-    """
-
-    rows: np.ndarray
-    slopes: np.ndarray
-    hessian: np.ndarray
-    batch_size: int
+    rows: np.ndarray  # (row, parameter), a column of ones among them
+    slopes: np.ndarray  # derivative of each row's energy by its linear predictor, at the optimum
+    hessian: np.ndarray  # of the energy, prior included, at the optimum
+    batch_size: int  # B
 
     @property
     def noise(self) -> np.ndarray:

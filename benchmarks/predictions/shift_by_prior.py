@@ -1,23 +1,13 @@
 """Under which prior does the posterior average fail under covariate shift, and is its reason the one given?
 
-3000 and 10,000 rows of MNIST, weights of the pixels N(0, α²) with α of 0.1, 0.3 and 1, and a prior along the
-principal components of the pixels (EmpCov) with *centred* moments and pixels, at the prior variance of the
-functions that α = 0.3 has. Full-batch HMC of ten chains with trajectories of a quarter turn of the prior
-(`common_step_hmc`), each from a network of an ensemble of ten; the ensemble; MAP, its first network. So that
-averages are of as many networks, the posterior is also judged by the last draw of each chain alone.
-
-Test images: six corruptions (`corruptions`), noise on dead pixels and on as many others, steps
-along components without variance and along the first ones. Differences of errors and log scores are paired by
-image, a mean over severities. The reason given is that weights that see no data keep the spread of the prior
-in the posterior and are zero at MAP: stored are weights of dead pixels, of others and along null components,
-over their spread under the prior.
+The reason given is that weights that see no data keep the spread of the prior in the posterior and are zero
+at MAP: stored are weights of dead pixels, of others and along null components, over their spread under the
+prior.
 
     python -m benchmarks.predictions.shift_by_prior [--quick | --toy]
 
-Minutes on a GPU (with ``JAX_DEFAULT_MATMUL_PRECISION=highest``), hours on a processor.
-
-Source: Izmailov, Nicholson, Lotfi and Wilson (2021, *Dangers of Bayesian model averaging under covariate
-shift*).
+Minutes on a GPU (with ``JAX_DEFAULT_MATMUL_PRECISION=highest``), hours on a processor. Source: Izmailov,
+Nicholson, Lotfi and Wilson (2021, *Dangers of Bayesian model averaging under covariate shift*).
 """
 
 from collections.abc import Callable, Iterator
@@ -57,22 +47,14 @@ JUDGED = 500
 
 
 class Size(NamedTuple):
-    """What is run.
+    """What is run."""
 
-    - **subsets** - numbers of training images, and how many subsets of each
-    - **priors** - α of N(0, α²), or EmpCov
-    - **tests** - test images
-    - **chains** - of HMC, and networks of the ensemble
-    - **trajectories** - of HMC: short ones, warm-up and draws of a quarter turn
-    - **training** - steps of Adam
-    """
-
-    subsets: tuple[tuple[int, int], ...]
-    priors: tuple[float | str, ...]
-    tests: int
-    chains: int
-    trajectories: tuple[int, int, int]
-    training: int
+    subsets: tuple[tuple[int, int], ...]  # numbers of training images, and how many subsets of each
+    priors: tuple[float | str, ...]  # α of N(0, α²), or EmpCov
+    tests: int  # test images
+    chains: int  # of HMC, and networks of the ensemble
+    trajectories: tuple[int, int, int]  # of HMC: short ones, warm-up and draws of a quarter turn
+    training: int  # steps of Adam
 
 
 ALL_PRIORS = (0.1, 0.3, 1.0, EMPCOV)
@@ -163,11 +145,7 @@ def images_of(
 
 
 def sizes_of(w: Any, inputs: Inputs, dead: np.ndarray, null: np.ndarray) -> Row:
-    """Root mean square weights of dead pixels, of others and along null components, over the prior's.
-
-    :param dead: which pixels no training image has.
-    :param null: null components, a row each.
-    """
+    """Root mean square weights of dead and of live pixels and along null components, over the prior's."""
     kernels = np.asarray(w["net/Dense_0.kernel"], np.float64)
     kernels = kernels.reshape(-1, *kernels.shape[-2:])
     weights = inputs.root @ kernels
@@ -186,16 +164,11 @@ def sizes_of(w: Any, inputs: Inputs, dead: np.ndarray, null: np.ndarray) -> Row:
 
 
 class Fitted(NamedTuple):
-    """What came of one training set and prior.
+    """What came of one training set and prior."""
 
-    - **inputs** - what the first layer sees
-    - **networks** - by method, weights by site, (chain, draw, …)
-    - **facts** - of the run of HMC
-    """
-
-    inputs: Inputs
-    networks: dict[str, Any]
-    facts: Row
+    inputs: Inputs  # what the first layer sees
+    networks: dict[str, Any]  # by method, weights by site, (chain, draw, …)
+    facts: Row  # of the run of HMC
 
 
 def fitted(

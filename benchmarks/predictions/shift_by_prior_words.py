@@ -22,15 +22,11 @@ KEYS = ("rows", "subset", "prior", "method", "kind")
 
 
 class ByImage(NamedTuple):
-    """Means over severities.
+    """Means over severities."""
 
-    - **wrong** - whether the class is wrong, of each test image
-    - **scores** - log score of each test image, nats
-    - **without** - mean log score without each chain or network, (chain,); empty where there is one
-    """
-
-    wrong: np.ndarray
-    scores: np.ndarray
+    wrong: np.ndarray  # whether the class is wrong, of each test image
+    scores: np.ndarray  # log score of each test image, nats
+    # Mean log score without each chain or network, (chain,); empty where there is one
     without: np.ndarray
 
     @property
@@ -52,10 +48,7 @@ def by_image(logs: Sequence[np.ndarray], y: np.ndarray) -> ByImage:
 
 
 def beyond(own: ByImage, other: ByImage, name: str) -> Row:
-    """Error and log score beyond those of another method, with standard errors over images.
-
-    The log score has a Monte Carlo error beside, of both.
-    """
+    """Error and log score beyond those of another method, errors over images, and over chains."""
     row: Row = {}
     for column, a, b in (("error", own.wrong, other.wrong), ("score", own.scores, other.scores)):
         gap = paired(a, b)
@@ -68,10 +61,7 @@ def beyond(own: ByImage, other: ByImage, name: str) -> Row:
 
 
 def over_subsets(rows: Sequence[Row], column: str, where: Mapping[str, Any]) -> Gap:
-    """A column of :func:`beyond`, the mean over subsets of the training images.
-
-    The Monte Carlo error is empty in rows that were stored before there was one.
-    """
+    """A column of :func:`beyond`, the mean over subsets; older rows have no Monte Carlo error."""
     own = select(rows, **where)
     found, by_image = ([r[column + of] for r in own] for of in ("", ", se"))
     by_chain = [r.get(f"{column}, chains", "") for r in own]
@@ -120,51 +110,39 @@ MOVED = ("rotation", "shift", "occlusion")
 def findings(rows: Sequence[Row]) -> Iterator[str]:
     """What noise at dead pixels costs, and where averages of many and of few draws are ahead."""
 
-    def score(where: Row, kind: str, method: str) -> float:
-        own = select(rows, **where, kind=kind, method=method)
-        return float(np.mean([row["log score"] for row in own]))
+    def costs(settings: Sequence[Row], method: str) -> str:
+        found = []
+        for where in settings:
+            plain, noisy = (
+                np.mean([r["log score"] for r in select(rows, **where, method=method, kind=kind)])
+                for kind in ("none", "dead pixels")
+            )
+            found.append(float(plain - noisy))
+        return span(found, 3)
 
-    normal = [where for where in groups(rows) if where["prior"] != EMPCOV]
-    for name, settings in (
-        ("N(0, α²)", normal),
-        (EMPCOV, [w for w in groups(rows) if w not in normal]),
-    ):
-        costs = [
-            span([score(w, "none", m) - score(w, "dead pixels", m) for w in settings], 3)
-            for m in (POSTERIOR, MAP, ENSEMBLE)
+    def gaps(settings: Sequence[Row], kinds: Sequence[str], other: str, method: str) -> list[Gap]:
+        return [
+            over_subsets(rows, f"score beyond {other}", {**where, "kind": kind, "method": method})
+            for where in settings
+            for kind in kinds
         ]
+
+    every = groups(rows)
+    normal = [where for where in every if where["prior"] != EMPCOV]
+    for name, settings in (("N(0, α²)", normal), (EMPCOV, [w for w in every if w not in normal])):
+        posterior, one, ten = (costs(settings, m) for m in (POSTERIOR, MAP, ENSEMBLE))
         yield (
-            f"{name}: noise at dead pixels costs the posterior {costs[0]} nats, MAP {costs[1]} and an "
-            f"ensemble of ten {costs[2]}."
+            f"{name}: noise at dead pixels costs the posterior {posterior} nats, MAP {one} and an "
+            f"ensemble of ten {ten}."
         )
     wide = [where for where in normal if float(where["prior"]) >= 0.3]
-    for text, column, method in (
-        ("400 draws beyond MAP", f"score beyond {MAP}", POSTERIOR),
-        ("400 draws beyond the ensemble of ten", f"score beyond {ENSEMBLE}", POSTERIOR),
-        ("Ten draws beyond the ensemble of ten", f"score beyond {ENSEMBLE}", TEN),
+    for text, other, method in (
+        ("400 draws beyond MAP", MAP, POSTERIOR),
+        ("400 draws beyond the ensemble of ten", ENSEMBLE, POSTERIOR),
+        ("Ten draws beyond the ensemble of ten", ENSEMBLE, TEN),
     ):
-        gaps = [
-            over_subsets(rows, column, {**where, "kind": kind, "method": method}).value
-            for where in wide
-            for kind in MOVED
-        ]
-        yield f"{text}, under rotation, shift and occlusion with α of 0.3 and 1: {span(gaps)} nats."
-    noise = [
-        over_subsets(rows, f"score beyond {MAP}", {**where, "kind": "noise", "method": POSTERIOR})
-        for where in groups(rows)
-    ]
-    behind = sum(g.value < 0 and g.is_sure for g in noise)
-    ahead = sum(g.value > 0 and g.is_sure for g in noise)
-    yield (
-        f"Plain noise: 400 draws are behind MAP beyond two errors in {behind} of {len(noise)} settings and "
-        f"ahead in {ahead}, {span([g.value for g in noise], 3)} nats."
-    )
-    hats = [
-        max(r[f"{w} R-hat"] for r in select(rows, method=POSTERIOR)) for w in ("worst", "median")
-    ]
-    yield "R-hat of class probabilities: at most {:.2f}, in the median at most {:.2f}.".format(
-        *hats
-    )
+        found = span([gap.value for gap in gaps(wide, MOVED, other, method)])
+        yield f"{text}, under rotation, shift and occlusion with α of 0.3 and 1: {found} nats."
 
 
 def picture(rows: Sequence[Row]) -> Any:

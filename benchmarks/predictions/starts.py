@@ -1,14 +1,9 @@
 """Where do chains begin: at a noise of 0, or where held-out rows are likeliest?
 
-A network that can interpolate its rows has no mode: density grows without bound as the noise goes to 0. Ten
-tables of at most 350 rows to learn from, fewer than the weights of a 16-16 network, two priors and three
-likelihoods. Four members start by the rule of before, until energies no longer fall, and by
-that of now, where each stops by a fold of the rows that it holds out. Noise is e^(-l) / √(2πe) in standard
-deviations of the target, l the mean log density of the rows to learn from; the log score is that of the
-members' average on test rows, and of the average of as many MCLMC chains from them, with equal gradients;
-R-hat is that of the predicted means of these chains.
+A network that can interpolate its rows has no mode: density grows without bound as the noise goes to 0. Noise
+is e^(-l) / √(2πe) in standard deviations of the target, l the mean log density of the rows to learn from.
 
-    python -m benchmarks.predictions.starts [--quick] [--toy]
+    python -m benchmarks.predictions.starts [--quick | --toy]
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +16,7 @@ from sklearn.datasets import load_diabetes
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import uci
+from benchmarks._shared.sampled_runs import sampler, select
 from benchmarks._shared.study import Row, Study, every_cell, parser, without
 from benchmarks._shared.words import number, span
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
@@ -76,14 +72,7 @@ def compute(folder, draws: int, table: str, prior: str, likelihood: str) -> Iter
         log_density = bnn.scores.lppd(bnn.predict(None, ensemble, x), y, pointwise=False)
         energies = jax.jit(jax.vmap(bnn.potential_of(model, x, y).energies))(starts)[1]
         noise = np.exp(np.asarray(energies) / len(y)) / np.sqrt(2 * np.pi * np.e)
-        mcmc = bnn.MCMC(
-            bnn.MCLMC(model),
-            num_warmup=2000,
-            num_samples=20 * draws,
-            num_chains=MEMBERS,
-            thinning=20,
-            progress_bar=False,
-        )
+        mcmc = sampler(bnn.MCLMC(model), MEMBERS, 2000, draws, 20, chain_method="parallel")
         mcmc.run(jax.random.key(2), x, y, init_params=starts)
         predictions = bnn.predict(None, mcmc, x_test)
         of_means = rhat(np.asarray(predictions.mean))
@@ -105,9 +94,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     found = []
     for first in (row for row in rows if row["rule"] == RULES[0]):
         keys = {k: first[k] for k in ("table", "prior", "likelihood")}
-        second = next(
-            r for r in rows if r["rule"] == RULES[1] and all(r[k] == v for k, v in keys.items())
-        )
+        (second,) = select(rows, rule=RULES[1], **keys)
         line = keys | {"guess": f"{first['guess']:.2f}"}
         for what, digits in (("noise", 3), ("ensemble", 2), ("chains", 2), ("median rhat", 3)):
             line[what] = f"{first[what]:.{digits}f} → {second[what]:.{digits}f}"

@@ -1,13 +1,7 @@
 """A table that comes in ten batches, in its own order: an updated posterior beside fits anew.
 
-Rows of bikesharing, hour by hour over two years, evenly taken. The first batch is fitted. Each later batch is
-scored before its rows are used, by the log density of its targets, and then learned from in four ways:
-
-- `updated`: `bnn.update`; a fit to all rows so far where it says so
-- `fitted anew`: `bnn.fit` to all rows so far
-- `boosting`: `HistGradientBoostingRegressor` on all rows so far, with a Gaussian of the standard deviation of
-  its residuals at a fifth of the rows, which a first forest did not see
-- `never updated`: the first fit
+Each batch is scored before its rows are used. The scale of boosting is that of its residuals at a fifth of
+the rows, which a first forest did not see.
 
     python -m benchmarks.predictions.stream [--quick | --toy]
 """

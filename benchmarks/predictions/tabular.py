@@ -1,21 +1,11 @@
 """What does sampling add on tables? Point estimates, approximations and samplers, one network each.
 
-Six regression sets, 70 % of the rows to fit, 10 % to validate, 20 % to test, standardised with the
-statistics of the rows to fit; a 16-16 relu network with a mean and a scale, N(0, 1) prior; two
-methods also with four layers of 16, which published figures are of. RMSE and mean log predictive
-density (lppd) of the standardised test targets, the worst R-hat and the median over test rows of the
-R-hat of the predicted mean, and seconds, of the wall and of all cores. The share of each method is
-stated, not equalised: `--budget` scales the draws of all samplers. Tables above 5000 rows get samplers
-with minibatches, and one of all rows; what NUTS would take there is printed. The longest methods run
-for the first seed only.
+Scores are of standardised test targets. The share of seconds of each method is stated, not equalised. Tables
+above 5000 rows get samplers with minibatches, and one of all rows; what NUTS would take there is printed. The
+longest methods run for the first split only. `bde` (`pip install sklearn-contrib-bde`) needs an interpreter
+that has it.
 
-Beside them: `bde` (`pip install sklearn-contrib-bde`; `--bde-python` names an interpreter that has
-it) with the settings of its README for two layers and those of its published figures for four,
-scikit-learn's gradient boosting, and a Gaussian process on at most 2000 rows. The marks are those
-that were published for bde and for microcanonical Langevin ensembles (Sommer et al. 2025), on other
-splits.
-
-    python -m benchmarks.predictions.tabular [--quick] [--tables NAME …] [--seeds N …] [--methods NAME …]
+    python -m benchmarks.predictions.tabular [--quick] [--bde-python PYTHON]
 """
 
 import os
@@ -266,52 +256,28 @@ def compute(given, budget, most):
     return one
 
 
-def selecting(options, tables):
-    """Options with a choice of tables, splits and methods, and where `bde` is."""
-    options.add_argument("--tables", nargs="+", choices=tables)
-    options.add_argument("--seeds", nargs="+", type=int)
-    options.add_argument("--methods", nargs="*", help="default: all; no name: only the tables")
-    options.add_argument("--bde-python", help="an interpreter with sklearn-contrib-bde")
-    return options
-
-
-def refuse_unknown(options, given, known):
-    """End the program where a method is none of those that are known."""
-    unknown = [method for method in given.methods or () if method not in known]
-    if unknown:
-        options.error(f"--methods: {unknown} are not among {known}; bde needs --bde-python.")
-
-
 def main(argv=None):
-    options = selecting(parser(__doc__), TABLES)
-    options.add_argument("--budget", type=float, default=1.0, help="draws of samplers, relative")
-    given = options.parse_args(argv)
-    either = samplers(1.0, 0, {}) | samplers(1.0, MANY + 1, {})
-    known = [*approximations(0, {}), *either, *OTHERS, *(BDE if given.bde_python else ())]
-    refuse_unknown(options, given, known)
+    made = parser(__doc__)
+    made.add_argument("--bde-python", help="an interpreter with sklearn-contrib-bde")
+    given = made.parse_args(argv)
     full = given.size == "full"
-    tables = given.tables or (TABLES if full else ["yacht"])
-    seeds = given.seeds or ([1, 2, 3, 4, 5] if full else [1])
-    most = None if full else {"quick": 300, "toy": 60}[given.size]
+    tables, seeds = (TABLES, (1, 2, 3, 4, 5)) if full else (("yacht",), (1,))
+    most = {"full": None, "quick": 300, "toy": 60}[given.size]
     study = Study(__file__, ("table", "seed", "method"), given)
     for seed in () if given.report else seeds:
         for name in tables:
             parts = split(given.data, name, seed, most)
-            small = len(parts.fit[1]) <= MANY
-            if not small:
+            if len(parts.fit[1]) > MANY:
                 print(f"{name}: NUTS would take up to {nuts_hours(parts):.1f} hours; not run.")
             names = [*approximations(0, {}), *samplers(1.0, len(parts.fit[1]), {}), *OTHERS]
             names += BDE if given.bde_python else ()
-            if not full:
-                names = [method for method in names if method in SHORT[given.size]]
-            if seed != seeds[0]:
-                names = [method for method in names if method not in LONG]
             cells = [
                 {"table": name, "seed": seed, "method": method}
-                for method in (names if given.methods is None else given.methods)
-                if method in names
+                for method in names
+                if (full or method in SHORT[given.size])
+                and (seed == seeds[0] or method not in LONG)
             ]
-            study.run(cells, compute(given, given.budget if full else 0.25, most))
+            study.run(cells, compute(given, 1.0 if full else 0.25, most))
     gained = list(by_table(study.rows))
     study.publish(gained, findings(study.rows), lambda: picture(study.rows))
     Results(__file__, given, "scores").report(list(wide(study.rows)))

@@ -40,74 +40,44 @@ def gain(rows, table, method, over):
     return np.array([own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())])
 
 
-def alone(rows, table, method):
-    """The score of a method with fewer splits than others, beside what it is compared with there."""
-    own, over = scores_by_split(rows, table, method), base_of(method)
-    base = scores_by_split(rows, table, over)
-    text = f"{np.mean(list(own.values())):.3f} on split {', '.join(map(str, sorted(own)))}"
-    if own.keys() <= base.keys():
-        text += f", {over} there {np.mean([base[seed] for seed in own]):.3f}"
-    return text
-
-
-def summary(rows):
-    """One line a table and method: means over seeds, errors of the lppd, the best lppd in bold.
-
-    A method with fewer splits than others has the ensemble on its own splits beside it, in words: splits
-    differ by more than methods do.
-    """
-    lines = []
-    for name in TABLES:
-        found = [row for row in rows if row["table"] == name]
-        methods = dict.fromkeys(row["method"] for row in found)
-        scores = {m: [r["lppd"] for r in found if r["method"] == m] for m in methods}
-        most = max(map(len, scores.values()), default=0)
-        full = [m for m in methods if len(scores[m]) == most]
-        best = max(full, key=lambda m: np.mean(scores[m]), default=None)
-        for m in methods:
-            own = [row for row in found if row["method"] == m]
-            if len(own) < most:
-                lppd = alone(rows, name, m)
-            else:
-                mean, error = mean_and_error(scores[m])
-                lppd = f"{mean:.3f} ± {error:.3f}" if most > 1 else f"{mean:.3f}"
-            lines.append(
-                {
-                    "table": name,
-                    "method": m,
-                    "RMSE": float(np.mean([row["rmse"] for row in own])),
-                    "lppd": f"**{lppd}**" if m == best else lppd,
-                    "worst R-hat": float(np.max([row["worst rhat"] for row in own])),
-                    "median R-hat": float(np.median([row["median rhat"] for row in own])),
-                    "CPU seconds": float(np.mean([row["CPU seconds"] for row in own])),
-                    "seeds": len(own),
-                }
-            )
-    return lines
-
-
 def wide(rows):
-    """For people in a hurry: lppd by method and table, and what it took.
+    """Log score by method and table, means over all splits of a table, the best in bold; and what it took.
 
-    A cell is a mean over all splits of the table or empty; :func:`first_split` has the others.
+    :func:`first_split` has the methods that ran on fewer splits.
     """
     names = [name for name in TABLES if any(row["table"] == name for row in rows)]
-    cells = {(r["method"], r["table"]): r["lppd"] for r in summary(rows)}
-    cells = {key: cell for key, cell in cells.items() if " on split " not in cell}
-    for method in dict.fromkeys(row["method"] for row in rows):
-        own = [r for r in rows if r["method"] == method and (method, r["table"]) in cells]
+    cells = {}
+    for name in names:
+        found = [row for row in rows if row["table"] == name]
+        scores = {m: [r["lppd"] for r in found if r["method"] == m] for m in by_method(found)}
+        most = max(map(len, scores.values()))
+        full = {method: own for method, own in scores.items() if len(own) == most}
+        best = max(full, key=lambda method: np.mean(full[method]))
+        for method, own in full.items():
+            text = "{:.3f} ± {:.3f}".format(*mean_and_error(own)) if most > 1 else f"{own[0]:.3f}"
+            cells[method, name] = f"**{text}**" if method == best else text
+    for method, every in by_method(rows).items():
+        own = [row for row in every if (method, row["table"]) in cells]
         if not own:
             continue
         hats = [row["median rhat"] for row in own if np.isfinite(row["median rhat"])]
         yield {
             "method": method,
-            **{name: str(cells.get((method, name), "")) for name in names},
+            **{name: cells.get((method, name), "") for name in names},
             "median R-hat": span(hats) if hats else "",
             "CPU seconds": span([row["CPU seconds"] for row in own], 0),
         }
     for method, marks in MARKS.items():
         shown = {name: f"{marks[name]:.3f}" if name in marks else "" for name in names}
         yield {"method": method, **shown, "median R-hat": "", "CPU seconds": ""}
+
+
+def by_method(rows):
+    """Rows of each method, in the order in which they came."""
+    found = {}
+    for row in rows:
+        found.setdefault(row["method"], []).append(row)
+    return found
 
 
 def first_split(rows):

@@ -12,17 +12,12 @@ from benchmarks._shared.study import Row
 
 
 class Scored(NamedTuple):
-    """Log scores of an average over draws.
+    """Log scores of an average over draws."""
 
-    - **rows** - of each test row, nats
-    - **without** - of each test row by the average without each chain, (chain, row)
-    - **error**, **calibration** - share of wrong classes; expected calibration error
-    """
-
-    rows: np.ndarray
-    without: np.ndarray
-    error: float
-    calibration: float
+    rows: np.ndarray  # of each test row, nats
+    without: np.ndarray  # of each test row by the average without each chain, (chain, row)
+    error: float  # share of wrong classes
+    calibration: float  # expected calibration error
 
     @property
     def monte_carlo(self) -> float:

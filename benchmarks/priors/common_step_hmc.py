@@ -24,30 +24,19 @@ JITTER = 0.2
 
 
 class Found(NamedTuple):
-    """What a run gives.
+    """What a run gives."""
 
-    - **draws** - by site, (draw, chain, …), unconstrained
-    - **accept** - mean acceptance after warm-up
-    - **step_size** - of all trajectories after warm-up
-    - **leapfrogs** - of a trajectory after warm-up, mean
-    - **spent** - gradients a chain, warm-up included
-    """
-
-    draws: Any
-    accept: jax.Array
-    step_size: jax.Array
-    leapfrogs: jax.Array
-    spent: jax.Array
+    draws: Any  # by site, (draw, chain, …), unconstrained
+    accept: jax.Array  # mean acceptance after warm-up
+    step_size: jax.Array  # of all trajectories after warm-up
+    leapfrogs: jax.Array  # of a trajectory after warm-up, mean
+    spent: jax.Array  # gradients a chain, warm-up included
 
 
 def trajectory(
     energy: Callable, z: Any, key: jax.Array, step: jax.Array, leapfrogs: jax.Array
 ) -> tuple[Any, jax.Array]:
-    """One trajectory of every chain with fresh momenta: positions, and the acceptance of each chain.
-
-    :param energy: position of one chain to nats.
-    :param z: positions, leaves (chain, …).
-    """
+    """One trajectory of every chain with fresh momenta: leaves (chain, …), and the acceptance of each."""
     value, slope = jax.vmap(energy), jax.vmap(jax.grad(energy))
     for_momenta, for_decision = jax.random.split(key)
     leaves, tree = jax.tree.flatten(z)

@@ -1,21 +1,11 @@
 """Which width, which prior, how deep? Does the log evidence choose the model that predicts best?
 
-Networks of one and two hidden layers, width 2 to 32, tanh and relu, with scales fixed by fan-in and
-with Gamma precisions for each array around them; 100 rows of yacht, and 100 rows of a known
-function of two inputs. Each posterior is sampled by parallel tempering from the prior, two replicas of
-the ladder, which gives its log evidence by stepping stones (Xie et al. 2011; ladder: Syed et al.
-2022); the same draws give the log score (lppd) of other rows. Ladders integrate the output layer out, on
-the same path. MacKay (1992, *A practical Bayesian
-framework for backpropagation networks*) chose networks that way with a Gaussian evidence. Lotfi et
-al. (2022, *Bayesian model selection, the marginal likelihood, and generalization*) say why it may
-fail. A model whose replicas make no round trip, or differ by more than a nat beyond their errors, has
-"no verdict" and is left out of the comparison, and counted.
+Parallel tempering from the prior gives the log evidence by stepping stones (Xie et al. 2011; ladder: Syed et
+al. 2022), and its draws the log score. MacKay (1992, *A practical Bayesian framework for backpropagation
+networks*) chose networks so with a Gaussian evidence; Lotfi et al. (2022, *Bayesian model selection, the
+marginal likelihood, and generalization*) say why it may fail.
 
-Printed: evidence and lppd of each model; Spearman's rank correlation of the two with its bootstrap
-error (models and blocks of test rows drawn again, evidences moved by their errors); and what
-choosing by evidence loses against the best model on the test rows, paired over ten blocks of them.
-
-    python -m benchmarks.priors.evidence [--quick | --toy] [--data FOLDER] [--output FOLDER]
+    python -m benchmarks.priors.evidence [--quick | --toy]
 """
 
 from typing import NamedTuple
@@ -28,6 +18,7 @@ from scipy.stats import rankdata, spearmanr
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split
+from benchmarks._shared.sampled_runs import sampler
 from benchmarks._shared.study import Study, parser
 from benchmarks.priors.small_tables import ACTIVATIONS, few_rows, prior_named, regression_model
 from numpyro_bnn.diagnostics import diagnose_draws
@@ -87,15 +78,9 @@ def computer(size, folder):
             split = few_rows(folder, data, 0, size.rows, size.test)
         model = regression_model(prior_named(prior), layers * (width,), ACTIVATIONS[activation])
         model = bnn.integrate_output(model)
-        mcmc = bnn.MCMC(
-            bnn.ParallelTempering(
-                model, HMC(model, num_steps=size.steps, trajectory_length=None), size.rungs
-            ),
-            num_warmup=size.warmup,
-            num_samples=size.sweeps,
-            num_chains=REPLICAS,
-            progress_bar=False,
-        )
+        hmc = HMC(model, num_steps=size.steps, trajectory_length=None)
+        ladder = bnn.ParallelTempering(model, hmc, size.rungs)
+        mcmc = sampler(ladder, REPLICAS, size.warmup, size.sweeps, chain_method="parallel")
         mcmc.run(jax.random.key(0), split.x, split.y)
         row = {"coordinates": "output layer integrated out", "sweeps": size.sweeps}
         yield row | numbers(model, mcmc, split)
@@ -136,12 +121,7 @@ def evidence_error(values, errors):
 
 
 def rank_correlation(evidence, error, scores, rng, repeats=2000):
-    """Spearman's correlation of evidence and lppd over models, and its bootstrap error.
-
-    :param evidence: (model,), in nats, and its errors.
-    :param scores: lppd of blocks of test rows, (model, block).
-    :return: both; the error is NaN for fewer than four models.
-    """
+    """Spearman's correlation over models, and its bootstrap error; NaN for fewer than four models."""
     value = spearmanr(evidence, scores.mean(1)).statistic
     count, parts = scores.shape
     if count < 4:

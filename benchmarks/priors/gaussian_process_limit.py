@@ -1,17 +1,14 @@
 """Wider and wider: does the posterior of a network become that of a Gaussian process?
 
-One hidden layer of erf units, weights with fan-in-scaled Gaussian priors, known noise. The prior
-over functions tends to a Gaussian process with the arc-sine kernel (Williams 1998, *Computation
-with infinite neural networks*, eq. 11, here for s_b² + s_w² xx' inside the erf),
+One hidden layer of erf units, weights with fan-in-scaled Gaussian priors, known noise. The prior over
+functions tends to a Gaussian process with the arc-sine kernel (Williams 1998, *Computation with infinite
+neural networks*, eq. 11, here for s_b² + s_w² xx' inside the erf),
 
     k(x, x') = s_v² (2/π) asin(2 q(x, x') / √((1 + 2 q(x, x)) (1 + 2 q(x', x')))),
     q(x, x') = s_b² + s_w² x x',
 
-and the posterior to its posterior (Hron et al. 2020, *Exact posterior distributions of wide
-Bayesian neural networks*). HMC with the prior's covariance as its metric at every width; mean and
-sd of the function on a grid against the exact ones, in units of the exact sd, beside their Monte
-Carlo errors: a gap below its error says nothing. `gap` is what is left when the expected square of
-the error is taken off.
+and the posterior to its posterior (Hron et al. 2020, *Exact posterior distributions of wide Bayesian neural
+networks*). `gap` is what is left when the expected square of the Monte Carlo error is taken off.
 
     python -m benchmarks.priors.gaussian_process_limit [--quick]
 """

@@ -1,17 +1,9 @@
 """Does the hierarchy help? Fixed prior scales against precisions that are learned, on UCI tables.
 
-Six tables, 200 rows to learn from (few rows: where a prior matters), four splits; one hidden layer
-of 10 tanh units, noise scale HalfNormal(1) on a standardised target. Priors: N(0, 1) for all;
-scales by fan-in; Gamma precisions for each array around the same scales (group), with one more for
-each input (unit: automatic relevance determination, Neal 1996, MacKay 1994), or t-distributed
-weights (weight). NUTS, four chains from small prior draws. Per prior: log score (lppd), RMSE, CRPS,
-coverage of the central 90 %, the Kolmogorov distance of the PIT values from uniform, and the worst
-and median R-hat of predictions with the smallest ESS. Then the test of relevance: ten columns of noise
-are added to three of the tables; how large the weights from them are, and what they cost in score.
-Differences are paired over splits, with standard errors over splits within a table, which allow for the
-rows that splits share (`split_error`), and over tables across them.
+With one precision more for each input: automatic relevance determination (Neal 1996, MacKay 1994).
+Differences are paired over splits, with errors that allow for the rows that splits share (`split_error`).
 
-    python -m benchmarks.priors.hierarchy_helps [--quick | --toy] [--data FOLDER] [--output FOLDER]
+    python -m benchmarks.priors.hierarchy_helps [--quick | --toy]
 """
 
 from typing import NamedTuple
@@ -23,7 +15,7 @@ from numpyro.infer import NUTS
 from scipy.stats import kstest
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import ESS_LIMIT, RHAT_LIMIT
+from benchmarks._shared.sampled_runs import ESS_LIMIT, RHAT_LIMIT, sampler, select
 from benchmarks._shared.splits import split_error
 from benchmarks._shared.study import Study, parser
 from benchmarks.priors.small_tables import (
@@ -84,13 +76,8 @@ def cells(size):
 def computer(size, folder):
     def compute(data, noise_columns, prior):
         model = regression_model(prior_named(prior), (size.units,), ACTIVATIONS["tanh"])
-        mcmc = bnn.MCMC(
-            NUTS(model, max_tree_depth=size.depth, target_accept_prob=0.9),
-            num_warmup=size.warmup,
-            num_samples=size.draws,
-            num_chains=4,
-            progress_bar=False,
-        )
+        nuts = NUTS(model, max_tree_depth=size.depth, target_accept_prob=0.9)
+        mcmc = sampler(nuts, 4, size.warmup, size.draws, chain_method="parallel")
         starts = None
         for number in range(size.splits):
             split = few_rows(folder, data, number, size.rows, size.test)
@@ -133,7 +120,7 @@ def one(model, mcmc, starts, split, real):
 
 def values(rows, column, **where):
     """A column by split, of the rows that are asked for."""
-    found = [r for r in rows if all(r[k] == v for k, v in where.items())]
+    found = select(rows, **where)
     return np.array([r[column] for r in sorted(found, key=lambda r: r["split"])], float)
 
 

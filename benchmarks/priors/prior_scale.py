@@ -1,20 +1,9 @@
-"""How flat is the score in the scale of the prior?
-
-Three families of priors: N(0, α²) for every weight and bias; the same with fan-in scaling,
-N(0, α² / n) for the weights of a layer with n inputs; both with α over two decades; and a Gamma
-precision for every array of parameters (``priors.Hierarchical()``), which learns the scales. Networks
-with one hidden layer: 784-32-10, relu, on 500 images of MNIST; 16 tanh units on the UCI tables boston
-and yacht, several splits. NUTS, four chains, from optimised starts.
-
-Printed and stored: log score, its difference from the hierarchical prior on the same test rows with
-the standard error, error or RMSE, calibration, convergence of the predictions; and how wide a range
-of α stays within 0.02 nats of the best.
+"""How flat is the score in the scale of the prior? Two families of fixed scales, and learned precisions.
 
     python -m benchmarks.priors.prior_scale [--quick]
 
-Figure 10 of Izmailov, Vikram, Hoffman and Wilson, *What are Bayesian neural network posteriors really
-like?* (2021), asks this of N(0, α²) alone; Neal, *Bayesian learning for neural networks* (1996), of
-precisions.
+Figure 10 of Izmailov, Vikram, Hoffman and Wilson, *What are Bayesian neural network posteriors really like?*
+(2021), asks this of N(0, α²) alone; Neal, *Bayesian learning for neural networks* (1996), of precisions.
 """
 
 import functools
@@ -158,7 +147,6 @@ def averaged(rows: list[Row]) -> list[Row]:
 def findings(rows: list[Row]):
     """What the rows say, in sentences."""
     for name in dict.fromkeys(r["problem"] for r in rows):
-        (learned,) = select(rows, problem=name, family=HIERARCHICAL)
         for family in FAMILIES:
             here = select(rows, problem=name, family=family)
             best = max(here, key=lambda r: r["log_score"])
@@ -171,13 +159,6 @@ def findings(rows: list[Row]):
                 f"the worst is {spread:.3f} lower; the best is {best['difference']:+.4f} ± "
                 f"{best['difference_se']:.4f} from the hierarchical prior."
             )
-        unsure = [r for r in select(rows, problem=name) if r["worst R-hat"] > 1.1]
-        yield (
-            f"{name}: hierarchical log score {learned['log_score']:.4f}; worst R-hat of predictions "
-            f"above 1.1 under {len(unsure)} of {len(select(rows, problem=name))} priors."
-        )
-    good, runs = (sum(int(r["converged"].split(" of ")[i]) for r in rows) for i in (0, 1))
-    yield f"{runs - good} of {runs} runs have not converged."
 
 
 def draw(rows: list[Row]):

@@ -20,11 +20,7 @@ PRIORS = ("normal", "fan_in", "group", "unit", "weight")
 
 
 def prior_named(name: str) -> Any:
-    """One of :data:`PRIORS`: fixed scales (1, or by fan-in), or precisions that are learned.
-
-    "group" has one precision an array, "unit" one more for each input of the network and
-    "weight" one more for each weight.
-    """
+    """One of :data:`PRIORS`: fixed scales, or learned precisions by array, by input ("unit"), by weight."""
     if name == "normal":
         return priors.Normal(1.0)
     if name == "fan_in":

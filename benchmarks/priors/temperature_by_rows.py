@@ -1,22 +1,12 @@
 """For which number of rows and which prior is the posterior best at T = 1?
 
-A 196-32-10 relu network on n images of MNIST (averaged two by two): the log score of 5000 test images by
-temperature, for priors N(0, α²) and a hierarchical one. Beside each stands the deep ensemble of eight
-networks whose weight decay was chosen on a fifth of the same training rows.
+- Full-batch HMC (`common_step_hmc`) samples every posterior; for one number of rows all cells have as many
+  trajectories, and what they cost in gradients is stored.
+- With shifts U = -log p(w) - Σ_i mean_s log p(y_i | shift_s x_i, w), a bound of the invariant likelihood and
+  the usual meaning of augmentation (Nabarro et al. 2022).
+- Some are sampled by minibatch BAOAB with SVRG too, what noise is left taken off.
 
-- Every posterior is sampled by full-batch HMC (`common_step_hmc`): eight chains, each from a trained network
-  of its own, unit mass in coordinates that are standard under the prior, trajectories of about a quarter turn
-  of the prior. For one n, all cells have as many trajectories; what they cost in gradients is stored.
-- With shifts an image has a row as it is and one moved by one pixel to each side, and each counts a fifth:
-  U = -log p(w) - Σ_i mean_s log p(y_i | shift_s x_i, w), a bound of the invariant likelihood and the usual
-  meaning of augmentation (Nabarro et al. 2022). Test images are as they are, and the ensemble is trained on
-  the same rows.
-- Some are sampled by minibatch BAOAB with variance-reduced gradients (SVRG) too, what noise is left taken
-  off. Stored are its kinetic temperature over T, that along gradients, and the difference from HMC. Long
-  runs say how T = 1 stands to the ensemble under the hierarchical prior with many rows.
-
-Differences of log scores are paired by test row, which all subsets share. The Monte Carlo error of a score is
-a jackknife over chains. `tempered_network` has the model, `temperature_verdicts` tables and the figure.
+Differences of log scores are paired by test row, which all subsets share.
 
     python -m benchmarks.priors.temperature_by_rows [--quick]
 
@@ -93,30 +83,22 @@ class Subset(NamedTuple):
 
 
 class Size(NamedTuple):
-    """What is run.
+    """What is run."""
 
-    - **subsets** - in the order in which they are computed
-    - **both** - (rows, subset, prior, temperatures, method) that are also sampled with minibatches
-    - **test**, **chains** - test rows; chains, and networks of an ensemble
-    - **trajectories** - of HMC: (most rows, short ones, warm-up, draws), the last two of a quarter turn
-    - **hierarchical** - the same of the hierarchical prior, whose step size takes longer to find
-    - **steps**, **kept**, **batch** - of BAOAB: steps, a third of them warm-up (:data:`LONGER` times as many
-      of a long run); draws; rows of a minibatch
-    - **training** - steps of Adam
-    - **decays** - α of weight decays 1/α² among which the ensemble chooses
-    """
-
-    subsets: tuple[Subset, ...]
+    subsets: tuple[Subset, ...]  # in the order in which they are computed
+    # (rows, subset, prior, temperatures, method) that are also sampled with minibatches
     both: tuple[tuple[int, int, float | str, tuple[float, ...], str], ...]
-    test: int
-    chains: int
+    test: int  # test rows
+    chains: int  # chains, and networks of an ensemble
+    # Of HMC: (most rows, short ones, warm-up, draws), the last two of a quarter turn
     trajectories: tuple[tuple[int, int, int, int], ...]
+    # The same of the hierarchical prior, whose step size takes longer to find
     hierarchical: tuple[tuple[int, int, int, int], ...]
-    steps: int
-    kept: int
-    batch: int
-    training: int
-    decays: tuple[float, ...]
+    steps: int  # of BAOAB, a third of them warm-up; :data:`LONGER` times as many of a long run
+    kept: int  # draws of BAOAB
+    batch: int  # rows of a minibatch
+    training: int  # steps of Adam
+    decays: tuple[float, ...]  # α of weight decays 1/α² among which the ensemble chooses
 
 
 DECAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)

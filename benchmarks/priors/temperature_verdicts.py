@@ -3,11 +3,10 @@
 `temperature_by_rows` stores the rows.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
-import numpy as np
 
 from benchmarks._shared.gaps import Gap
 from benchmarks._shared.sampled_runs import select
@@ -36,21 +35,15 @@ def gap_of(rows: Sequence[Row], name: str) -> Gap:
 
 
 class Verdict(NamedTuple):
-    """What temperatures do for one prior and number of rows.
-
-    - **rows**, **shifts**, **prior**, **subsets** - subsets counts those that are compared with the ensemble
-    - **gains** - log score over that at T = 1, by temperature
-    - **over_ensemble** - log score at T = 1 over the ensemble's
-    - **rhat** - median R-hats of predictions, the largest over temperatures and subsets
-    """
+    """What temperatures do for one prior and number of rows."""
 
     rows: int
     shifts: str
     prior: float | str
-    subsets: int
-    gains: dict[float, Gap]
-    over_ensemble: Gap
-    rhat: float
+    subsets: int  # those that are compared with the ensemble
+    gains: dict[float, Gap]  # log score over that at T = 1, by temperature
+    over_ensemble: Gap  # log score at T = 1 over the ensemble's
+    rhat: float  # median R-hats of predictions, the largest over temperatures and subsets
 
     @property
     def best(self) -> float:
@@ -81,10 +74,7 @@ class Verdict(NamedTuple):
 
 
 def verdicts(rows: Sequence[Row]) -> list[Verdict]:
-    """One verdict for each number of rows and prior, without shifts and with them, of the runs of HMC.
-
-    How T = 1 stands to the ensemble is taken from long minibatch runs where there are any.
-    """
+    """One for each prior and number of rows; T = 1 beside the ensemble is of long runs where they are."""
     made = []
     sampled = select(rows, method=FULL_BATCH)
     wheres = {(r["shifts"], r["rows"]) for r in sampled}
@@ -165,27 +155,20 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
     yield "T = 1 is within two errors of the best temperature in {}.".format(
         ", ".join(f"{a} of {b} settings (images{_moved(s)})" for s, (a, b) in counts.items())
     )
-    for shifts, found in moved.items():
-        # Of two priors; the table has all.
-        for prior in (0.3, 1):
-            own = [v for v in found if v.prior == prior]
-            if not own:
-                continue
-            gains = ", ".join(f"{v.gains[0.1]} ({v.rows} rows)" for v in own if v.is_compared)
-            over = ", ".join(f"{v.over_ensemble} ({v.rows})" for v in own)
-            yield (
-                f"Images{_moved(shifts)}, α {name_of(prior)}: T = 0.1 gains {gains or 'unknown'} nats over T "
-                f"= 1; T = 1 gains {over} over a deep ensemble."
-            )
 
 
 def picture(rows: Sequence[Row]) -> Any:
-    """Gains over T = 1 against T, by rows; gain of cold and gain over the ensemble over rows and priors."""
+    """Gains over T = 1 against T, by rows."""
     moved = by_shifts(rows)
     counts = list(dict.fromkeys(v.rows for v in moved[UNMOVED]))
-    figure = plt.figure(figsize=(11, 2 + 6 * len(moved)), layout="constrained")
-    above, below = figure.subfigures(2, 1)
-    grid = above.subplots(len(moved), len(counts), squeeze=False, sharex=True)
+    figure, grid = plt.subplots(
+        len(moved),
+        len(counts),
+        figsize=(11, 1 + 3 * len(moved)),
+        layout="constrained",
+        squeeze=False,
+        sharex=True,
+    )
     for axes, (shifts, found) in zip(grid, moved.items()):
         for ax, count in zip(axes, counts):
             _curves(ax, [v for v in found if v.rows == count])
@@ -193,15 +176,7 @@ def picture(rows: Sequence[Row]) -> Any:
         axes[0].set_ylabel(f"log score – that at T = 1\nimages{_moved(shifts)}")
     # A prior may be missing in some axes.
     named = {k: v for ax in grid.flat for v, k in zip(*ax.get_legend_handles_labels())}
-    above.legend(named.values(), named.keys(), loc="outside upper center", ncols=5, frameon=False)
-    below.suptitle(
-        "differences of log scores, nats; in brackets: within two standard errors of zero",
-        fontsize="medium",
-    )
-    for maps, (shifts, some) in zip(below.subplots(len(moved), 2, squeeze=False), moved.items()):
-        compared, kind = [v for v in some if v.is_compared], f"images{_moved(shifts)}"
-        _map(maps[0], compared, f"T = 0.1 over T = 1, {kind}", lambda v: v.gains[0.1])
-        _map(maps[1], some, f"T = 1 over the ensemble, {kind}", lambda v: v.over_ensemble)
+    figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=5, frameon=False)
     return figure
 
 
@@ -224,20 +199,3 @@ def _curves(ax: Any, found: Sequence[Verdict]) -> None:
     ax.set_yscale("symlog", linthresh=0.02)
     ax.set_ylim(-2, 1)
     label_axes(ax, "temperature T", "")
-
-
-def _map(ax: Any, found: Sequence[Verdict], title: str, shown: Callable[[Verdict], Gap]) -> None:
-    """Gaps over rows and priors as colours, each with its number; in brackets within two errors of zero."""
-    counts = list(dict.fromkeys(v.rows for v in found))
-    priors = [p for p in PRIORS if any(v.prior == p for v in found)]
-    values = np.full((len(priors), len(counts)), np.nan)
-    for v in found:
-        at, gap = (priors.index(v.prior), counts.index(v.rows)), shown(v)
-        values[at] = gap.value
-        text = f"{gap.value:+.3f}" if gap.is_sure else f"({gap.value:+.3f})"
-        ax.text(at[1], at[0], text, ha="center", va="center", fontsize=10)
-    ax.imshow(np.clip(values, -0.15, 0.15), cmap="RdBu", vmin=-0.25, vmax=0.25, aspect="auto")
-    ax.set_xticks(range(len(counts)), [str(n) for n in counts])
-    ax.set_yticks(range(len(priors)), map(name_of, priors))
-    ax.set(xlabel="training rows", ylabel="α of the prior")
-    ax.set_title(title, fontsize="medium")

@@ -66,21 +66,14 @@ def images(folder: Path | None, num_rows: int, num_test: int, subset: int) -> Ro
 
 
 def with_shifts(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Images (rows, 196) as they are and moved by one pixel to each side, zeros coming in; their classes.
-
-    :return: (places × rows, 196) and (places × rows,), all images at one of :data:`PLACES` after the other.
-    """
+    """Images (rows, 196) at one of :data:`PLACES` after the other, zeros coming in, and their classes."""
     wide = np.pad(x.reshape(-1, 14, 14), ((0, 0), (1, 1), (1, 1)))
     moved = [wide[:, i : i + 14, j : j + 14].reshape(len(x), -1) for i, j in PLACES]
     return np.concatenate(moved), np.tile(y, len(PLACES))
 
 
 def weights(u: Mapping[str, Any], spread: Any) -> dict[str, Any]:
-    """Weights by path from standard coordinates.
-
-    :param u: values by site, with any leading axes.
-    :param spread: α √T; of the hierarchical prior √T, which its precisions divide.
-    """
+    """Weights by path from standard coordinates; `spread` is α √T, or √T, which precisions divide."""
     found = {}
     for path, shape in SHAPES.items():
         value, precision = u[f"net/{path}"], u.get(f"net/{path}.precision")
@@ -100,11 +93,7 @@ def logits(w: Mapping[str, Any], x: Any) -> jax.Array:
 
 
 def tempered(hierarchical: bool) -> Callable:
-    """The posterior at a temperature as a model in standard coordinates; see the module.
-
-    The model's arguments are images, classes, α (not used by the hierarchical prior), T, and the share of one
-    in the likelihood that a row counts: a fifth where each image has a row for each of five places.
-    """
+    """The posterior at a temperature, of which a row counts a share of one; see the module."""
 
     def model(x, y=None, alpha=1.0, temperature=1.0, share=1.0):
         u = {}
@@ -135,12 +124,7 @@ def trainable(x, y=None, alpha=1.0, share=1.0):
 def trained(
     x: np.ndarray, y: np.ndarray, share: float, alpha: float, num: int, steps: int, key: Any
 ) -> Any:
-    """Weights of networks trained with weight decay 1/α²: (member, …) by path.
-
-    :param share: of one in the likelihood, that a row counts.
-    :param num: networks, each from a start of its own.
-    :param steps: of Adam, on minibatches of at most 200 rows; they fall from 0.01 to 0 as half a cosine.
-    """
+    """Weights (member, …) by path of networks trained with weight decay 1/α², by Adam with falling steps."""
     found = bnn.optimize(
         trainable,
         key,
@@ -165,10 +149,7 @@ def _optimizer(steps: int) -> optax.GradientTransformation:
 
 
 def start(w: Mapping[str, Any], alpha: float, temperature: float, hierarchical: bool) -> Any:
-    """Unconstrained standard coordinates of trained networks, (chain, …) by site.
-
-    Precisions, where there are any, begin at 1/α².
-    """
+    """Unconstrained standard coordinates of trained networks (chain, …); precisions begin at 1/α²."""
     u = {f"net/{path}": value / (alpha * math.sqrt(temperature)) for path, value in w.items()}
     if hierarchical:
         chains = len(next(iter(w.values())))

@@ -1,11 +1,8 @@
 """Is weight decay a prior? How far the nearest mode of the posterior is from where training ends.
 
-A tanh network on few rows of UCI tables, with known noise and a prior N(0, s²). It is trained by hand, in
-Flax and Optax, on the mean loss of the rows: with the penalty λ|θ|²/2, λ = 1/(N s²), by Adam and by gradient
-descent with momentum; with the same λ decoupled from the gradient (AdamW); and with no decay. Then
-`map_estimate` begins where training ended. Stored is by how many nats it lowers the energy of the posterior,
-how many are left where it ends (½ gᵀG⁻¹g), and how far predictions of test rows move, in standard deviations
-of the noise.
+A tanh network is trained by hand on the mean loss: with the penalty λ|θ|²/2, λ = 1/(N s²), with the same λ
+decoupled from the gradient (AdamW), and with no decay. Then `map_estimate` begins where training ended; how
+many nats are left where it ends, ½ gᵀG⁻¹g, is stored too.
 
     python -m benchmarks.priors.weight_decay [--quick]
 """

@@ -1,10 +1,7 @@
 """What do convolutions cost inside the loop of a sampler on a CPU?
 
-On a CPU XLA has fast code for the convolutions of a gradient outside of loops alone, so the package rewrites
-its programs (``numpyro_bnn.potential.convolutions``). Here steps of BAOAB with minibatches, as they are and
-not rewritten, take turns with the gradient of a minibatch by hand, in a program of its own and in a loop: CPU
-seconds of a step, medians over repeats, and of the first call, which are mostly compilation. One chain, one
-core.
+Steps of BAOAB, as they are and with programs that are not rewritten (``numpyro_bnn.potential.convolutions``),
+take turns with the gradient of a minibatch by hand, in a program of its own and in a loop.
 
     python -m benchmarks.speed.convolutions [--quick | --toy]
 """
@@ -17,18 +14,15 @@ from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from flax import linen as nn
 from jax import lax
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import publish
+from benchmarks._shared.sampled_runs import columns
 from benchmarks._shared.study import Study, parser
-from benchmarks._shared.words import listed, number
 from numpyro_bnn.compilation.program_identity import separate_programs
-from numpyro_bnn.plots.style import color_at, label_axes
 from numpyro_bnn.run import programs
 
 ROWS, BATCH, CLASSES = 1000, 100, 10
@@ -41,12 +35,9 @@ SINGLE, LOOP, PLAIN, OURS = (
 
 
 class Network(nn.Module):
-    """Convolutions of 3 × 3, each but the first after halving the image, and a dense layer.
+    """Convolutions of 3 × 3, each but the first after halving the image, and a dense layer."""
 
-    - **filters** - of each convolution
-    """
-
-    filters: tuple[int, ...]
+    filters: tuple[int, ...]  # of each convolution
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -192,34 +183,6 @@ TABLE = {
 }
 
 
-def draw(rows):
-    figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
-    names = [SINGLE, LOOP, PLAIN, OURS]
-    problems = list(dict.fromkeys(row["problem"] for row in rows))
-    for i, problem in enumerate(problems):
-        here = {row["contender"]: row for row in rows if row["problem"] == problem}
-        places = np.arange(len(names)) + 0.35 * (i - 0.5 * (len(problems) - 1))
-        ax.barh(
-            places, [here[n]["ratio"] for n in names], 0.3, color=color_at(ax, i), label=problem
-        )
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.axvline(1, color="0.5", linewidth=1)
-    label_axes(ax, "CPU seconds of a step, over the gradient in a program of its own", "")
-    ax.legend(frameon=False)
-    return figure
-
-
-def findings(rows):
-    """Times of a step over those of the gradient in a program of its own, over networks."""
-    for contender in dict.fromkeys(row["contender"] for row in rows):
-        own = [row for row in rows if row["contender"] == contender]
-        yield (
-            f"{contender}: {listed([number(r['ratio']) for r in own])} times the gradient in a program of "
-            f"its own; first call {listed([number(r['first'], 0) for r in own])} s."
-        )
-
-
 def main(argv=None) -> None:
     asked = parser(__doc__).parse_args(argv)
     size = SIZES[asked.size]
@@ -227,8 +190,7 @@ def main(argv=None) -> None:
     study.run(
         [{"problem": problem} for problem in size.problems], lambda problem: compare(problem, size)
     )
-    rows = study.rows
-    publish(study, rows, TABLE, findings(rows), lambda: draw(rows))
+    study.publish(columns(study.rows, TABLE))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,6 @@
-"""How long `diagnose` takes, and how much memory: 8 chains × 1000 draws of a 784-100-10 network.
+"""How long `diagnose` takes, and how much memory, for made-up draws: what it does does not depend on them.
 
-Draws are made up (independent around a random network; what `diagnose` does with them does not
-depend on it), predictions are made at 1000 rows, and the peak resident memory of the process is
-taken before and after.
-
-    python -m benchmarks.speed.diagnose [--quick]
+python -m benchmarks.speed.diagnose [--quick]
 """
 
 import platform
@@ -60,8 +56,7 @@ def main(argv=None):
     }
     print(f"JAX {jax.__version__}, Python {platform.python_version()}")
     print(report)
-    for key, value in row.items():
-        print(f"  {key:<24}{value:>12.4g}")
+    print(row)
     Results(__file__, options).write_rows([row])
 
 

@@ -1,13 +1,7 @@
 """How fast is a step? SGLD and SGHMC through `MCMC.run` against the alternatives.
 
-A 784-100-10 softmax network on 60,000 rows of the shape of MNIST, minibatches of 100 and 1000.
-Every contender takes the same number of steps in turn, in one process (PyTorch in a child
-process), so that drifts of the machine cancel in the ratios, of which the median is reported:
-
-- by hand: `lax.scan` over the gradient of NumPyro's own potential, rows drawn with replacement;
-- BlackJAX in a `lax.scan`, and BlackJAX in the Python loop of its documentation;
-- NumPyro's subsampling plate: a fresh minibatch by the seed handler inside the potential;
-- posteriors (PyTorch), where `--torch-python` names an interpreter that has it.
+Contenders take turns in one process (PyTorch, where `--torch-python` has it, in a child process). By hand is
+`lax.scan` over the gradient of NumPyro's own potential, rows drawn with replacement.
 
     python -m benchmarks.speed.sgmcmc_steps [--quick] [--torch-python PYTHON]
 """
@@ -88,22 +82,6 @@ def scanned(step: Callable, state, steps: int, *arrays) -> Callable:
 def langevin(z, gradient, key):
     noise = normals(key, z)
     return jax.tree.map(lambda v, g, n: v - EPSILON / 2 * g + EPSILON**0.5 * n, z, gradient, noise)
-
-
-def gradient_alone(x, y, z, batch_size: int, steps: int) -> Callable:
-    """No noise and no momentum: what no sampler can be faster than."""
-
-    def energy(z, begin, x, y):
-        rows = lax.dynamic_slice_in_dim(x, begin, batch_size)
-        labels = lax.dynamic_slice_in_dim(y, begin, batch_size)
-        return potential_energy(model, (rows, labels), {}, z)
-
-    def step(z, key, x, y):
-        begin = jax.random.randint(key, (), 0, N - batch_size)
-        gradient = jax.grad(energy)(z, begin, x, y)
-        return jax.tree.map(lambda v, g: v - EPSILON / 2 * g, z, gradient)
-
-    return scanned(step, z, steps, x, y)
 
 
 def hamiltonian(state, gradient, key):
@@ -235,7 +213,6 @@ def compare(method: str, batch_size: int, steps: int, repeats: int, torch_python
     runs = {
         "ours, blocks": ours(kernel("blocks"), x, y, z, steps),
         "ours, permutation": ours(kernel("permutation"), x, y, z, steps),
-        "gradient alone": gradient_alone(x, y, z, batch_size, steps),
         "by hand": by_hand(method, x, y, z, batch_size, steps),
         "BlackJAX in a scan": in_scan(method, x, y, z, batch_size, steps),
         "BlackJAX in a loop": in_python(method, x, y, z, batch_size, steps),
@@ -271,17 +248,13 @@ def main(argv: list[str] | None = None) -> None:
     full = options.size == "full"
     repeats = 7 if full else 3
     print(f"JAX {jax.__version__}, Python {platform.python_version()}, {jax.devices()[0].platform}")
-    print(f"{'method':<7}{'batch':>6}  {'contender':<20}{'us a step':>11}{'ours / it':>11}")
     rows = []
     for method in ("SGLD", "SGHMC"):
         for batch_size in (100, 1000):
             steps = (1000 if full else 200) // (1 if batch_size == 100 else 2)
             for row in compare(method, batch_size, steps, repeats, options.torch_python):
                 rows.append(row)
-                print(
-                    f"{row[0]:<7}{row[1]:>6}  {row[2]:<20}{row[3]:>11.1f}{row[4]:>11.3f}",
-                    flush=True,
-                )
+                print(*row, sep="  ", flush=True)
     head = ("method", "batch_size", "contender", "microseconds", "ratio_of_ours")
     Results(__file__, options).write_rows([dict(zip(head, row)) for row in rows])
 

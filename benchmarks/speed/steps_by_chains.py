@@ -1,17 +1,11 @@
 """What does a step cost with 4 to 4096 chains on one device, beside its gradient and other software?
 
-Two networks: 64-16-10 on all 1347 training rows of the digits, and 784-100-10 with minibatches of
-100 out of 60,000 rows of the shape of MNIST. Every contender moves all chains together
-(``jax.vmap``): the bare gradient in a `lax.scan` by hand, our kernels through `MCMC.run`, NumPyro's
-HMC through both `MCMC` classes, and BlackJAX in a `lax.scan`. Step sizes are small and fixed; HMC
-takes ten leapfrogs a draw and is counted by leapfrogs, as is BlackJAX's SGHMC. A contender is
-compiled, then timed over repeats; the median counts. Products are in single precision unless
-`--tf32` is given.
+Every contender moves all chains together. HMC takes ten leapfrogs a draw and is counted by leapfrogs, as is
+BlackJAX's SGHMC.
 
-    python -m benchmarks.speed.steps_by_chains [--quick] [--tf32]
+    python -m benchmarks.speed.steps_by_chains [--quick]
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +25,7 @@ from sklearn.datasets import load_digits
 import numpyro_bnn as bnn
 from benchmarks._shared.study import Row, Study, every_cell, parser, without
 
-LEAPFROGS = 10
+LEAPFROGS, REPEATS = 10, 5
 STEP, FRICTION = 1e-3, 10.0
 # Steps of a repeat: so many that what a call of `MCMC.run` costs beyond its steps is small.
 STEPS = {4: 10_000, 64: 3000, 512: 1000, 4096: 300}
@@ -210,7 +204,7 @@ def contenders(name: str, chains: int, steps: int) -> Iterator[tuple[str, Callab
     yield "BlackJAX HMC", other("HMC")
 
 
-def measured(task: str, chains: int, *, size: str, repeats: int, precision: str) -> Iterator[Row]:
+def measured(task: str, chains: int, *, size: str) -> Iterator[Row]:
     """Microseconds of a step of all chains, for every contender."""
     steps = STEPS.get(chains, 300) if size == "full" else 20
     gradient = None
@@ -219,7 +213,7 @@ def measured(task: str, chains: int, *, size: str, repeats: int, precision: str)
         jax.block_until_ready(run())
         seconds = []
         # NumPyro compiles its HMC at every call.
-        for _ in range(repeats if "NumPyro" not in name else 1):
+        for _ in range(REPEATS if "NumPyro" not in name else 1):
             begin = time.perf_counter()
             jax.block_until_ready(run())
             seconds.append(time.perf_counter() - begin)
@@ -234,28 +228,17 @@ def measured(task: str, chains: int, *, size: str, repeats: int, precision: str)
             "most": round(max(seconds) / taken * 1e6, 2),
             "over_gradient": round(micro / gradient, 3),
             "chain_steps_a_second": round(chains / micro * 1e6),
-            "precision": precision,
+            "precision": "highest",
         }
 
 
 def main(argv: list[str] | None = None) -> None:
-    made = parser(__doc__)
-    made.add_argument("--tf32", action="store_true", help="products as a GPU rounds them by itself")
-    made.add_argument("--chains", type=int, nargs="+", help="numbers of chains")
-    made.add_argument("--repeats", type=int, default=5)
-    made.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    options: argparse.Namespace = made.parse_args(argv)
-    precision = "default" if options.tf32 else "highest"
-    jax.config.update("jax_default_matmul_precision", precision)
-    study = Study(
-        __file__, ("task", "chains", "contender"), options, "tf32" if options.tf32 else ""
-    )
-    cells = every_cell(chains=options.chains or CHAINS[options.size], task=options.tasks)
+    options = parser(__doc__ or "").parse_args(argv)
+    jax.config.update("jax_default_matmul_precision", "highest")
+    study = Study(__file__, ("task", "chains", "contender"), options)
     study.run(
-        cells,
-        lambda task, chains: measured(
-            task, chains, size=options.size, repeats=options.repeats, precision=precision
-        ),
+        every_cell(chains=CHAINS[options.size], task=TASKS),
+        lambda task, chains: measured(task, chains, size=options.size),
     )
     study.publish(without(study.rows, "precision", "steps", "least", "most"))
 

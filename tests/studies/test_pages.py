@@ -160,14 +160,13 @@ def test_every_study_that_stores_a_sign_of_convergence_is_headed_by_it():
     ]
     assert len(stored) > 20
     # Chains of known distribution, which show what R-hat says; figures of other runs of the same study.
-    apart = {"diagnostics/verdict_calibration", "predictions/decision_boundary_step_size"}
+    apart = {"diagnostics/verdict_calibration"}
     apart |= {"neal/posteriors_earlier_runs", "neal/posteriors_integrated"}
     # Counted with the first table of their study.
     apart |= {f"mixing/{name}" for name in ("which_sampler_seeds", "which_sampler_added")}
     apart |= {"mixing/against_hmc_prior"}
-    parts = {"mixing/integrated_output": "mixing/integrated_output_mixing"}
     counted = [n for n in converged.CONVERGED if n not in ("neal/tempering", "neal/story")]
-    assert {stem_of(path) for path in stored} - apart == {parts.get(n, n) for n in counted}
+    assert {stem_of(path) for path in stored} - apart == set(counted)
     for name in converged.CONVERGED:
         pages_of = (FOLDER / name.split("/")[0]).glob("*.md")
         page = "".join(path.read_text(encoding="utf-8") for path in pages_of)

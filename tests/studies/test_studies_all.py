@@ -25,12 +25,7 @@ STORED = sorted(
     if path.is_file() and path.suffix != ".npz"
 )
 # What a study stores of several tables.
-PARTS = {
-    "against_hmc": ["", "prior"],
-    "decision_boundary": ["", "step_size"],
-    "integrated_output": ["cost", "mixing"],
-    "which_sampler": ["", "added"],
-}
+PARTS = {"against_hmc": ["", "prior"], "which_sampler": ["", "added"]}
 
 
 def imports_of(path):
@@ -176,9 +171,9 @@ def test_the_command_of_a_study_is_that_of_its_module():
 
 # -- every study with a toy size runs ---------------------------------------------------------------
 
-# Tables have a test of their own beside those of their arithmetic. Hard posteriors and ladders compile
-# ladders for two pieces of a run: only the weekly `--quick` runs have them.
-ELSEWHERE = {"predictions.tabular", "mixing.hard_posteriors", "mixing.ladders"}
+# Tables have a test of their own beside those of their arithmetic. Hard posteriors compile ladders for two
+# pieces of a run: only the weekly `--quick` runs have them.
+ELSEWHERE = {"predictions.tabular", "mixing.hard_posteriors"}
 TOYS = [
     name
     for name, path in zip(NAMED, STUDIES)
@@ -233,7 +228,7 @@ def numbers_of(name, row):
 @pytest.mark.parametrize("name", TOYS)
 def test_a_study_runs_is_finite_and_computes_nothing_twice(name, tmp_path, capsys, shared):
     pytest.importorskip("matplotlib").use("Agg")
-    short = name.split(".")[1]
+    theme, short = name.split(".")
     given = ["--toy", "--output", str(tmp_path), "--data", str(shared / "data")]
     study(name).main(given)
     kept = {}
@@ -245,7 +240,8 @@ def test_a_study_runs_is_finite_and_computes_nothing_twice(name, tmp_path, capsy
         for row in rows:
             assert all(map(math.isfinite, numbers_of(name, row)))
         assert (tmp_path / f"{stem}.md").stat().st_size > 100
-        assert (tmp_path / f"{stem}.png").stat().st_size > 5000
+        if (ROOT / "benchmarks" / theme / "results" / f"{stem}.png").is_file():
+            assert (tmp_path / f"{stem}.png").stat().st_size > 5000
     capsys.readouterr()
     study(name).main(given)
     assert "rows are there, and kept" in capsys.readouterr().out

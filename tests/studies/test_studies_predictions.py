@@ -19,11 +19,11 @@ from benchmarks.predictions import (
     against_boosting_report,
     boundary_by_rows,
     calibration,
-    decision_boundary,
     other_regressors,
     polynomials,
     sgd_as_inference,
     sgd_theory,
+    step_size,
     tabular,
 )
 from benchmarks.predictions.quadrature import nodes_of
@@ -46,9 +46,9 @@ def test_quadrature_has_the_moments_of_a_gaussian_and_of_a_skewed_density():
 
 
 def test_the_exact_logistic_posterior_is_that_of_the_model():
-    nodes = decision_boundary.exact()
-    x, y = decision_boundary.data()
-    potential = bnn.potential_of(decision_boundary.MODELS["logistic"], x, y)
+    nodes = step_size.exact()
+    x, y = step_size.data()
+    potential = bnn.potential_of(step_size.MODELS["logistic"], x, y)
 
     def energy(theta):
         return potential({"net/Dense_0.bias": theta[:1], "net/Dense_0.kernel": theta[1:, None]})
@@ -57,7 +57,7 @@ def test_the_exact_logistic_posterior_is_that_of_the_model():
     energies = np.array([float(energy(jnp.asarray(p, jnp.float32))) for p in some])
     log_weights = np.log(nodes.weights[np.argsort(-nodes.weights)[[0, 50, 2000]]])
     np.testing.assert_allclose(np.diff(log_weights), -np.diff(energies), atol=2e-4)
-    squares = decision_boundary.whitened_square(nodes.points, nodes)
+    squares = step_size.whitened_square(nodes.points, nodes)
     np.testing.assert_allclose(nodes.weights @ squares, 1, rtol=1e-9)
 
 
@@ -176,15 +176,6 @@ def test_variances_of_draws_from_the_exact_posterior_are_one():
     found = sgd_as_inference.variances(draws, exact)
     assert abs(found["variance over the exact one"] - 1) < 4 * found["its error"] < 0.2
     assert found["mean off, in sd"] < 4 / math.sqrt(2000)
-
-
-def test_a_method_that_tables_do_not_know_is_refused(tmp_path, capsys):
-    pytest.importorskip("matplotlib").use("Agg")
-    # bde needs an interpreter of its own.
-    arguments = ["--toy", "--output", str(tmp_path), "--methods", "NUTS", "HCM", "bde"]
-    with pytest.raises(SystemExit, match="2"):
-        tabular.main(arguments)
-    assert "['HCM', 'bde'] are not among ['MAP'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -131,7 +131,8 @@ def cell(
     extra = {
         name: float(np.mean(v)) for name, v in run.get_extra_fields().items() if name in fields
     }
-    # Momenta of constant size have no temperature but along a direction.
+    # Momenta of constant size have no temperature but along a direction, and runs on all rows measure none
+    # along gradients.
     kinetic = float("nan") if method in CONSTANT else extra["kinetic_temperature"]
     yield {
         "kinetic": kinetic,

@@ -191,7 +191,7 @@ MAY_STAY = {
 # Averages over runs of one verdict, temperatures of methods without momenta: "nan" where there are none.
 OF_SOME_RUNS = {
     "mixing.hidden_heat": {"kinetic"},
-    "mixing.networks_beside_full_batch": {"kinetic"},
+    "mixing.networks_beside_full_batch": {"kinetic", "along gradients"},
     "diagnostics.verdict_calibration": {
         "groups",
         "covered",

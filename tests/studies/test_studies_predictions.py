@@ -348,13 +348,6 @@ def test_means_are_over_the_same_splits_and_gains_over_those_that_both_have():
     assert hats == {"100 steps a draw": "", "trees": "", "fan-in": 1.5}
 
 
-def test_a_method_that_is_not_known_is_refused(tmp_path, capsys):
-    arguments = ["--toy", "--output", str(tmp_path), "--methods", "nuts", "rleu", "bde"]
-    with pytest.raises(SystemExit, match="2"):
-        against_boosting.main(arguments)
-    assert "['rleu', 'bde'] are not among ['100 steps a draw'" in capsys.readouterr().err
-
-
 def test_options_ran_on_no_split_that_is_told_as_without_a_say():
     """But what was shipped before, which ran on all splits."""
     rows = rows_of("predictions/against_boosting")

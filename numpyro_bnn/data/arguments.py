@@ -148,17 +148,20 @@ def check_labels(what: str, y: Any, num_classes: int, kinds: str = "biu") -> Non
             "one-hot classes, and `y.squeeze(-1)` of a column."
         )
     expected = f"whole numbers from 0 to {num_classes - 1}, as there are {num_classes} classes"
+    if not_jax_tracer(y) and y.dtype.kind == "f" and np.isnan(y).any():
+        raise ValueError(f"{what} has {np.isnan(y).sum()} NaN. Leave out rows without a class.")
     if y.dtype.kind not in kinds:
         raise TypeError(
             f"{what} has dtype {y.dtype}, expected {expected}. Convert whole numbers with `y.astype(int)`, "
-            "number other labels with `np.unique(y, return_inverse=True)[1]`; a quantity is no class."
+            "number other labels by `np.searchsorted(classes, y)`, with all classes of the fit in order; a "
+            "quantity is no class."
         )
     # In NumPy, because inside a trace JAX does not compute with known values.
     labels: np.ndarray = np.asarray(y, float) if not_jax_tracer(y) else np.zeros(0)
     if not ((labels >= 0) & (labels < num_classes) & (labels == np.round(labels))).all():
         raise ValueError(
-            f"{what} has values from {labels.min():g} to {labels.max():g}, expected {expected}. Number the "
-            "classes from 0, for example with `np.unique(y, return_inverse=True)[1]`."
+            f"{what} has values from {labels.min():g} to {labels.max():g}, expected {expected}. Number them "
+            "by `np.searchsorted(classes, y)`, with all classes of the fit in order."
         )
 
 
@@ -217,8 +220,8 @@ def _advice(label: str, values: Any) -> str:
     if getattr(getattr(values, "dtype", None), "kind", "") == "c":
         return f"Give real and imaginary parts as columns: `{label}.real`, `{label}.imag`."
     return (
-        f"Number the classes of a target with `np.unique({label}, return_inverse=True)[1]`, and turn "
-        "dates and other text into numbers first."
+        f"Number the classes of a target by `np.searchsorted(classes, {label})`, with all of them in order, "
+        "and turn dates and other text into numbers first."
     )
 
 

@@ -254,6 +254,11 @@ def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
                 f"for a target of shape {np.shape(y)}, expected (chain, draw, row). Give y "
                 f"the shape that the model's observed site has."
             )
+    elif y is not None:
+        raise ValueError(
+            f"scores.{name}: y is for predictions, and log densities are those of targets already. Leave it "
+            "out; of probabilities of classes p give `np.log(p[..., np.arange(len(y)), y])`."
+        )
     array = values_of(name, log_prob, "log_prob")
     _no_nan(name, "log densities", array, allow=-np.inf)
     array = array.reshape(-1, array.shape[-1])

@@ -80,7 +80,9 @@ class Checkpoint:
 
     def refuse_foreign(self) -> None:
         """Refuse a folder with files that are not of a checkpoint."""
-        files = entries(self.directory)
+        # The empty store of a run that was ended while it compiled is no draw lost.
+        empty = set() if entries(self.store_path) else {self.store_path.name}
+        files = entries(self.directory) - empty
         if files and not files & {self._header.name, self._draft.name}:
             raise FileExistsError(
                 f"checkpoint={str(self.directory)!r} holds files that are not of numpyro_bnn "

@@ -425,7 +425,7 @@ def _check_rows(name: str, run: Any, data: Data) -> None:
     if classes is not None and list(classes) != list(range(len(classes))):
         raise ValueError(
             f"compare: {name!r} was fitted to the labels {classes.tolist()}, and targets of a model are "
-            "class numbers from 0. Fit it to `np.unique(y, return_inverse=True)[1]`, and give such y here."
+            "class numbers from 0. Fit it to `np.searchsorted(classes, y)`, and give such y here."
         )
     if fitted and fitted != given:
         raise ValueError(

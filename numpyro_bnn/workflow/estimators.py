@@ -60,6 +60,10 @@ _FOR_FIT = ("kernel", "num_chains", "num_warmup", "num_samples", "thinning", "ba
 _FEWER_STEPS: dict[str, Any] = {"energy_variance": 1e-2, "thinning": 25}
 
 
+# Parameters of estimators that make another model.
+_OF_MODEL = ("hidden", "network", "prior", "likelihood")
+
+
 @dataclass(repr=False, eq=False)
 class BNNEstimator(BaseEstimator):
     """The base of both estimators: the parameters that they share, as scikit-learn stores them."""
@@ -106,7 +110,7 @@ class BNNEstimator(BaseEstimator):
             progress_bar=bool(self.verbose),
             **{name: getattr(self, name) for name in _FOR_FIT} | self._settings(len(kept)),
         )
-        self.model_ = model
+        self.model_, self._asked = model, self._asks()
         self.__dict__.pop("mcmc_", None)
         if fitted.mcmc is not None:
             self.mcmc_: MCMC = fitted.mcmc
@@ -126,8 +130,17 @@ class BNNEstimator(BaseEstimator):
         """Settings of the sampler in place of the defaults of `fit`."""
         return {}
 
+    def _asks(self) -> dict[str, str]:
+        """What the model is made from, in words."""
+        return {name: repr(getattr(self, name, None)) for name in _OF_MODEL}
+
     def _update(self, X: np.ndarray, y: np.ndarray, weights: Any) -> Any:
         """The posterior given new rows too, from the draws that are there."""
+        if others := [name for name, said in self._asks().items() if said != self._asked[name]]:
+            raise ValueError(
+                f"{type(self).__name__}: {', '.join(others)} changed since the fit, and its draws are of the "
+                "network that it had. Set back what changed, or call `fit` on all rows."
+            )
         if self.calibration is not None:
             raise ValueError(
                 f"{type(self).__name__}: calibration={self.calibration!r} holds rows of a fit out, and none "

@@ -17,6 +17,7 @@ from site_densities import log_prob
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
+from numpyro_bnn.data.arguments import check_labels
 
 F = np.array([-1.0, 0.0, 0.7, 2.0, 3.0])
 COUNTS = np.array([0, 2, 1, 9, 20])
@@ -138,8 +139,8 @@ BAD = {
     ),
     "strings": (
         np.where(LABELS, "yes", "no"), TypeError,
-        r"y is of type ndarray of <U3.*`np\.unique\(y, return_inverse=True\)\[1\]`",
-        r"y is of type ndarray of <U3.*`np\.unique\(y, return_inverse=True\)\[1\]`",
+        r"y is of type ndarray of <U3.*`np\.searchsorted\(classes, y\)`",
+        r"y is of type ndarray of <U3.*`np\.searchsorted\(classes, y\)`",
     ),
     "objects": (
         np.array(["a", "b", None, "a", "b", "a"], object), TypeError,
@@ -151,7 +152,7 @@ BAD = {
     ),
     "from one": (
         LABELS + 1, ValueError,
-        r"'y' \(Categorical\) has values from 1 to 2, expected whole numbers from 0 to 1.*from 0",
+        r"'y' \(Categorical\) has values from 1 to 2, expected whole numbers from 0 to 1.*all classes",
         "y has values from 1 to 2, expected whole numbers from 0 to 1, as there are 2 classes",
     ),
     "below zero": (
@@ -160,6 +161,11 @@ BAD = {
         "y has values from -1 to 0",
     ),
 }  # fmt: skip
+
+
+def test_a_missing_label_is_named_before_its_type():
+    with pytest.raises(ValueError, match=f"^y has {LABELS.sum()} NaN. Leave out rows without"):
+        check_labels("y", np.where(LABELS, np.nan, 0.0), 2)
 
 
 @pytest.mark.parametrize("door", DOORS)

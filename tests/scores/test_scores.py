@@ -255,6 +255,7 @@ BAD_INPUTS = [
     (lambda: scores.accuracy(PROBS, [0.0, 1.0]), "dtype float64, expected whole", TypeError),
     (lambda: scores.brier(PROBS, [1, 2]), "values from 1 to 2, expected whole numbers from 0 to 1"),
     (lambda: scores.brier(PROBS, [-1, 0]), "from -1 to 0"),
+    (lambda: scores.lppd(PROBS, [0, 1]), r"y is for predictions.*np\.log\(p\["),
     (lambda: scores.accuracy([["a", "b"]], [0]), "expected numbers", TypeError),
     (
         lambda: scores.accuracy(Least(mean=PROBS, scale=PROBS), [0, 1]),

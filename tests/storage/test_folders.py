@@ -100,6 +100,13 @@ def test_folders_side_by_side_are_fine_wherever_the_process_goes(tmp_path, monke
     assert np.asarray(mcmc.get_samples(True)).shape == (2, 6)
 
 
+def test_a_run_begins_where_another_was_ended_while_it_compiled(tmp_path):
+    (tmp_path / "draws.zarr").mkdir()
+    mcmc = sampler(checkpoint=tmp_path)
+    run(mcmc)
+    assert len(mcmc.get_samples())
+
+
 # -- files of the user -------------------------------------------------------------------------
 
 

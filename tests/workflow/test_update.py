@@ -185,6 +185,7 @@ def test_estimators_and_ready_models_keep_the_units_of_their_first_fit():
     rows, targets = (x - units.x_mean) / units.x_scale, (y - units.y_mean) / units.y_scale
     draws = exact(rows[:ROWS], targets[:ROWS], model, arguments=((x[:ROWS], y[:ROWS]), {}))
     estimator.draws_, estimator.model_, estimator.n_features_in_ = draws, model, 3
+    estimator._asked = estimator._asks()
     run = estimator.partial_fit(x[ROWS:110], y[ROWS:110]).draws_
     assert_exact(run, rows[:110], targets[:110], (rows[:ROWS], targets[:ROWS]), units.y_scale)
     assert model.standardization is units
@@ -318,7 +319,10 @@ def test_estimators_take_rows_as_they_come():
         network.partial_fit(X[:2, :2], Y[:2])
     with pytest.raises(ValueError, match=r"same arguments of the model, got \['weights'\]"):
         network.partial_fit(X[:2], Y[:2], sample_weight=[1.0, 2.0])
-    network.set_params(calibration=0.2)
+    network.set_params(hidden=(5,))
+    with pytest.raises(ValueError, match="hidden changed since the fit"):
+        network.partial_fit(X[:2], Y[:2])
+    network.set_params(hidden=SETTINGS["hidden"], calibration=0.2)
     with pytest.raises(ValueError, match=r"calibration=0.2 holds rows of a fit out"):
         network.partial_fit(X[:2], Y[:2])
 

@@ -33,7 +33,7 @@ def lppd(
     :param y: the target, NaN where it is missing; needed with predictions, and only then.
     :param pointwise: give `(n,)` values in place of their mean.
     :return: nats a row; minus infinity where every draw gives a row probability zero.
-    :raises ValueError: for NaN or plus infinity.
+    :raises ValueError: for NaN or plus infinity, and for `y` beside log densities.
 
     >>> import numpy as np
     >>> round(float(np.exp(lppd(np.log([[0.2, 0.5], [0.6, 0.3]])))), 6)

@@ -361,7 +361,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         :param y: targets (N,), or (N, targets).
         :param sample_weight: (N,), of all batches or none.
         :return: this estimator; ``report_`` is about the rows that were added.
-        :raises ValueError: as `fit`, and for `calibration`.
+        :raises ValueError: as `fit`, for `calibration`, and for another network or prior than the fit had.
         :raises RuntimeError: if the old rows, which a new fit needs, are not kept.
         """
         if not hasattr(self, "draws_"):

@@ -135,7 +135,7 @@ def labels(name: str, y: ArrayLike, num_rows: int, num_classes: int) -> np.ndarr
     check_labels(f"scores.{name}: y", y, num_classes)
     if len(y) != num_rows:
         raise ValueError(
-            f"scores.{name}: y has {len(y)} labels for predictions of {num_rows} rows."
+            f"scores.{name}: y has {len(y)} labels for predictions of {num_rows} rows. Give one for each."
         )
     return y.astype(np.int64)
 

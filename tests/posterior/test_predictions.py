@@ -125,6 +125,8 @@ def test_classes_are_predicted_as_probabilities(kinds):
         _ = predictions.mean
     with pytest.raises(ValueError, match="values from 0 to 3"):
         predictions.log_prob(y + np.array([0, 0, 2, 0]))
+    with pytest.raises(ValueError, match=r"Take `y\.argmax\(-1\)` of one-hot"):
+        predictions.log_prob(np.eye(4, dtype=int)[y])
 
 
 def test_weights_alone_are_enough_under_a_hierarchical_prior():

@@ -20,7 +20,8 @@ _EXTRAS = {
 }
 
 
-_INSIDE = tuple(os.path.dirname(file) for file in (numpyro.__file__, __file__))
+# With their last separator: a project of a user may be called numpyro_bnn_something.
+_INSIDE = tuple(os.path.join(os.path.dirname(file), "") for file in (numpyro.__file__, __file__))
 
 
 def warn(text: str, kind: type[Warning] = UserWarning) -> None:
@@ -68,9 +69,9 @@ def check_whole(owner: str, label: str, value: Any, least: int = 1) -> int:
 
 
 def check_share(owner: str, label: str, value: Any, may_be_0: bool = False) -> None:
-    """Refuse anything but numbers strictly between 0 and 1, or also 0."""
-    array, above = np.asarray(value), np.greater_equal if may_be_0 else np.greater
-    if array.dtype.kind not in "iuf" or not (above(array, 0) & (array < 1)).all():
+    """Refuse anything but a number strictly between 0 and 1, or also 0."""
+    number = np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iuf"
+    if not number or not (0 < value < 1 or (may_be_0 and value == 0)):
         asked = "in [0, 1)" if may_be_0 else "strictly between 0 and 1"
         raise ValueError(f"{owner}: {label} is a share {asked}, got {value!r}. Give 0.9 for 90 %.")
 

@@ -7,12 +7,12 @@ from architecture import FILES
 
 from benchmarks._shared.pages import length
 
-LINES, MOST_FILES, EXECUTABLE = 41_132, 171, 26_828
+LINES, MOST_FILES, EXECUTABLE = 41_134, 171, 26_829
 TESTS = Path(__file__).parent
 BENCHMARKS = TESTS.parent / "benchmarks"
 MOST_BYTES = 6_000_000
 # Of Python, for a later goal of 40,000 and 16,000.
-LINES_OF_TESTS, LINES_OF_BENCHMARKS = 46_399, 16_065
+LINES_OF_TESTS, LINES_OF_BENCHMARKS = 46_421, 16_065
 # Of the page of a study without its tables.
 WORDS = 600
 # The longest file of one idea.

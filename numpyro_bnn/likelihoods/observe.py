@@ -65,7 +65,7 @@ def check_classes(site: str, distribution: dist.Distribution, values: Array) -> 
     # it as an index.
     count, kinds = (2, "biufV") if two else (base.probs.shape[-1], "iu")
     what = f"The observed site '{site}' ({'Bernoulli' if two else 'Categorical'})"
-    check_labels(what, values.reshape(-1), count, kinds)
+    check_labels(what, np.reshape(values, -1), count, kinds)
 
 
 def check_dtype(site: str, distribution: dist.Distribution, values: Array) -> None:

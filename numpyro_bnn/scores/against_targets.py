@@ -347,7 +347,8 @@ def coverage(
     >>> coverage([[0.0, 0.0, 0.0]], [0.1, -1.0, 3.0], scale=1.0, level=[0.5, 0.9]).round(3)
     array([0.333, 0.667])
     """
-    check_share("scores.coverage", "level", level)
+    for one in np.ravel(level).tolist():
+        check_share("scores.coverage", "level", one)
     levels = np.asarray(level, dtype=np.float64)
     y = inputs.target("coverage", y)
     below, at = _sides("coverage", predictions, y, scale)

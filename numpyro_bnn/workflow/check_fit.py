@@ -295,7 +295,7 @@ def _held_out(
 def share_error(rows: np.ndarray) -> float:
     """Standard error of a share of rows; that of all or none is not known without error either."""
     # Two more rows of each kind: Agresti and Coull 1998, Approximate is better than "exact".
-    return scores.standard_error([*rows, 0.0, 0.0, 1.0, 1.0])
+    return scores.standard_error(np.append(rows, [0.0, 0.0, 1.0, 1.0]))
 
 
 def _some_rows(predictions: Predictions, y: np.ndarray) -> dict[str, np.ndarray]:

@@ -238,7 +238,7 @@ def test_names_of_columns_are_kept_by_table():
         check(x | {"b": (TABLE, np.zeros(6))})
 
 
-# -- data are told apart by all their digits, and known again after a way through single precision ----
+# -- data that differ in any digit are other data; copies in single precision are the same ----------
 
 
 # Seconds since 1970: numbers that differ by less than single precision tells apart.

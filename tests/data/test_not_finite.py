@@ -1,5 +1,7 @@
 """NaN in the data of a model of one's own: named where a run or an optimisation fails, taken elsewhere."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from numpyro.infer import HMC, NUTS
 
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients, schedules, scores
-from numpyro_bnn._checks import check_whole
+from numpyro_bnn._checks import check_whole, warn
 from numpyro_bnn.data.not_finite import advice_on_data
 
 KEY = jax.random.key(0)
@@ -206,3 +208,10 @@ def test_the_check_says_what_it_wants():
         check_whole("f", "n", 1.5, least=0)
     with pytest.raises(ValueError, match=r"f: n must be an integer of at least 2, got 1\."):
         check_whole("f", "n", 1, least=2)
+
+
+def test_warnings_point_at_the_file_of_a_project_whose_name_begins_as_this_package_does():
+    place = f"{os.path.dirname(bnn.__file__)}_of_a_user/own.py"
+    with pytest.warns(UserWarning, match="look") as caught:
+        exec(compile("warn('look')", place, "exec"), {"warn": warn})
+    assert caught[0].filename == place

@@ -3,6 +3,8 @@
 Class labels of any kind: of ready models, and of the user's own categorical distributions.
 """
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,7 +79,7 @@ def test_what_is_no_count_is_refused(name, change, message):
         getattr(likelihoods, name)(jnp.asarray(given["f"]), given["y"], **options)
 
 
-@pytest.mark.parametrize("level", [0, 1, -0.1, True, "0.9"])
+@pytest.mark.parametrize("level", [0, 1, -0.1, True, "0.9", [0.1, 0.9]])
 def test_levels_that_are_no_probability_are_refused(level):
     with (
         handlers.seed(rng_seed=0),
@@ -161,6 +163,17 @@ BAD = {
         "y has values from -1 to 0",
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(("label", "is_class"), [(2, True), (3, False)])
+def test_a_label_may_be_a_number_of_python(label, is_class):
+    def model(x):
+        numpyro.sample(
+            "class", dist.Categorical(logits=numpyro.sample("w", dist.Normal()) * x), obs=label
+        )
+
+    with contextlib.nullcontext() if is_class else pytest.raises(ValueError, match="from 3 to 3"):
+        assert bnn.potential_of(model, np.ones(3, np.float32)).structure.targets == ["class"]
 
 
 def test_a_missing_label_is_named_before_its_type():

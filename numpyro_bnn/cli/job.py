@@ -215,7 +215,8 @@ def run(
     if fitted.mcmc is None:
         # `fit` has warned of it, and said what there is.
         raise ValueError(
-            f"--minutes {options.max_minutes:g} is too little for more than these scores."
+            f"--minutes {options.max_minutes:g} is too little for more than these scores: optimising took "
+            f"{fitted.seconds['optimise']:.0f} s of it. Give a minute more."
         )
     add(POSTERIOR, fitted.draws, fitted.seconds["optimise"] + fitted.seconds["sample"])
     evaluation = None

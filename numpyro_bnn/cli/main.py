@@ -428,7 +428,7 @@ def _predict(parsed: argparse.Namespace, console: Console) -> int:
     for said, rows in left.items():
         out = f"Left out rows {tables.listed(rows, 10)}: {said}"
         console.print(out, markup=False, soft_wrap=True)
-    console.print(f"{len(frame)} rows predicted: {output}", markup=False, soft_wrap=True)
+    console.print(f"Rows predicted: {len(frame)}, in {output}", markup=False, soft_wrap=True)
     return 0
 
 

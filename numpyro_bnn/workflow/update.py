@@ -141,8 +141,9 @@ def update(
     :param y_new: their targets.
     :param key: random key; default ``jax.random.key(0)``, folded with the number of rows.
     :param by_row: further arguments of the model with a value for each new row, by name.
-    :return: draws with ``log_evidence`` (log p(y_new | x_new, old rows), with ``log_evidence_error``),
-        ``k_hat`` and ``effective_size``; deterministic sites with a value for each row are left out.
+    :return: draws, often of another number, with ``log_evidence`` (log p(y_new | x_new, old rows), with
+        ``log_evidence_error``), ``k_hat`` and ``effective_size``; deterministic sites with a value for each
+        row are left out.
     :raises ValueError: for draws that are none of the posterior at temperature 1, a model whose rows depend
         on one another or have latent values, or rows of another form than those of the run.
     :raises RuntimeError: if the new posterior cannot be reached from these draws: fit again.

@@ -62,8 +62,10 @@ def test_rows_for_calibration_are_taken_from_the_training_rows(share):
 
 
 def test_too_little_time_is_named_with_its_option(monkeypatch):
-    monkeypatch.setattr(job, "fit", lambda *_, **__: SimpleNamespace(mcmc=None))
-    with pytest.raises(ValueError, match=r"^--minutes 0.01 is too little for more than these"):
+    fitted = SimpleNamespace(mcmc=None, seconds={"optimise": 7.2})
+    monkeypatch.setattr(job, "fit", lambda *_, **__: fitted)
+    said = r"^--minutes 0.01 is too little for more than these scores: optimising took 7 s of it\. Give a"
+    with pytest.raises(ValueError, match=said):
         job.run(table_of(40), job.Options(max_minutes=0.01))
 
 

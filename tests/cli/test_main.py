@@ -140,7 +140,7 @@ def test_new_rows_are_predicted_from_the_folder(regression, tmp_path, capsys):
         new, index=False
     )
     assert main(["predict", str(output), str(new)]) == 0
-    assert "15 rows predicted" in capsys.readouterr().out
+    assert "Rows predicted: 15, in" in capsys.readouterr().out
     made = pd.read_csv(tmp_path / "new_predictions.csv")
     for column in ("mean", "sd", "5 %", "95 %"):
         np.testing.assert_allclose(made[column], told[column], rtol=1e-4, atol=1e-4)

@@ -124,7 +124,7 @@ SENTENCES: dict[str, str] = {
     "off on test rows": "Predictions of the {rows} test rows are off by {own} (root mean square). Guessing without inputs is off by {guessed}, plain training by {trained}.",
     "beside plain training": "The log score of the posterior average less that of plain training is {gain:+.4f} ± {error:.4f} nats a row; above zero it is ahead.",
     "one function": "The {members} members of the ensemble are one function: they predict alike, so that averaging them changes nothing.",
-    "inputs do not help": "The inputs help little or not at all: the log score is {gap:+.3f} ± {error:.3f} nats above that of guessing ({guess}).",
+    "inputs do not help": "The log score is no better than that of guessing ({guess}): {gap:+.3f} ± {error:.3f} nats a row above it.",
     "no better than guessing": "Always answering the majority class is wrong on {guessed:%} of the test rows, the posterior average on {error:%}. Judge it by its log score, not by its error.",
     "unequal classes": "Classes are unequal: {share:%} of the test rows are {name!r}, so that guessing errs on {error:%}. Look at the recall of each class.",
     # --- whether the model fits ---

@@ -26,7 +26,7 @@ from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.priors.hierarchical import Hierarchical, Horseshoe
 from numpyro_bnn.priors.independent import FanIn, Laplace, Normal, StudentT
-from numpyro_bnn.workflow.calibration import Evaluation, calibrate
+from numpyro_bnn.workflow.calibration import Calibrated, Evaluation, calibrate
 from numpyro_bnn.workflow.compare import (
     Comparison,
     compare,
@@ -136,7 +136,9 @@ class Outcome(NamedTuple):
     mcmc: MCMC
     scores: list[Score]  # of guessing, plain training, deep ensemble and posterior average
     predictions: dict[str, Predictions]  # of the test rows, by method
-    evaluation: Evaluation | None = None  # None where no rows were held out for calibration
+    # None where no rows were held out for calibration
+    calibrated: Calibrated | None = None
+    evaluation: Evaluation | None = None
 
     @property
     def posterior(self) -> Predictions:
@@ -219,11 +221,11 @@ def run(
             f"{fitted.seconds['optimise']:.0f} s of it. Give a minute more."
         )
     add(POSTERIOR, fitted.draws, fitted.seconds["optimise"] + fitted.seconds["sample"])
-    evaluation = None
+    found: tuple[Any, ...] = (table, options, train, test, fitted, fitted.mcmc, rows, predictions)
     if held.size:
         calibrated = calibrate(fitted, table.x[held], table.y[held], COVERAGE)
-        evaluation = calibrated.evaluate(x_test, y_test)
-    return Outcome(table, options, train, test, fitted, fitted.mcmc, rows, predictions, evaluation)
+        found = (*found, calibrated, calibrated.evaluate(x_test, y_test))
+    return Outcome(*found)
 
 
 def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:

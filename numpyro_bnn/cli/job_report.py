@@ -107,9 +107,12 @@ def write(outcome: Outcome, folder: Path) -> Path:
     (folder / _MARK).touch()
     table, y = outcome.table, outcome.table.y[outcome.test]
     frame = saved_fit.frame_of(table, _test_names(outcome), outcome.posterior, y)
+    frame = saved_fit.with_calibrated(frame, table, outcome.calibrated, table.x[outcome.test])
     frame.to_csv(folder / "predictions.csv", index=False)
     data = table.x[outcome.train], table.y[outcome.train]
-    saved_fit.write(table, outcome.options, folder, outcome.mcmc, *data)
+    saved_fit.write(
+        table, outcome.options, folder, outcome.mcmc, *data, calibrated=outcome.calibrated
+    )
     page(f"{table.name}: {table.target}", parts_of(outcome, frame), folder / "report.html")
     return folder / "report.html"
 

@@ -183,7 +183,8 @@ def _parser() -> argparse.ArgumentParser:
         "--calibration",
         1,
         metavar="F",
-        help="share of the rows to hold out, so that 90 %% intervals hold 90 %% also where the run is short",
+        help="share of the training rows to hold out, for intervals or sets in columns of their own which "
+        "hold 90 %% of new rows, also where the run is short",
     )
     parser.between("--test-fraction", 1, default=0.25, metavar="F", help="default: 0.25")
     parser.whole("--seed", 0, default=0, help="default: 0")

@@ -20,6 +20,7 @@ from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference
 from numpyro_bnn.posterior.draws import Draws, Run
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Average, Predictions, average
+from numpyro_bnn.workflow.calibration import Calibrated
 from numpyro_bnn.workflow.fit import MOST_JUDGED
 from numpyro_bnn.workflow.update import update
 
@@ -27,6 +28,7 @@ FILE = "model.json"
 _FORMAT = "numpyro_bnn fit 2"
 _KEPT = ("name", "task", "columns", "target", "classes", "sources", "fill", "named_by")
 _INTERVAL = (0.05, 0.95)
+_OF_CALIBRATION = ("method", "coverage", "temperature")
 _BATCH = 4096
 
 
@@ -36,10 +38,17 @@ class SavedFit(NamedTuple):
     table: tables.Table
     draws: Draws
     options: Options
+    calibrated: Calibrated | None = None
 
 
 def write(
-    table: tables.Table, options: Options, folder: Path, run: Run, *data: PyTree, **groups: Any
+    table: tables.Table,
+    options: Options,
+    folder: Path,
+    run: Run,
+    *data: PyTree,
+    calibrated: Calibrated | None = None,
+    **groups: Any,
 ) -> Path:
     """Write ``posterior.nc`` and beside it what :func:`read` needs; return the latter's path."""
     # An update moves the draws in the coordinates that they were sampled in. Predictions of each draw would
@@ -50,7 +59,10 @@ def write(
     kept = {name: getattr(table, name) for name in _KEPT}
     made = {"hidden": options.hidden, "prior": options.prior}
     path = folder / FILE
-    content = {"format": _FORMAT, "options": made, "table": kept}
+    content: dict[str, Any] = {"format": _FORMAT, "options": made, "table": kept}
+    if calibrated is not None:
+        content["calibration"] = {name: getattr(calibrated, name) for name in _OF_CALIBRATION}
+        content["calibration"]["scores"] = calibrated.scores.tolist()
     content["checksum"] = _checksum(content, folder / "posterior.nc")
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
     return path
@@ -86,7 +98,11 @@ def read(folder: Path) -> SavedFit:
         data = {"constant_data": "x", "observed_data": "y"}
         if data.keys() <= set(tree.children):
             draws._args = tuple(np.asarray(tree[group][name]) for group, name in data.items())
-    return SavedFit(table, draws, options)
+    if "calibration" not in content:
+        return SavedFit(table, draws, options)
+    kept = content["calibration"]
+    calibrated = Calibrated(draws, **kept | {"scores": np.asarray(kept["scores"])})
+    return SavedFit(table, draws, options, calibrated)
 
 
 def _checksum(content: dict[str, Any], posterior: Path) -> str:
@@ -142,7 +158,8 @@ def predict_fields(
     """Predictions of the rows of a new file, and the rows that `skip` left out for unknown texts."""
     fields, x, found = _new_rows(fit, path, every, skip)
     names = tables.row_names(every.loc[fields.index], fit.table.named_by)
-    return frame_of(fit.table, names, predict(None, fit.draws, x, batch_size=_BATCH)), found
+    frame = frame_of(fit.table, names, predict(None, fit.draws, x, batch_size=_BATCH))
+    return with_calibrated(frame, fit.table, fit.calibrated, x), found
 
 
 def update_by_fields(
@@ -185,6 +202,8 @@ def update_by_fields(
         together = "not known, as one chain or few draws decide it"
     yield f"Their log density together, given the rows before: {together}."
     how = f"{run.moves} trajectories of each draw" if run.moves else "resampling alone"
+    if fit.calibrated is not None:
+        yield "Intervals of the updated fit are not calibrated: hold rows out of another fit for that."
     yield f"By {how}: Pareto k̂ {run.k_hat:.2f}, {run.effective_size:.0f} effective draws."
     verdict = report.in_one_line()
     yield f"{verdict.bold} {verdict.text}"
@@ -217,3 +236,20 @@ def frame_of(
     frame = frame.assign(predicted=labels[mean.argmax(-1)])
     rounded = np.vectorize(lambda p: float(f"{p:.6g}"))(mean)
     return frame.assign(**{f"p({label})": rounded[:, i] for i, label in enumerate(labels)})
+
+
+def with_calibrated(
+    frame: pd.DataFrame, table: tables.Table, calibrated: Calibrated | None, x: np.ndarray
+) -> pd.DataFrame:
+    """The table with calibrated intervals or sets of classes at its rows, where a fit has them."""
+    if calibrated is None:
+        return frame
+    share = f"{calibrated.coverage * 100:g} %"
+    if table.classes:
+        labels = np.asarray(table.classes)
+        sets = [" | ".join(labels[inside]) for inside in calibrated.predict_set(x)]
+        return frame.assign(**{f"calibrated {share} set": sets})
+    low, high = map(np.float64, calibrated.predict_interval(x))
+    decimals = max(0, 4 - int(np.floor(np.log10((high - low).min()))))
+    ends = {"low": low.round(decimals), "high": high.round(decimals)}
+    return frame.assign(**{f"calibrated {share} {name}": end for name, end in ends.items()})

@@ -171,6 +171,7 @@ class Calibrated:
 
     - **coverage** - the share of new targets that intervals or sets hold
     - **num_rows** - calibration rows
+    - **scores** - how badly their targets fit the predictions, (num_rows,)
     - **method** - ``"cdf"`` or ``"cqr"`` of regression, ``"aps"`` or ``"raps"`` of classes
     - **threshold** - targets with a score up to this are inside. The model's own value is coverage / 2 of
       ``"cdf"``, 0 of ``"cqr"`` and the coverage of ``"aps"``; a larger one means that it is overconfident
@@ -191,7 +192,7 @@ class Calibrated:
         self.num_rows = len(scores)
         self.threshold = threshold(scores, coverage)
         self._source = source
-        self._scores = scores
+        self.scores = scores
 
     def at(self, coverage: float) -> "Calibrated":
         """The same calibration rows for another coverage.
@@ -205,7 +206,7 @@ class Calibrated:
                 f"calibrate: scores of method 'cqr' are of coverage {self.coverage} alone, and coverage="
                 f"{coverage} was asked. Call `calibrate` with that coverage, or take method 'cdf'."
             )
-        return Calibrated(self._source, self.method, coverage, self._scores, self.temperature)
+        return Calibrated(self._source, self.method, coverage, self.scores, self.temperature)
 
     def predict_interval(self, x: PyTree) -> tuple[np.ndarray, np.ndarray]:
         """Intervals that hold new targets with probability `coverage`, on average over rows.
@@ -381,8 +382,10 @@ def _source_of(fitted: Run | FittedEstimator) -> Any:
 
 
 def predictions_of(source: Draws | FittedEstimator, x: PyTree) -> Predictions:
-    """Predictions of an estimator or of draws."""
-    return predict(None, source, x) if isinstance(source, Draws) else source.predictions(x)
+    """Predictions of an estimator or of draws, for numbers of classes."""
+    made = predict(None, source, x) if isinstance(source, Draws) else source.predictions(x)
+    made.classes_ = None
+    return made
 
 
 def probabilities(predictions: Predictions) -> np.ndarray:

@@ -548,3 +548,25 @@ def test_classes_are_recognised_as_they_were_written():
     fields = pd.Series(["1.0", "1", "2.50", "TRUE", "yes", "no"], dtype=object)
     made = saved_fit._as_classes(fields, classes)
     assert list(made) == ["1", "1", "2.5", "True", "yes", "no"]
+
+
+def test_calibrated_intervals_are_written_and_kept_with_the_fit(shop, tmp_path):
+    fit, rng = saved_fit.read(shop / "run"), np.random.default_rng(0)
+    x = rng.normal(size=(20, 2))
+    calibrated = bnn.calibrate(fit.draws, x, x.sum(1) + rng.normal(size=20))
+    saved_fit.write(fit.table, fit.options, tmp_path, fit.draws, calibrated=calibrated)
+    fields, path = tables.read_fields(shop / "shop.csv", None), shop / "shop.csv"
+    frame, _ = saved_fit.predict_fields(saved_fit.read(tmp_path), path, fields)
+    ends = frame[["calibrated 90 % low", "calibrated 90 % high"]].to_numpy().T
+    inputs = pd.read_csv(path)[["a", "b"]].to_numpy()
+    np.testing.assert_allclose(ends, calibrated.predict_interval(inputs), atol=1e-4)
+    plain, _ = saved_fit.predict_fields(fit, path, fields)
+    assert "calibrated 90 % low" not in plain
+
+
+def test_calibrated_sets_name_their_classes():
+    inside = np.array([[True, False], [True, True], [False, False]])
+    known = SimpleNamespace(coverage=0.9, predict_set=lambda x: inside)
+    frame = pd.DataFrame({"row": [1, 2, 3]})
+    made = saved_fit.with_calibrated(frame, SimpleNamespace(classes=("no", "yes")), known, None)
+    assert made["calibrated 90 % set"].tolist() == ["no", "no | yes", ""]

@@ -137,7 +137,7 @@ def plot_intervals(
     ax.plot(place, middle[order], color=color_at(ax, 0), linewidth=1.5, label="mean")
     if target is not None:
         inside = (low <= target) & (target <= high)
-        label = f"observed ({inside.mean():.0%} inside)"
+        label = f"observed ({inside[~np.isnan(target)].mean():.0%} inside)"
         colors = np.where(inside, 0, 1)[order]
         ax.scatter(
             place,

@@ -9,7 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpy.typing import ArrayLike
 
-from numpyro_bnn.data.arguments import as_array, check_labels
+from numpyro_bnn.data.arguments import as_array, check_labels, targets_of
 from numpyro_bnn.data.units import Column, check_fits, standardized
 from numpyro_bnn.distributions.unwrap import GAUSSIAN
 from numpyro_bnn.likelihoods.observe import check_array
@@ -237,7 +237,7 @@ class Predictions:
 
     def _in_units(self, what: str, y: ArrayLike, is_data: bool = True) -> np.ndarray:
         """Checked values, one a row, as the model has them."""
-        y = as_array(what, "y", y)
+        y = targets_of(self, y, what) if is_data else as_array(what, "y", y)
         check_array(what, "y", y)
         classes = self.probs.shape[-1] if "probs" in self.values else None
         shape = self.mean.shape[2:] if classes is None else self.probs.shape[2:-1]

@@ -247,6 +247,8 @@ def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
         if hasattr(log_prob, "at_rows"):
             rows, y = with_targets(f"scores.{name}", y)
             log_prob = log_prob.at_rows(rows)
+            # Labels are numbers of classes now.
+            log_prob.classes_ = None
         log_prob = np.asarray(log_prob.log_prob(y))
         if log_prob.ndim != 3 or log_prob.shape[-1:] != np.shape(y)[:1]:
             raise ValueError(

@@ -6,11 +6,17 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, is_classifier, is_regressor
-from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
+from sklearn.utils import (
+    _safe_indexing,
+    assert_all_finite,
+    check_consistent_length,
+    check_random_state,
+)
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from numpyro_bnn._checks import check_share, check_whole
 from numpyro_bnn.data.arguments import plain, refuse_text_columns
+from numpyro_bnn.data.columns import check_columns, column_names
 from numpyro_bnn.data.units import Column, known_targets, moments, rows_with_targets
 from numpyro_bnn.workflow.calibration import rows_needed
 
@@ -27,7 +33,9 @@ def validated(
     name = type(estimator).__name__
     X, y = (_wider(plain(name, label, values)) for label, values in (("X", X), ("y", y)))
     refuse_text_columns(name, "X", X, convertible=True)
+    _refuse_dates(name, "X", X)
     if reset:
+        estimator._columns = column_names(X)
         known = known_targets(np.asarray(y)) if is_regressor(estimator) else None
         y = y if known is None else np.where(known, y, 0.0)
         if y_numeric:
@@ -41,11 +49,24 @@ def validated(
         if any(str(kind) in ("float16", "float32") for kind in kinds):
             moments(name, Column("X", X), np.asarray(arrays[0] if hasattr(X, "dtypes") else X))
         return arrays
-    return _checked(estimator, X, reset=False)
+    found = _checked(estimator, X, reset=False)
+    # scikit-learn compares names that are texts alone.
+    check_columns(name, "X", estimator._columns, X)
+    return found
+
+
+def _refuse_dates(name: str, label: str, values: Any) -> None:
+    """Refuse dates and times, whose numbers depend on the unit that they are stored in."""
+    kinds = np.atleast_1d(getattr(values, "dtypes", getattr(values, "dtype", None)))
+    if any(getattr(kind, "kind", "") in ("m", "M") for kind in kinds):
+        raise TypeError(
+            f"{name}: {label} holds dates. Make them numbers, such as days since the first."
+        )
 
 
 def _refuse_labels(name: str, y: Any) -> None:
-    """Refuse texts that are no numbers."""
+    """Refuse targets that are no numbers."""
+    _refuse_dates(name, "y", y)
     texts = [value for value in np.ravel(np.asarray(y, object)) if isinstance(value, str)]
     try:
         np.array(texts, np.float64)
@@ -97,6 +118,9 @@ def _wider(values: Any) -> Any:
 def added(estimator: BaseEstimator, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and targets of rows that come after a fit, as arrays."""
     X = validated(estimator, X, reset=False)
+    if is_regressor(estimator):
+        _refuse_labels(type(estimator).__name__, y)
+        assert_all_finite(np.asarray(y, np.float64), allow_nan=True, input_name="y")
     y = np.asarray(y)
     y = y.ravel() if y.ndim == 2 and y.shape[1] == 1 else y
     check_consistent_length(X, y)

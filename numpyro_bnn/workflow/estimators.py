@@ -84,8 +84,9 @@ class BNNEstimator(BaseEstimator):
     random_state: Any = None
     verbose: bool | int = False
 
-    # Whether each row is predicted independently of others.
+    # Whether each row is predicted independently of others, and names of the columns of the training table.
     _separate = True
+    _columns = ()
 
     def _network(self, outputs: int) -> Any:
         if self.network is not None:
@@ -132,7 +133,8 @@ class BNNEstimator(BaseEstimator):
 
     def _asks(self) -> dict[str, str]:
         """What the model is made from, in words."""
-        return {name: repr(getattr(self, name, None)) for name in _OF_MODEL}
+        words = {name: repr(getattr(self, name, None)) for name in _OF_MODEL}
+        return words | {"hidden": repr(hidden_sizes(self))}
 
     def _update(self, X: np.ndarray, y: np.ndarray, weights: Any) -> Any:
         """The posterior given new rows too, from the draws that are there."""
@@ -164,8 +166,9 @@ class BNNEstimator(BaseEstimator):
             if isinstance(self, RegressorMixin):
                 return self.fit(table_like(self, x), y, weights)
             return self._fit_labels(x, self.classes_[y], weights)
-        # The run knows nothing of the new rows.
+        # The run knows nothing of the new rows, and the threshold is of the old draws.
         self.__dict__.pop("mcmc_", None)
+        self.calibration_ = None
         self.report_ = diagnose(self.draws_, table_like(self, X[:MOST_JUDGED]))
         self._warn_of_verdict()
         return self
@@ -325,7 +328,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         :param X: inputs (N, columns), an array or a table of numbers.
         :param y: targets (N,), or (N, targets); NaN where missing. Rows without any are left out.
-        :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
+        :param sample_weight: (N,), counts and not shares: a row of weight w counts as w equal rows.
         :return: this estimator.
         :raises TypeError: for columns of texts, categories or dates.
         :raises ValueError: for missing inputs, a setting out of range, or a `calibration` of several targets.
@@ -340,6 +343,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
                 "columns. Fit an estimator for each column, or leave it out."
             )
         X, y, weights = weights_of(X, y, sample_weight)
+        if y.ndim == 1 and (y == y[0]).all():
+            raise ValueError(f"BNNRegressor: y is {y[0]:g} in all rows. There is nothing to learn.")
         likelihood = self.likelihood
         if likelihood is None:
             own = self.network is None and not several
@@ -359,7 +364,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         :param X: inputs (N, columns).
         :param y: targets (N,), or (N, targets).
-        :param sample_weight: (N,), of all batches or none.
+        :param sample_weight: (N,), see `fit`; rows of batches without count once.
         :return: this estimator; ``report_`` is about the rows that were added.
         :raises ValueError: as `fit`, for `calibration`, and for another network or prior than the fit had.
         :raises RuntimeError: if the old rows, which a new fit needs, are not kept.
@@ -463,7 +468,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
         :param X: inputs (N, columns), an array or a table of numbers.
         :param y: labels (N,): numbers, booleans or text. Rows without a label (NaN, None) are left out.
-        :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
+        :param sample_weight: (N,), counts and not shares: a row of weight w counts as w equal rows.
         :return: this estimator.
         :raises TypeError: for columns of texts, categories or dates.
         :raises ValueError: for missing inputs, a setting out of range, or if all labels are of one class.
@@ -510,7 +515,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         :param X: inputs (N, columns).
         :param y: labels (N,).
         :param classes: all labels that will come, in the first call.
-        :param sample_weight: (N,), of all batches or none.
+        :param sample_weight: (N,), see `fit`; rows of batches without count once.
         :return: this estimator; ``report_`` is about the rows that were added.
         :raises ValueError: as `fit`, for other classes than in the first call, and for `calibration` and
             `class_weight`.

@@ -29,6 +29,7 @@ from numpyro_bnn.data.arguments import (
     bound_by_row,
     by_place,
     is_by_row,
+    is_ready,
     names_of,
     num_rows,
     prepared,
@@ -52,7 +53,7 @@ from numpyro_bnn.workflow.row_energies import RowEnergies, in_blocks, room_for
 # A posterior is reached where half as many draws are effective as in the run, in chains, and 80: the first
 # estimate that reaches a number is too high, and errors need 50. Importance weights alone leave a tenth of
 # those that are no copies. Errors are a quarter too small after ten steps that leave half of all draws each.
-_HALF, _NEEDED, _TENTH, _OF_STEP = 0.5, 80.0, 0.1, 0.8
+_HALF, _NEEDED, _TENTH, _OF_STEP, _EVEN = 0.5, 80.0, 0.1, 0.8, 0.9
 # The error of a log evidence is known up to this, in nats: that of two chains out of four that decide.
 _UNKNOWN = 0.5
 # Chains are joined to so many draws. Twice as many are moved as are effective, at least so many of each
@@ -155,6 +156,8 @@ def update(
     if hasattr(run, "classes_"):
         y_new = targets_of(run, y_new, "update")
     x_new = checked_inputs("update", draws.model, draws.info, x_new)
+    if given and "weights" in by_row and is_ready(draws.model):
+        given.setdefault("weights", np.ones(_count("update", {0: given[0]})))
     names = {name: i for i, name in enumerate(names_of(draws.model)) if i in given}
     named = {names.get(name, name): value for name, value in by_row.items()}
     size = _count("update", {0: given[0]}) if given else 0
@@ -333,9 +336,13 @@ def _reached(
     share = np.exp(log_weights - _log_mean(log_weights))
     found = smoothed(-log_weights[..., None], _size(share) / share.size)
     weights, k_hat = softmax(found.log_weights[..., 0], 1), float(found.pareto_k[0])
-    copies = np.unique(log_weights, return_inverse=True)[1]
-    of_each = np.bincount(copies.ravel(), weights.ravel())
+    # Copies of a draw are neighbours.
+    same = [(v[1:] == v[:-1]).reshape(len(v) - 1, -1).all(1) for v in z.values()]
+    of_each = np.bincount(np.append(0, np.cumsum(~np.all(same, 0))), weights.ravel())
     effective = len(weights) ** 2 / np.sum(of_each**2)
+    if not np.isfinite(k_hat) and effective >= _EVEN * of_each.size:
+        # The largest weights are equal, as those of probabilities that are 1, and have no tail.
+        k_hat = 0.0
     chosen = _systematic(weights, rng)
     had = min(_size(log_weights), weights.size)
     of_chain = np.clip(2 * had, _OF_CHAIN * shape[0], _MOVED) / shape[0]

@@ -198,6 +198,9 @@ def test_intervals_are_drawn_in_the_order_of_what_is_predicted() -> None:
     ax = plots.intervals(Regressor(), np.array([3, 1, 2]), np.array([30, 12, 20.5]), coverage=0.8)
     np.testing.assert_array_equal(named(ax, "mean").get_ydata(), [10, 20, 30])
     assert labels(ax) == ["80% interval", "mean", "observed (67% inside)"]
+    ax = plots.intervals(Regressor(), np.array([3, 1, 2]), np.array([30, np.nan, 50]), coverage=0.8)
+    assert labels(ax)[-1] == "observed (50% inside)"
+    ax = plots.intervals(Regressor(), np.array([3, 1, 2]), np.array([30, 12, 20.5]), coverage=0.8)
     bars, points = ax.collections
     np.testing.assert_array_equal(
         [s[:, 1] for s in bars.get_segments()], [[9, 11], [19, 21], [29, 31]]

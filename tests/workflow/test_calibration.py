@@ -1,5 +1,6 @@
 """Split conformal calibration: exact finite-sample coverage of wrong models, temperatures, refusals."""
 
+import copy
 import functools
 import pickle
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from small_models import row_model
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.workflow import calibration as conformal
+from numpyro_bnn.workflow import estimators
 from numpyro_bnn.workflow.calibration import nominal_sets, uniforms
 from numpyro_bnn.workflow.check_fit import refuse_training_rows
 from numpyro_bnn.workflow.estimator_inputs import calibration_rows, held_out
@@ -244,6 +246,16 @@ def test_a_regressor_holds_rows_out():
     assert network.calibration_.threshold == pytest.approx(plain.threshold, rel=1e-3)
     found = network.predict_interval(table, coverage=0.8)
     np.testing.assert_allclose(found, plain.at(0.8).predict_interval(X), rtol=1e-3)
+
+
+def test_a_threshold_is_not_used_with_other_draws(monkeypatch):
+    network = copy.copy(regressor()).set_params(calibration=None)
+    monkeypatch.setattr(estimators, "update", lambda *_, **__: network.draws_)
+    table = pd.DataFrame(X, columns=["age", "income"])
+    found = network.partial_fit(table[:2], Y[:2]).predict_interval(table)
+    np.testing.assert_array_equal(
+        np.stack(found, 1), network.predict_quantiles(table, (0.05, 0.95))
+    )
 
 
 def test_a_stored_classifier_keeps_its_calibration():

@@ -70,6 +70,7 @@ def test_a_planted_outlier_is_named_and_nothing_is_believed():
     assert "This number is not to be believed. Pareto k̂ is above 0.70 in 1 of 40 rows" in told
     assert check.loo.carried > 0.6
     assert "Hold rows out instead" in told
+    assert "as uniform as" not in told
     # The model has no option of that name.
     assert "student_t" not in told
     assert "largest of standardised residuals" in check.rare

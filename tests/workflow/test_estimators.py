@@ -201,7 +201,9 @@ def test_a_label_that_was_not_fitted_cannot_be_checked():
 def test_scores_take_the_labels_of_the_fit(score):
     network = fitted("classifier")
     predictions, of_draws = network.predictions(X), bnn.predict(None, network.draws_, X)
-    assert score(predictions, TEXT) == pytest.approx(score(of_draws, (TEXT == "low").astype(int)))
+    numbers = (TEXT == "low").astype(int)
+    assert score(predictions, TEXT) == pytest.approx(score(of_draws, numbers))
+    np.testing.assert_allclose(predictions.log_prob(TEXT), of_draws.log_prob(numbers), rtol=1e-4)
     with pytest.raises(ValueError, match=f"scores.{score.__name__}: y has the label 'other'"):
         score(predictions, np.where(TEXT == "low", "other", TEXT))
 
@@ -257,6 +259,14 @@ def test_columns_of_a_table_keep_their_names():
     np.testing.assert_array_equal(network.predict(table), network.predict(table.copy()))
     with pytest.raises(ValueError, match="feature names should match"):
         network.predict(table[["income", "age"]])
+
+
+def test_columns_may_have_numbers_for_names():
+    table = pd.DataFrame(X)
+    network = clone(fitted()).fit(table, Y)
+    assert network.score(table, Y) == network.score(X, Y)
+    with pytest.raises(ValueError, match="X has '1' where the training data had '0'"):
+        network.score(table[[1, 0]], Y)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -517,6 +527,8 @@ BAD_TARGETS = {
     "no value at all": (lambda y: np.full(20, np.nan), "no value but NaN"),
     "infinity": (lambda y: np.c_[y, np.r_[np.nan, np.inf, y[2:]]], "infinity"),
     "text": (lambda y: np.array(["a", None] * 10, object), "y holds 'a', expected numbers"),
+    "one value": (lambda y: np.full(20, 7), "y is 7 in all rows"),
+    "dates": (lambda y: pd.Series(pd.date_range("2026-01-01", periods=20)), "y holds dates"),
 }
 
 
@@ -524,7 +536,7 @@ BAD_TARGETS = {
 @pytest.mark.filterwarnings("ignore:BNNRegressor. 10 of 20 rows have no target")
 def test_targets_that_are_not_merely_missing_are_refused(bad):
     change, said = BAD_TARGETS[bad]
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises((ValueError, TypeError), match=said):
         bnn.BNNRegressor().fit(np.zeros((20, 2)), change(np.arange(20.0)))
 
 

@@ -143,6 +143,22 @@ def repeated(count, times):
     return changed(few, values={name: np.repeat(value, times, 1) for name, value in few.items()})
 
 
+def test_draws_of_equal_likelihood_are_no_copies():
+    """Every other draw gives the new row the probability 1, in single precision."""
+
+    def model(x, y=None):
+        b = numpyro.sample("b", dist.Normal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Bernoulli(logits=b * x), obs=y)
+
+    noise = np.random.default_rng(0).normal(size=(2, 200, 2))
+    drawn = np.float32([1, 0.02] + 0.001 * noise).reshape(2, 400)
+    draws = bnn.Draws({"b": drawn}, model)
+    draws._args, draws._kwargs = (np.ones(3), np.ones(3, int)), {}
+    run = bnn.update(draws, np.full(1, 200.0), np.ones(1, int))
+    assert (run.k_hat, run.moves, run["b"].shape) == (0, 0, (2, 400))
+
+
 def test_errors_of_dependent_draws_stay_those_of_dependent_draws():
     """A run that repeats each draw ten times has a tenth of them, before and after."""
     run = bnn.update(repeated(50, 10), X[ROWS : ROWS + 1], Y[ROWS : ROWS + 1])
@@ -317,8 +333,13 @@ def test_estimators_take_rows_as_they_come():
     assert len(again.draws_._args[0]) == 44
     with pytest.raises(ValueError, match="features"):
         network.partial_fit(X[:2, :2], Y[:2])
-    with pytest.raises(ValueError, match=r"same arguments of the model, got \['weights'\]"):
-        network.partial_fit(X[:2], Y[:2], sample_weight=[1.0, 2.0])
+    with pytest.raises(ValueError, match="infinity"):
+        network.partial_fit(X[:2], [1.0, np.inf])
+    network.partial_fit(X[42:44], Y[42:44], sample_weight=[1.0, 2.0])
+    weights = network.draws_._kwargs["weights"]
+    assert weights.tolist() == [1.0] * 43 + [2.0]
+    # The same network in other words.
+    network.set_params(hidden=SETTINGS["hidden"][0]).partial_fit(X[44:46], Y[44:46])
     network.set_params(hidden=(5,))
     with pytest.raises(ValueError, match="hidden changed since the fit"):
         network.partial_fit(X[:2], Y[:2])

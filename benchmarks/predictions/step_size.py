@@ -8,20 +8,59 @@ which the exact covariance is the identity. SGLD accepted by its minibatch is th
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from numpyro.infer import HMC
+from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.datasets import make_moons
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import convergence, sampled, select
 from benchmarks._shared.study import Row, Study, every_cell, parser, without
-from benchmarks.predictions.quadrature import Nodes, nodes_of
 from numpyro_bnn.diagnostics import mcse_mean
+
+
+class Nodes(NamedTuple):
+    """Points with weights that sum to one: averages over them are posterior expectations."""
+
+    points: np.ndarray  # (node, parameter)
+    weights: np.ndarray  # (node,)
+    mode: np.ndarray  # the parameters of highest density
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self.weights @ self.points
+
+    @property
+    def covariance(self) -> np.ndarray:
+        centred = self.points - self.mean
+        return (centred * self.weights[:, None]).T @ centred
+
+
+def nodes_of(
+    log_density: Callable[[np.ndarray], np.ndarray],
+    hessian: Callable[[np.ndarray], np.ndarray],
+    num_parameters: int,
+    count: int = 33,
+    width: float = 7.0,
+) -> Nodes:
+    """The trapezoid rule in the coordinates that whiten the curvature at the mode: `count` nodes an axis."""
+    start = np.zeros(num_parameters)
+    found = minimize(lambda p: -log_density(p[None])[0], start, method="BFGS", tol=1e-8)
+    mode = found.x
+    scale = np.linalg.inv(np.linalg.cholesky(hessian(mode))).T
+    axes = [np.linspace(-width, width, count)] * num_parameters
+    whitened = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, num_parameters)
+    points = mode + whitened @ scale.T
+    values = log_density(points)
+    weights = np.exp(values - values.max())
+    kept = weights > 1e-14
+    return Nodes(points[kept], weights[kept] / weights[kept].sum(), mode)
+
 
 ROWS, BATCH, SCALE, HIDDEN = 200, 20, 2.0, 8
 STEPS = (0.1, 0.05, 0.02, 0.01, 0.005, 0.0025)

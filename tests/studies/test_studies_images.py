@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks._shared import mnist_posteriors
 from benchmarks._shared.converged import rows_of
-from benchmarks.predictions import corruptions, shift_by_prior, shift_by_prior_words
+from benchmarks.predictions import corruptions, shift_by_prior
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_probabilities_are_averaged_over_the_draws_of_each_chain():
 
 
 def test_differences_are_paired_by_image_and_joined_over_subsets():
-    words, y = shift_by_prior_words, np.array([0, 1])
+    words, y = shift_by_prior, np.array([0, 1])
     logs = [np.log([[[0.6, 0.4], [0.7, 0.3]]]), np.log([[[0.4, 0.6], [0.2, 0.8]]])]
     one = words.by_image(logs, y)
     np.testing.assert_allclose(one.wrong, [0.5, 0.5])
@@ -171,15 +171,15 @@ def test_differences_are_paired_by_image_and_joined_over_subsets():
 def test_stored_rows_have_the_columns_of_new_ones():
     """Otherwise the command would refuse to add a cell to them."""
     logs = np.log([[[0.6, 0.4], [0.7, 0.3]]])
-    one = shift_by_prior_words.by_image([logs], np.zeros(2, int))
+    one = shift_by_prior.by_image([logs], np.zeros(2, int))
     stored = rows_of("predictions/shift_by_prior")[0]
     for name in ("MAP", "ensemble"):
-        assert set(shift_by_prior_words.beyond(one, one, name)) <= set(stored)
+        assert set(shift_by_prior.beyond(one, one, name)) <= set(stored)
 
 
 def test_scores_of_averages_have_the_monte_carlo_error_of_their_chains():
     """Log scores of chains that hardly differ have an average that is nearly linear in them."""
-    words, rng = shift_by_prior_words, np.random.default_rng(3)
+    words, rng = shift_by_prior, np.random.default_rng(3)
     y = np.zeros(4, int)
     right = 0.5 + 0.001 * rng.normal(size=(2, 6, 1)) + np.zeros((2, 6, 4))
     found = words.by_image(list(np.log(np.stack([right, 1 - right], -1))), y)

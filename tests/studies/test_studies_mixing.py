@@ -12,9 +12,9 @@ import numpyro_bnn as bnn
 from benchmarks._shared import ensembles
 from benchmarks.mixing import (
     acceptance,
+    against_hmc,
     against_hmc_methods,
     against_hmc_prior,
-    against_hmc_words,
     flat_directions,
     hard_posteriors,
     hierarchical_posteriors,
@@ -246,7 +246,7 @@ def test_monte_carlo_errors_are_of_both_and_fall_with_seeds():
     rows += [row("MCLMC", seed, -0.9, 0.03 * 2**0.5) for seed in (0, 1)]
     rows += [row("SGD", seed, -0.9 + 0.1 * seed, "") for seed in (0, 1)]
     rows += [row("mean field", 0, -0.9, "")]
-    found = {r["method"]: r for r in against_hmc_words.averaged(rows)}
+    found = {r["method"]: r for r in against_hmc.averaged(rows)}
     assert found["MCLMC"]["monte_carlo"] == pytest.approx(0.05)
     # Of one chain: the spread of two seeds, 0.1 apart, over √2.
     assert found["SGD"]["monte_carlo"] == pytest.approx((0.05**2 + 0.04**2) ** 0.5)
@@ -254,7 +254,7 @@ def test_monte_carlo_errors_are_of_both_and_fall_with_seeds():
     assert found["mean field"]["monte_carlo"] == ""
     assert found["mean field"]["sure"] == 0
     assert found["MCLMC"]["sure"] == pytest.approx(0.1 / (0.05**2 + 0.03**2) ** 0.5)
-    cells = {r["method"]: r["boston"] for r in against_hmc_words.distances(list(found.values()))}
+    cells = {r["method"]: r["boston"] for r in against_hmc.distances(list(found.values()))}
     assert cells == {"SGD": "0.100 (0.150)", "mean field": "0.100", "MCLMC": "0.100"}
 
 

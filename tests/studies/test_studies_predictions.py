@@ -16,17 +16,15 @@ from benchmarks._shared.converged import rows_of
 from benchmarks._shared.data_sets import Split
 from benchmarks.predictions import (
     against_boosting,
-    against_boosting_report,
     boundary_by_rows,
     calibration,
     other_regressors,
     polynomials,
     sgd_as_inference,
-    sgd_theory,
     step_size,
     tabular,
 )
-from benchmarks.predictions.quadrature import nodes_of
+from benchmarks.predictions.step_size import nodes_of
 
 
 def test_quadrature_has_the_moments_of_a_gaussian_and_of_a_skewed_density():
@@ -105,9 +103,9 @@ def problem():
 def test_the_covariance_of_sgd_is_kept_by_a_step_over_all_minibatches(problem, batch_size):
     rows, target, noise, hessian, optimum = problem
     slopes = (rows @ optimum - target) / noise**2
-    given = sgd_theory.Setting(rows, slopes, hessian, batch_size)
+    given = sgd_as_inference.Setting(rows, slopes, hessian, batch_size)
     rate = 0.4 / np.linalg.eigvalsh(hessian)[-1]
-    covariance = sgd_theory.of_linear_regression(given, rate, noise)
+    covariance = sgd_as_inference.of_linear_regression(given, rate, noise)
     # Points of mean 0 and that covariance, moved by the gradient of every minibatch.
     points = math.sqrt(2) * np.linalg.cholesky(covariance).T
     points = optimum + np.concatenate([points, -points])
@@ -124,25 +122,28 @@ def test_the_covariance_of_sgd_is_kept_by_a_step_over_all_minibatches(problem, b
 
 def test_small_steps_have_the_distribution_of_small_steps_and_large_ones_none(problem):
     rows, target, noise, hessian, optimum = problem
-    given = sgd_theory.Setting(rows, (rows @ optimum - target) / noise**2, hessian, 1)
+    given = sgd_as_inference.Setting(rows, (rows @ optimum - target) / noise**2, hessian, 1)
     tiny = 1e-6
     ratios = [
-        f(given, tiny, *more) / sgd_theory.of_small_steps(given, tiny)
-        for f, more in ((sgd_theory.of_this_step, ()), (sgd_theory.of_linear_regression, (noise,)))
+        f(given, tiny, *more) / sgd_as_inference.of_small_steps(given, tiny)
+        for f, more in (
+            (sgd_as_inference.of_this_step, ()),
+            (sgd_as_inference.of_linear_regression, (noise,)),
+        )
     ]
     np.testing.assert_allclose(ratios, 1, rtol=1e-3)
-    assert np.isinf(sgd_theory.of_linear_regression(given, 1.0, noise)).all()
+    assert np.isinf(sgd_as_inference.of_linear_regression(given, 1.0, noise)).all()
 
 
 def test_the_recommended_rate_is_nearest_to_the_posterior(problem):
     rows, target, noise, hessian, optimum = problem
     slopes = (rows @ optimum - target) / noise**2
     # Enough noise that the rate is not bounded by the curvature.
-    given = sgd_theory.Setting(rows, 5 * slopes, hessian, 1)
+    given = sgd_as_inference.Setting(rows, 5 * slopes, hessian, 1)
     assert given.rate < 1 / np.linalg.eigvalsh(hessian)[-1]
 
     def divergence(rate):
-        covariance = sgd_theory.of_small_steps(given, rate)
+        covariance = sgd_as_inference.of_small_steps(given, rate)
         return np.trace(hessian @ covariance) - np.linalg.slogdet(covariance)[1]
 
     best = divergence(given.rate)
@@ -222,7 +223,7 @@ def test_rows_of_the_calibration_study_are_in_one_part_each():
 NARROW = 0.5
 
 
-@pytest.mark.parametrize("table", against_boosting_report.TABLES)
+@pytest.mark.parametrize("table", against_boosting.TABLES)
 def test_splits_are_those_of_the_published_figures(table, monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.normal(5, 3, (50, 3)), rng.normal(100, 20, 50)
@@ -335,7 +336,7 @@ def test_means_are_over_the_same_splits_and_gains_over_those_that_both_have():
     # of their difference; √(1 / 4 + 0.2 / 0.8) = 0.707 times 4.31 for four splits.
     shown = ("splits", "rows held out", "method", "lppd")
     shown += ("gain over 100 steps a draw", "CPU-seconds")
-    table = [tuple(r[k] for k in shown) for r in against_boosting_report.summary(rows)]
+    table = [tuple(r[k] for k in shown) for r in against_boosting.summary(rows)]
     assert table == [
         ("0 to 3", "no", "trees", "2.550 ± 3.048", "", "2 to 5"),
         ("0 to 2", "no", "100 steps a draw", "0.700 ± 0.153", "", "2 to 4"),
@@ -344,7 +345,7 @@ def test_means_are_over_the_same_splits_and_gains_over_those_that_both_have():
         ("1, 2", "no", "fan-in", "0.800 and 1.200", "+0.100 and +0.300", "3 to 4"),
         ("0", "yes", "100 steps a draw", "9.000", "", "2"),
     ]
-    hats = {row["method"]: row["worst R-hat"] for row in against_boosting_report.summary(rows)}
+    hats = {row["method"]: row["worst R-hat"] for row in against_boosting.summary(rows)}
     assert hats == {"100 steps a draw": "", "trees": "", "fan-in": 1.5}
 
 
@@ -353,10 +354,10 @@ def test_options_ran_on_no_split_that_is_told_as_without_a_say():
     rows = rows_of("predictions/against_boosting")
     options = set(against_boosting.OURS) - {"100 steps a draw", "two layers, one noise"}
     ran = {(row["table"], row["seed"]) for row in rows if row["method"] in options}
-    chosen = against_boosting_report.CHOSEN_ON
+    chosen = against_boosting.CHOSEN_ON
     assert ran == {(table, seed) for table, seeds in chosen.items() for seed in seeds}
-    assert against_boosting_report.other_splits(rows, "airfoil") == list(range(3, 10))
-    assert against_boosting_report.other_splits(rows, "bikesharing") == list(range(2, 10))
+    assert against_boosting.other_splits(rows, "airfoil") == list(range(3, 10))
+    assert against_boosting.other_splits(rows, "bikesharing") == list(range(2, 10))
 
 
 def test_a_table_of_other_splits_has_methods_that_ran_on_all_of_them():
@@ -374,15 +375,15 @@ def test_a_table_of_other_splits_has_methods_that_ran_on_all_of_them():
         for seed, value in enumerate(values)
     ]
     shown = ("splits", "method", "lppd", "gain over 100 steps a draw", "CPU-seconds")
-    table = [tuple(r[k] for k in shown) for r in against_boosting_report.on_other_splits(rows)]
+    table = [tuple(r[k] for k in shown) for r in against_boosting.on_other_splits(rows)]
     assert table == [
         ("3 to 5", "100 steps a draw", "0.700 ± 0.153", "", "18"),
         ("3 to 5", "trees", "0.400 ± 0.275", "-0.300 ± 0.132", "7"),
     ]
-    assert list(against_boosting_report.findings(rows)) == [
+    assert list(against_boosting.findings(rows)) == [
         "The estimator gains over trees: 0.300 ± 0.132 nats on airfoil at 2.6 times its CPU "
         "seconds."
     ]
-    assert against_boosting_report.times_the_seconds(rows, "airfoil", "trees") == [18 / 7] * 3
+    assert against_boosting.times_the_seconds(rows, "airfoil", "trees") == [18 / 7] * 3
     # Rows of the first splits alone make no table.
-    assert not list(against_boosting_report.on_other_splits([r for r in rows if r["seed"] < 3]))
+    assert not list(against_boosting.on_other_splits([r for r in rows if r["seed"] < 3]))

@@ -53,7 +53,7 @@ from benchmarks.mixing.against_hmc_methods import (
 )
 from numpyro_bnn.plots.style import color_at, label_axes
 from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.workflow.compare import judged
+from numpyro_bnn.workflow.compare import scored_row
 
 ORDER = (REFERENCE, AGAIN, EQUAL, *OPTIMISED, *SAMPLED[1:])
 
@@ -235,7 +235,7 @@ def one_method(case: Case, method: str, seed: int) -> Iterator[Row]:
         run, passes = compute(case, method, seed)
         seconds = time.perf_counter() - begin
         mine = bnn.predict(model, run, data.x_test)
-    found = judged(method, mine, theirs, data.y_test, math.nan, passes, seconds)
+    found = scored_row(method, mine, theirs, data.y_test, math.nan, passes, seconds)
     row = found._asdict()
     for name in ("method", "max_rhat", "suspect"):
         del row[name]

@@ -25,7 +25,7 @@ from numpyro_bnn.approximations.member_optimizer import (
     keep_finite,
     trains,
 )
-from numpyro_bnn.models.random_module import linearize, outputs
+from numpyro_bnn.models.random_module import calls, linearize
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.priors.paths import layer_of_site
@@ -151,9 +151,10 @@ def _last_layer(marginal: Marginal, z: Values) -> list[str]:
     biases = {n: v for n, v in values.items() if "/" in n and v.ndim == 1}
 
     def first_rows(some: Values) -> dict[str, jax.Array]:
-        handler = outputs(substitute(potential.bound, data=values | some))
+        handler = calls(substitute(potential.bound, data=values | some))
         trace(seed(handler, jax.random.key(0))).get_trace(*potential.args, **potential.kwargs)
-        return {n: out[0].reshape(-1) for n, out in handler.seen.items() if hasattr(out, "shape")}
+        found = {name: call.output for name, call in handler.seen.items()}
+        return {n: out[0].reshape(-1) for n, out in found.items() if hasattr(out, "shape")}
 
     found = set()
     try:

@@ -450,11 +450,11 @@ def ensemble_of(bound: BoundModel, starts: Values) -> Draws:
     """Optimised starts as draws: each member is a chain of one draw, with its potential energy."""
     arguments = Arguments.split(*bound.padded)
 
-    def judged(starts: Values, arrays: list[jax.Array]) -> tuple:
+    def values_and_energy(starts: Values, arrays: list[jax.Array]) -> tuple:
         potential = Potential(bound.model, *Arguments.join(arrays, arguments.static))
         both = jax.vmap(potential.constrain)(starts), jax.vmap(potential)(starts)
         return jax.tree.map(lambda leaf: leaf[:, None], both)
 
-    values, energy = Program(judged, runs_once=True)(starts, arguments.arrays)
+    values, energy = Program(values_and_energy, runs_once=True)(starts, arguments.arrays)
     stats = {"potential_energy": np.asarray(energy)}
     return Draws(values, bound.model, stats, {"approximation": True} | data_facts(bound, values))

@@ -31,11 +31,11 @@ from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
+from numpyro_bnn.samplers.sgmcmc.tuning import largest_curvature
 
 Rate = float | Literal["auto"]
-# Minibatch gradients that the noise is estimated from, and steps of the power iteration.
+# Minibatch gradients that the noise is estimated from.
 _PILOT = 200
-_POWER = 30
 
 
 @trains
@@ -211,7 +211,7 @@ def _rates(member_optimizer: MemberOptimizer, z: Values, key: jax.Array, rate: R
             key_noise, key_power = jax.random.split(key)
             count = sum(leaf.size for leaf in z.values())
             best = 2 * count / _noise_trace(member_optimizer.estimator, rows, z, key_noise)
-            return jnp.minimum(best, 1 / _top_curvature(rows.potential, z, key_power))
+            return jnp.minimum(best, 1 / largest_curvature(rows, z, 1.0, key_power)[0])
 
         return jax.vmap(one)(z, keys)
 
@@ -235,18 +235,3 @@ def _noise_trace(estimator: Estimator, rows: Rows, z: Values, key: jax.Array) ->
 
 def _square(v: Values) -> jax.Array:
     return jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(leaf**2), v))
-
-
-def _top_curvature(potential: Any, z: Values, key: jax.Array) -> jax.Array:
-    """The largest eigenvalue of the Hessian of U in modulus, by power iteration."""
-
-    def unit(v: Values) -> tuple[Values, jax.Array]:
-        length = jnp.sqrt(_square(v))
-        return jax.tree.map(lambda leaf: leaf / length, v), length
-
-    def repeat(_: int, carry: tuple[Values, jax.Array]) -> tuple[Values, jax.Array]:
-        return unit(jax.jvp(jax.grad(potential), (z,), (carry[0],))[1])
-
-    keys = jax.random.split(key, len(z))
-    start = {n: jax.random.normal(k, leaf.shape) for k, (n, leaf) in zip(keys, z.items())}
-    return lax.fori_loop(0, _POWER, repeat, unit(start))[1]

@@ -39,11 +39,13 @@ class Prepared:
 
 
 def taken(data: PyTree, rows: slice | Array, size: int | None = None) -> PyTree:
-    """Some rows of a pytree of arrays; scalars, and arrays of another length than `size`, stay."""
+    """Some rows of a pytree of arrays and tables; scalars, and others of another length than `size`, stay."""
 
     def of(leaf: Any) -> Any:
         shape = np.shape(leaf)
-        return leaf[rows] if shape and size in (None, shape[0]) else leaf
+        if not shape or size not in (None, shape[0]):
+            return leaf
+        return getattr(leaf, "iloc", leaf)[rows]
 
     return jax.tree.map(of, data)
 

@@ -121,12 +121,21 @@ def leave_one_out(log_likelihood: np.ndarray) -> LeaveOneOut:
     # A row with one density under all draws has no effective size.
     known = sizes[np.isfinite(sizes)]
     found = smoothed(log_likelihood, float(np.mean(known)) if known.size else 1.0)
+    by_row = logsumexp(found.log_weights + log_likelihood, axis=(0, 1))
     with_rows = logsumexp(log_likelihood, axis=(0, 1)) - np.log(chains * draws)
+    effect = with_rows - by_row
     made = LeaveOneOut(
-        **found._asdict(), effect=with_rows - found.by_row, error=np.nan, error_by_row=np.empty(0)
+        elpd=float(by_row.sum()),
+        se=float(np.sqrt(rows * by_row.var(ddof=1))),
+        error=np.nan,
+        p_loo=float(effect.sum()),
+        by_row=by_row,
+        error_by_row=np.empty(0),
+        effect=effect,
+        **found._asdict(),
     )
     # Densities divided by their average without the row: of mean 1, whatever their unit.
-    _, effects = made.average(np.exp(log_likelihood - found.by_row))
+    _, effects = made.average(np.exp(log_likelihood - by_row))
     return made._replace(error=float(mcse_mean(effects.sum(-1))), error_by_row=mcse_mean(effects))
 
 

@@ -2,7 +2,7 @@
 
 Flax's linen and NNX modules, Equinox modules and other pytrees with a call are used through one small
 interface, :class:`Network`: the shapes of the parameters, and a function from their values and the inputs
-to the output. :class:`linearize` and :class:`outputs` are handlers of the networks inside a model;
+to the output. :class:`linearize` and :class:`calls` are handlers of the networks inside a model;
 :func:`to_params` and :func:`from_params` go from draws of sample sites to parameters, and back.
 """
 
@@ -16,7 +16,7 @@ from functools import partial
 from importlib import import_module
 from math import prod
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -304,21 +304,34 @@ class linearize(Messenger):
         return jax.tree.map(jnp.add, primal, tangent)
 
 
-class outputs(Messenger):
-    """Keep what each network returns when it is called: ``handler.seen[name]``."""
+class Call(NamedTuple):
+    """A call of a network inside a model."""
+
+    apply: Callable  # The network as a function of its parameters and inputs
+    values: dict[str, Any]  # Its parameters by path
+    args: tuple
+    kwargs: dict[str, Any]
+    output: Any
+
+
+class calls(Messenger):
+    """Keep the first call of each network: ``handler.seen[name]``."""
 
     def __init__(self, fn: Callable | None = None) -> None:
-        self.seen: dict[str, Any] = {}
+        self.seen: dict[str, Call] = {}
         super().__init__(fn)
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Keep the outputs of a network in each call."""
+        """Keep the call of a network."""
         if msg["type"] == "network":
             msg["apply"] = partial(self._kept, msg["name"], msg["apply"])
 
-    def _kept(self, name: str, apply: Callable, *args: Any, **kwargs: Any) -> Any:
-        self.seen[name] = apply(*args, **kwargs)
-        return self.seen[name]
+    def _kept(
+        self, name: str, apply: Callable, values: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        output = apply(values, *args, **kwargs)
+        self.seen.setdefault(name, Call(apply, values, args, kwargs, output))
+        return output
 
 
 def _reduced(function: Any) -> str | tuple:

@@ -19,7 +19,8 @@ import numpy as np
 import numpyro
 import xarray as xr
 from numpy.typing import ArrayLike
-from numpyro.handlers import seed, substitute, trace
+from numpyro.handlers import seed
+from numpyro.infer.util import compute_log_probs
 
 from numpyro_bnn._checks import warn
 from numpyro_bnn._types import PyTree
@@ -572,16 +573,10 @@ def _of_one_draw(
     model: Callable, draw: dict[str, Any], arguments: tuple[tuple, dict], sites: list[str]
 ) -> Any:
     """Log prior densities at one draw, by the name of the parameter that a user knows."""
-    args, kwargs = arguments
-    traced = trace(substitute(seed(model, jax.random.key(0)), data=draw)).get_trace(*args, **kwargs)
+    log_probs, traced = compute_log_probs(seed(model, jax.random.key(0)), *arguments, draw)
     found = {}
     for name in sites:
-        site = traced[name]
-        density = site["fn"].log_prob(site["value"])
-        if site["scale"] is not None:
-            # A scale may have the axes of the plates around the site, an entry for each value.
-            density = site["scale"] * density
-        density = jnp.sum(density)
+        density, site = log_probs[name], traced[name]
         standardized = site["infer"].get("hierarchy")
         if isinstance(standardized, Standardized):
             scale = jnp.broadcast_to(standardized.scale, jnp.shape(site["value"]))

@@ -6,10 +6,10 @@ all that was drawn and nothing else: ``check_fit`` refuses others, and ``to_infe
 """
 
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
@@ -17,40 +17,32 @@ from scipy.special import logsumexp
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import Predictor
 
-_DRAWS = ("chain", "draw")
-
 
 class Smoothed(NamedTuple):
-    """Importance weights of draws for the posterior without each row, and what they estimate."""
+    """Importance weights of draws for the posterior without each row."""
 
     # (chain, draw, row), smoothed; over all draws their exponentials add up to 1
     log_weights: np.ndarray
-    elpd: float  # sum over rows of the leave-one-out log predictive densities, nats
-    se: float  # its standard error over rows
-    p_loo: float  # effective number of parameters: how much lower elpd is than with the rows
-    by_row: np.ndarray  # leave-one-out log predictive densities, (row,)
     # Shape of the tail of the weights, (row,); weights above good_k are not reliable
     pareto_k: np.ndarray
     good_k: float  # depends on the number of draws, at most 0.7
 
 
 def smoothed(log_likelihood: np.ndarray, relative_size: float) -> Smoothed:
-    """What ArviZ's ``loo`` finds, and the weights that it found it with; in either generation of ArviZ."""
+    """Weights of one over the density of each row, the largest of them smoothed by ArviZ."""
     # Vehtari, Simpson, Gelman, Yao and Gabry, *Pareto smoothed importance sampling* (2024). Rows whose
     # largest weights are all equal, as in chains that do not move, have no tail that a Pareto distribution
     # could be fitted to, and generations of ArviZ differ in what they do. Their weights stay as they are, and
     # k̂ is infinite; 0 for a row with one density under all draws: leaving it out changes nothing.
     log_likelihood = np.asarray(log_likelihood, np.float64)
-    has_tail = _has_tail(log_likelihood, relative_size)
-    if has_tail.all():
-        return _of_arviz(log_likelihood, relative_size)
-    plain = _not_smoothed(log_likelihood)
-    if not has_tail.any():
-        return plain
-    found = _of_arviz(log_likelihood[..., has_tail], relative_size)
-    for name in ("log_weights", "by_row", "pareto_k"):
-        getattr(plain, name)[..., has_tail] = getattr(found, name)
-    return _with_sums(plain, log_likelihood)
+    log_weights = -log_likelihood - logsumexp(-log_likelihood, axis=(0, 1))
+    pareto_k = np.where(np.ptp(log_likelihood, axis=(0, 1)) > 0, np.inf, 0.0)
+    tail = _has_tail(log_likelihood, relative_size)
+    if tail.any():
+        found = _smoothed_by_arviz(log_likelihood[..., tail], relative_size)
+        log_weights[..., tail], pareto_k[tail] = found
+    good_k = min(1 - 1 / np.log10(log_likelihood[..., 0].size), 0.7)
+    return Smoothed(log_weights, pareto_k, good_k)
 
 
 def _has_tail(log_likelihood: np.ndarray, relative_size: float) -> np.ndarray:
@@ -62,62 +54,22 @@ def _has_tail(log_likelihood: np.ndarray, relative_size: float) -> np.ndarray:
     return np.asarray(ordered[0] < ordered[count - 1])
 
 
-def _not_smoothed(log_likelihood: np.ndarray) -> Smoothed:
-    """Weights of one over the density of a row."""
-    log_weights = -log_likelihood - logsumexp(-log_likelihood, axis=(0, 1))
-    by_row = logsumexp(log_weights + log_likelihood, axis=(0, 1))
-    k = np.where(np.ptp(log_likelihood, axis=(0, 1)) > 0, np.inf, 0.0)
-    good_k = min(1 - 1 / np.log10(log_likelihood[..., 0].size), 0.7)
-    return _with_sums(
-        Smoothed(log_weights, np.nan, np.nan, np.nan, by_row, k, good_k), log_likelihood
-    )
-
-
-def _with_sums(rows: Smoothed, log_likelihood: np.ndarray) -> Smoothed:
-    """The sums over rows, of what is known of each."""
-    with_rows = logsumexp(log_likelihood, axis=(0, 1)) - np.log(log_likelihood[..., 0].size)
-    elpd = float(rows.by_row.sum())
-    se = float(np.sqrt(rows.by_row.size * rows.by_row.var()))
-    return rows._replace(elpd=elpd, se=se, p_loo=float(with_rows.sum()) - elpd)
-
-
-def _of_arviz(log_likelihood: np.ndarray, relative_size: float) -> Smoothed:
-    # Imported here, because ArviZ takes a second or more to import. From its release 1 these are apart.
-    az = import_module("arviz" if version("arviz").startswith("0.") else "arviz_stats")
-    import xarray as xr
-
-    data = xr.Dataset({"y": ((*_DRAWS, "row"), log_likelihood)})
-    # ArviZ 1 warns at the old name and returns xarray's tree.
-    own = vars(az).get("InferenceData")
+def _smoothed_by_arviz(
+    log_likelihood: np.ndarray, relative_size: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Smoothed log weights, like the densities, and k̂ of each row."""
+    flat = log_likelihood.reshape(-1, log_likelihood.shape[-1]).T
+    # Imported here, because ArviZ takes a second or more to import. Callers warn of rows with a large k̂.
     with warnings.catch_warnings():
-        # Callers warn of rows with a large k.
         warnings.simplefilter("ignore")
-        if own is None:
-            tree = xr.DataTree.from_dict({"log_likelihood": data})
-            found = az.loo(tree, pointwise=True, reff=relative_size)
-            elpd, p_loo = found.elpd, found.p
-            by_row, weights = found.elpd_i, found.log_weights
+        if version("arviz").startswith("0."):
+            log_weights, k = import_module("arviz").psislw(-flat, relative_size)
         else:
-            found = az.loo(
-                own(log_likelihood=data), pointwise=True, reff=relative_size, scale="log"
+            # From ArviZ 1 this takes log densities, not log weights.
+            log_weights, k = import_module("arviz_stats.base").array_stats.psislw(
+                flat, relative_size
             )
-            elpd, p_loo = found.elpd_loo, found.p_loo
-            by_row, weights = found.loo_i, _weights(az.psislw, data["y"], relative_size)
-    return Smoothed(
-        weights.transpose(*_DRAWS, "row").values,
-        float(elpd),
-        float(found.se),
-        float(p_loo),
-        np.asarray(by_row.values),
-        np.asarray(found.pareto_k.values),
-        float(found.good_k),
-    )
-
-
-def _weights(psislw: Callable, log_likelihood: Any, relative_size: float) -> Any:
-    """The smoothed weights, which ``loo`` of ArviZ 0.23 does not give."""
-    stacked = log_likelihood.stack(__sample__=_DRAWS)
-    return psislw(-stacked, relative_size)[0].unstack("__sample__")
+    return log_weights.T.reshape(log_likelihood.shape), k
 
 
 def why_not_the_posterior(draws: Draws) -> str | None:

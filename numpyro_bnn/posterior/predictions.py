@@ -306,7 +306,7 @@ class Predictor:
         return other
 
     def _known(self, samples: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The draws that serve at these rows."""
+        """Draws without sites that are known for the rows of the fit alone."""
         return of_all_rows(samples, self._measured_elsewhere)
 
     @cached_property

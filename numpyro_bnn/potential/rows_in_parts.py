@@ -86,7 +86,7 @@ def _parts(size: int, part: int, most: int) -> list[tuple]:
 
 
 def _replaced(size: int, part: int) -> list[tuple]:
-    """The same, with one half of the rows replaced by others."""
+    """The arguments with half of their rows replaced by other rows."""
     half = max(min(part, size) // 2, 1)
     rows, others = np.arange(2 * half), np.arange(size - half, size)[::-1]
     first, last = slice(half), slice(half, None)

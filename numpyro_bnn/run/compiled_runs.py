@@ -97,7 +97,7 @@ class CompiledRuns(NumPyroMCMC):
         kwargs: dict[str, Any],
         extra_fields: tuple[str, ...],
         init_params: Any,
-        judged: Callable[[], Judge] | None = None,
+        make_judge: Callable[[], Judge] | None = None,
     ) -> None:
         """Start a run of a fixed number of draws, or a run that a stopping rule ends."""
         check_key("MCMC.run", rng_key, self.num_chains)
@@ -106,7 +106,7 @@ class CompiledRuns(NumPyroMCMC):
         check_chains(self._warmup_state, self.num_chains)
         fit = self._see(args, kwargs)
         start = self._start_of(rng_key, fit, init_params)._replace(extra_fields=extra_fields)
-        judge = None if judged is None else judged()
+        judge = None if make_judge is None else make_judge()
         if judge is not None:
             start = start._replace(until=judge.settings, at=judge.at)
         if self._disk is not None:
@@ -144,7 +144,7 @@ class CompiledRuns(NumPyroMCMC):
 
     def _on_disk(self, resumed: bool) -> AbstractContextManager[None]:
         """Lock the folders of this run, so that no other run writes to them meanwhile."""
-        return nullcontext() if self._disk is None else self._disk.held(resumed)
+        return nullcontext() if self._disk is None else self._disk.locked(resumed)
 
     @property
     def _is_numpyros_own(self) -> bool:

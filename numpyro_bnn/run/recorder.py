@@ -80,7 +80,7 @@ class Disk(NamedTuple):
         return Checkpoint(self.checkpoint)
 
     @contextmanager
-    def held(self, resumed: bool) -> Iterator[None]:
+    def locked(self, resumed: bool) -> Iterator[None]:
         """Lock the folders against other runs, and refuse folders that this run must not write to."""
         with ExitStack() as locks:
             self.processes.first(partial(self._take, locks, resumed))

@@ -114,7 +114,7 @@ def suspect_chains(
     found: dict[int, list[str]] = {}
     energy = stats.get("potential_energy") if exact_energy else None
     for part in _parts(sites, stats, state, hot, steps_a_draw, energy):
-        for chain, why in _judged(part, stats, hot):
+        for chain, why in _reasons_of(part, stats, hot):
             found.setdefault(chain, []).append(why)
     # A sweep of parallel tempering is many trajectories, and records whether any of them diverged.
     if "diverging" in stats and "swap_probs" not in stats:
@@ -161,7 +161,7 @@ def _parts(
     yield Part(values, (), acceptance, steps)
 
 
-def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[tuple[int, str]]:
+def _reasons_of(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[tuple[int, str]]:
     """Suspect chains of a part, each with its reason; chains that never moved come first."""
     more = f" and {len(part.names) - 3} more" if len(part.names) > 3 else ""
     of = f" of the block of {', '.join(part.names[:3])}{more}" if part.names else ""
@@ -178,12 +178,14 @@ def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[t
     # Of many chains, one may stay in place by chance: the probability counts for all of them together. A mean
     # acceptance that is NaN gives no probability, and the chain is doubted.
     doubted = (hot.sum(1) > 1) & (failing | ~(chance * len(hot) >= _CHANCE))
-    still = never_moved(part.values) & doubted if part.values and doubted.any() else zeros
-    stays = np.where(still, 0, _stuck_stretches(part.values, hot) if part.values else 0)
-    for chain in np.flatnonzero(still | failing | (stays > 0)).tolist():
+    draws = hot.shape[1]
+    stays, moves = longest_stays(part.values) if part.values else (zeros, zeros)
+    still = (stays == draws) & doubted
+    stuck = _are_stuck(stays, moves, draws) & hot.all()
+    for chain in np.flatnonzero(still | failing | stuck).tolist():
         reasons = []
-        if stays[chain]:
-            reasons.append(f"{stays[chain]} of {hot.shape[1]} draws in a row{of} are the same")
+        if stuck[chain]:
+            reasons.append(f"{stays[chain]} of {draws} draws in a row{of} are the same")
         if still[chain]:
             reasons.append(
                 f"all draws{of} are the same{'' if steps[chain].any() else ' (step_size is 0)'}"
@@ -217,70 +219,38 @@ def _mean_acceptance(state: Any, chains: int) -> np.ndarray | None:
     return np.broadcast_to(np.asarray(mean, np.float64).reshape(-1), chains)
 
 
-def never_moved(leaves: list[Array]) -> np.ndarray:
-    """Which chains have the same value in all their draws, bit for bit."""
-    # The first and the last draw of one site nearly always settle it. Only where these are
-    # equal are all draws compared, a block at a time.
-    same = np.ones(leaves[0].shape[0], bool)
-    leaves = sorted(leaves, key=lambda leaf: math.prod(leaf.shape))
-    for leaf in map(_on_host, leaves):
-        same &= _same(leaf[:, -1:], leaf[:, :1])
-        if not same.any():
-            return same
-    for leaf in map(_on_host, leaves):
-        draws, size = leaf.shape[1], int(np.prod(leaf.shape[2:])) * len(same)
-        first, step = leaf[:, :1], max(1, _BLOCK // max(1, size))
-        for begin in range(0, draws, step):
-            same &= _same(leaf[:, begin : begin + step], first)
-            if not same.any():
-                return same
-    return same
-
-
-def _stuck_stretches(leaves: list[Array], hot: np.ndarray) -> np.ndarray:
-    """The longest stay of each chain at one place, in draws; 0 where it may be an accident."""
-    # A chain that moves in a share a of its other draws stays L of n draws with a probability of at most n
-    # (1 - a)^L. The smallest array is searched; `hot` marks draws at a temperature above 0.
-    chains, draws = hot.shape
-    if draws < _LONG_STAY or not hot.all():
-        return np.zeros(chains, int)
-    values = np.asarray(min(leaves, key=lambda leaf: math.prod(leaf.shape))).reshape(
-        chains, draws, -1
-    )
-    stays = (values[:, 1:] == values[:, :-1]).all(-1)
-    found = np.zeros(chains, int)
-    for chain, own in enumerate(stays):
-        begin, end = _longest_run(own)
-        length = end - begin + 1
-        moved = np.count_nonzero(~own) / max(draws - length, 1)
-        chance = chains * draws * (1 - min(moved, 1)) ** length
-        if length < max(_LONG_STAY, _STAY_SHARE * draws) or not moved or chance > _CHANCE:
+def longest_stays(leaves: list[Array]) -> tuple[np.ndarray, np.ndarray]:
+    """The longest stay of each chain at one place, bit for bit, and how often it moves, in draws."""
+    # The smallest array is searched; the others are compared at both ends of a long stay.
+    smallest: Any = min(leaves, key=lambda leaf: math.prod(leaf.shape))
+    # On the host: slicing a JAX array would compile a program for every slice.
+    smallest = np.asarray(smallest) if isinstance(smallest, jax.Array) else smallest
+    chains, draws = smallest.shape[:2]
+    moves = np.empty((chains, draws - 1), bool)
+    step = max(1, _BLOCK * draws // max(1, math.prod(smallest.shape)))
+    for begin in range(0, draws - 1, step):
+        some = np.asarray(smallest[:, begin : begin + step + 1])
+        changed = some[:, 1:] != some[:, :-1]
+        moves[:, begin : begin + step] = changed.any(tuple(range(2, changed.ndim)))
+    found = np.ones(chains, int)
+    for chain, own in enumerate(moves):
+        begins = [0, *(np.flatnonzero(own) + 1).tolist(), draws]
+        longest = int(np.argmax(np.diff(begins)))
+        begin, end = begins[longest : longest + 2]
+        if end - begin < _STAY_SHARE * draws:
             continue
-        if all(
-            _same(leaf[chain : chain + 1, begin], leaf[chain : chain + 1, end]) for leaf in leaves
-        ):
-            found[chain] = length
-    return found
+        if all(np.array_equal(leaf[chain, begin], leaf[chain, end - 1]) for leaf in leaves):
+            found[chain] = end - begin
+    return found, moves.sum(1)
 
 
-def _longest_run(flags: np.ndarray) -> tuple[int, int]:
-    """The longest run of true values: where it begins, and the place after its end."""
-    ends = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
-    begins, ends = ends[::2], ends[1::2]
-    if not len(begins):
-        return 0, 0
-    longest = int(np.argmax(ends - begins))
-    return int(begins[longest]), int(ends[longest])
-
-
-def _on_host(leaf: Any) -> Any:
-    """The array on the host: slicing a JAX array would compile a program for every slice."""
-    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
-
-
-def _same(some: Any, first: Any) -> np.ndarray:
-    equal = np.asarray(some) == np.asarray(first)
-    return equal.all(axis=tuple(range(1, equal.ndim)))
+def _are_stuck(stays: np.ndarray, moves: np.ndarray, draws: int) -> np.ndarray:
+    """Which chains stay so long at one place that it is no accident, while they move elsewhere."""
+    # A chain that moves in a share a of its other draws stays L of n draws with a probability of at most n
+    # (1 - a)^L.
+    share = np.minimum(moves / np.maximum(draws - stays, 1), 1)
+    chance = len(stays) * draws * (1 - share) ** stays
+    return (stays >= max(_LONG_STAY, _STAY_SHARE * draws)) & (moves > 0) & (chance <= _CHANCE)
 
 
 def named(suspect: Mapping[int, str]) -> str:

@@ -390,10 +390,10 @@ def reliability(probs: Scored, y: ArrayLike, num_bins: int = 15) -> Reliability:
     return _reliability("reliability", probs, y, num_bins)
 
 
-def _reliability(name: str, probs: Scored, y: ArrayLike, num_bins: int) -> Reliability:
-    """The same under the name of the score that asks."""
-    num_bins = check_whole(f"scores.{name}", "num_bins", num_bins)
-    p, y, _ = inputs.labelled(name, probs, y)
+def _reliability(owner: str, probs: Scored, y: ArrayLike, num_bins: int) -> Reliability:
+    """Bins of predicted probability and observed share; errors name the score `owner`."""
+    num_bins = check_whole(f"scores.{owner}", "num_bins", num_bins)
+    p, y, _ = inputs.labelled(owner, probs, y)
     confidence = p.max(axis=1)
     right = p.argmax(axis=1) == y
     edges = np.arange(num_bins + 1) / num_bins

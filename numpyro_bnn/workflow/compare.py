@@ -156,7 +156,7 @@ def error_and_calibration(predictions: Predictions, y: ArrayLike) -> tuple[float
     return float(scores.rmse(predictions, y)), float(scores.coverage(predictions, y, level=0.9))
 
 
-def judged(
+def scored_row(
     method: str,
     predictions: Predictions,
     reference: Predictions,
@@ -280,7 +280,7 @@ def compare(
     with named_elsewhere():
         predictions = {name: predict(None, f.draws, rows.x_test) for name, f in found.items()}
         table = [
-            judged(
+            scored_row(
                 name,
                 predictions[name],
                 predictions[reference],

@@ -1,7 +1,6 @@
 """Which prior sits on which weight: a table of a model, in the order in which its layers are called."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,7 +11,6 @@ from jax.extend import core
 from numpyro.distributions import constraints
 from numpyro.handlers import seed, substitute, trace
 from numpyro.ops.provenance import track_deps_jaxpr
-from numpyro.primitives import Messenger
 
 from numpyro_bnn._html import Grid, html_of
 from numpyro_bnn._text import text_of
@@ -20,6 +18,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared, units_of
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.networks import call_order
+from numpyro_bnn.models.random_module import calls
 from numpyro_bnn.potential.sites import all_rows
 from numpyro_bnn.potential.structure import as_jax, say_what_it_got
 from numpyro_bnn.priors.base import is_parameter
@@ -146,24 +145,6 @@ def describe(model: Any, *args: PyTree, **kwargs: PyTree) -> ModelTable:
             ready.forget()
 
 
-class _Calls(Messenger):
-    """Keeps, for every network, its function and the values and inputs of its first call."""
-
-    def __init__(self, fn: Callable) -> None:
-        self.seen: dict[str, tuple[Callable, dict[str, Any], tuple, dict[str, Any]]] = {}
-        super().__init__(fn)
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "network":
-            msg["apply"] = partial(self._called, msg["name"], msg["apply"])
-
-    def _called(
-        self, name: str, apply: Callable, values: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        self.seen.setdefault(name, (apply, values, args, kwargs))
-        return apply(values, *args, **kwargs)
-
-
 def _typical(site: Mapping[str, Any]) -> Any:
     """A value of a latent site at which sites below have plain numbers: 0, or 1 if positive."""
     if site["type"] != "sample" or site["is_observed"] or site["fn"].support.is_discrete:
@@ -178,10 +159,10 @@ def _typical(site: Mapping[str, Any]) -> Any:
 
 
 def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Row], list[str]]:
-    calls = _Calls(parameterize(all_rows(model), "centered"))
-    seeded = seed(substitute(calls, substitute_fn=_typical), jax.random.key(0))
+    handler = calls(parameterize(all_rows(model), "centered"))
+    seeded = seed(substitute(handler, substitute_fn=_typical), jax.random.key(0))
     sites = trace(seeded).get_trace(*args, **kwargs)
-    computed = _computed_numbers(calls.fn, args, kwargs, sites)
+    computed = _computed_numbers(handler.fn, args, kwargs, sites)
     # A target that is not given and values of single rows are no parameters, effects of groups are.
     sizes = {len(leaf) for leaf in jax.tree.leaves(args[:1]) if jnp.ndim(leaf)}
     plates = {
@@ -208,7 +189,7 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[list
             prior, kind = _prior_text(name, site, levels, computed[name]), "random"
         rows.setdefault(name, Row(name, shape, layer, prior, kind, prod(shape)))
 
-    for network, (apply, values, inputs, keywords) in calls.seen.items():
+    for network, (apply, values, inputs, keywords, _) in handler.seen.items():
         leaves = {
             p: jax.ShapeDtypeStruct(jnp.shape(v), jnp.result_type(v)) for p, v in values.items()
         }
@@ -230,7 +211,7 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[list
         add(name, None)
     marked = (n for n, site in sites.items() if site.get("infer", {}).get("of_network"))
     made = dict.fromkeys(name.rpartition("/")[0].rpartition("/")[2] for name in marked)
-    return [*rows.values()], [name for name in made if name not in calls.seen]
+    return [*rows.values()], [name for name in made if name not in handler.seen]
 
 
 def _computed_numbers(

@@ -193,7 +193,7 @@ def calibration_rows(
     return np.setdiff1d(np.arange(len(y)), held), held
 
 
-def in_blocks(X: np.ndarray) -> np.ndarray:
+def padded_to_blocks(X: np.ndarray) -> np.ndarray:
     """Rows, the last one repeated up to whole blocks of :data:`BLOCK` rows."""
     return np.concatenate([X, np.repeat(X[-1:], -len(X) % BLOCK, 0)])
 

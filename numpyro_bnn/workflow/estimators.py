@@ -40,8 +40,8 @@ from numpyro_bnn.workflow.estimator_inputs import (
     added,
     held_out,
     hidden_sizes,
-    in_blocks,
     key_from,
+    padded_to_blocks,
     table_like,
     validated,
     weights_of,
@@ -116,7 +116,7 @@ class BNNEstimator(BaseEstimator):
         if fitted.mcmc is not None:
             self.mcmc_: MCMC = fitted.mcmc
         self.draws_: Draws = fitted.draws
-        rows = table_like(self, in_blocks(X[kept]))
+        rows = table_like(self, padded_to_blocks(X[kept]))
         self._separate = predictor_of(self.draws_, rows).are_separate(self.draws_)
         self.report_: Report = fitted.report
         self.calibration_: Calibrated | None = None
@@ -191,7 +191,7 @@ class BNNEstimator(BaseEstimator):
         if not self._separate:
             whole = predict(None, self, table_like(self, X))
             return whole if reduce is None else reduce(whole)
-        rows = table_like(self, in_blocks(X))
+        rows = table_like(self, padded_to_blocks(X))
         made = predict(None, self, rows, batch_size=BLOCK, reduce=reduce)
         if reduce is None:
             return made.at_rows(slice(len(X)))

@@ -31,7 +31,7 @@ from numpyro_bnn.approximations.member_optimizer import TrainingOptions
 from numpyro_bnn.approximations.modes import ensemble_of, optimized
 from numpyro_bnn.data.arguments import as_arrays, is_ready, num_rows, with_tables
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS
-from numpyro_bnn.data.units import known_targets, with_targets
+from numpyro_bnn.data.units import known_targets, taken, with_targets
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
@@ -292,12 +292,12 @@ def fit(
     count = num_rows("fit: x and y", (arrays, y))
     if is_ready(model) and known_targets(np.asarray(y)) is not None:
         rows, y = with_targets("fit", np.asarray(y))
-        x, count = _rows(x, rows), len(y)
+        x, count = taken(x, rows), len(y)
         weights = None if weights is None else np.asarray(weights)[rows]
     key_split, key_starts, key_run, key_stack = jax.random.split(key, 4)
     train, held = _split(combine, validation, count, key_split)
-    x_train, y_train = _rows(x, train), _rows(y, train)
-    weighted = {} if weights is None else {"weights": _rows(np.asarray(weights), train)}
+    x_train, y_train = taken(x, train), taken(y, train)
+    weighted = {} if weights is None else {"weights": taken(np.asarray(weights), train)}
     if batch_size is None and kernel is None and len(train) > MANY_ROWS:
         batch_size = BATCH
     sampler, steps = kernel_for_fit(kernel, model, batch_size, options)
@@ -335,7 +335,7 @@ def fit(
         on_ensemble(ensemble)
     began = time.perf_counter()
     # The log score of rows that were fitted is nothing that anybody uses.
-    at = (_rows(x_train, slice(MOST_JUDGED)), None) if x_test is None else (x_test, y_test)
+    at = (taken(x_train, slice(MOST_JUDGED)), None) if x_test is None else (x_test, y_test)
     run: MCMC | Draws = mcmc
     # They compile about as long as all of the optimisation took.
     if chains is None and limit.left > optimised - clock:
@@ -356,7 +356,7 @@ def fit(
     draws = draws_of(run)
     weights = np.full(draws.num_chains, 1 / draws.num_chains)
     if combine == "stack":
-        draws = stack(run, _rows(x, held), _rows(y, held), key=key_stack)
+        draws = stack(run, taken(x, held), taken(y, held), key=key_stack)
         weights = np.asarray(draws.info["weights"])
     draws.info |= {n: rows for n, rows in ensemble.info.items() if n == KNOWN_ROWS}
     seconds = {
@@ -398,13 +398,6 @@ class TimeLimit:
             lengths = (int(share * n) // mcmc.thinning for n in (mcmc.num_warmup, mcmc.num_samples))
             mcmc.set_lengths(*(max(0, n) * mcmc.thinning for n in lengths))
         return mcmc.num_samples >= _FEWEST * mcmc.thinning or share >= 1
-
-
-def _rows(values: Any, rows: Any) -> Any:
-    def taken(leaf: Any) -> Any:
-        return leaf.iloc[rows] if hasattr(leaf, "iloc") else leaf[rows]
-
-    return jax.tree.map(taken, values)
 
 
 def _split(

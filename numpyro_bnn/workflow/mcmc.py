@@ -282,12 +282,12 @@ class MCMC(CompiledRuns):
             )
         from numpyro_bnn.workflow.until import UntilKnown
 
-        def judged() -> UntilKnown:
+        def make_rule() -> UntilKnown:
             fitted = inputs_of(self)
             where = at if test_data is None else test_data
             return UntilKnown(self.sampler, until, where, max_minutes, fitted, self.columns)
 
-        self._begin(rng_key, args, kwargs, tuple(extra_fields), init_params, judged)
+        self._begin(rng_key, args, kwargs, tuple(extra_fields), init_params, make_rule)
         assert self.stopped is not None
         return self.stopped
 

@@ -25,7 +25,7 @@ from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.potential.compiled_arguments import Arguments, map_in_blocks
 from numpyro_bnn.potential.potential import Potential, Values
-from numpyro_bnn.samplers.tempering.rung_kernels import HIGHEST, LOWEST, judged, leapfrog
+from numpyro_bnn.samplers.tempering.rung_kernels import HIGHEST, LOWEST, accept_or_stay, leapfrog
 
 # Rows, and draws at most, that are computed together: on a CPU what its cache holds; draws of a call.
 _CHUNK, _TOGETHER, _TOGETHER_ON_CPU, _BLOCK = 128, 256, 8, 64
@@ -52,7 +52,7 @@ class RowEnergies:
 
     - **arrays** - those arrays, with room for more rows, which every program takes
     - **structure** - sites of the model at one row
-    - **unconstrain**, **likelihood** - programs for :func:`in_blocks`: of draws by site and `arrays`,
+    - **unconstrain**, **likelihood** - programs for :func:`run_in_blocks`: of draws by site and `arrays`,
       unconstrained values; of these, `arrays` and weights, log likelihoods
     - **move** - program that moves unconstrained values by a trajectory of HMC, see :meth:`_move`
     - **constrain** - program of unconstrained values and `arrays`: values of all sites
@@ -181,7 +181,7 @@ class RowEnergies:
             end, error = leapfrog(energy, position, noise / scale, own_size, metric, steps)
             # Where the end is not taken, the momentum turns round, which leaves the density invariant.
             both = jnp.stack([position, -noise]), jnp.stack([end.z, end.r * scale])
-            moved = judged(*both, error, steps, choice)
+            moved = accept_or_stay(*both, error, steps, choice)
             return *moved.position, moved.accept_prob
 
         # With flat vectors, and noise of the host, there is half as much to compile.
@@ -217,7 +217,7 @@ class RowEnergies:
         return sites
 
 
-def in_blocks(program: Program, draws: PyTree, *settings: Any) -> Any:
+def run_in_blocks(program: Program, draws: PyTree, *settings: Any) -> Any:
     """A program of each of any number of draws, which is compiled for `_BLOCK` draws."""
     count = len(jax.tree.leaves(draws)[0])
     own = (np.arange(-(-count // _BLOCK) * _BLOCK) % count).reshape(-1, _BLOCK)

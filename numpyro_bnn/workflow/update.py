@@ -48,7 +48,7 @@ from numpyro_bnn.posterior.fitted import arguments_of
 from numpyro_bnn.posterior.leave_one_out import smoothed, why_not_the_posterior
 from numpyro_bnn.potential.data_dependencies import Place
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
-from numpyro_bnn.workflow.row_energies import RowEnergies, in_blocks, room_for
+from numpyro_bnn.workflow.row_energies import RowEnergies, room_for, run_in_blocks
 
 # A posterior is reached where half as many draws are effective as in the run, in chains, and 80: the first
 # estimate that reaches a number is too high, and errors need 50. Importance weights alone leave a tenth of
@@ -326,7 +326,7 @@ def _reached(
     shape = fit[-1], chains * draws // fit[-1]
     key = jax.random.fold_in(jax.random.key(0) if change.key is None else change.key, energies.size)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    z = in_blocks(energies.unconstrain, latent, energies.arrays)
+    z = run_in_blocks(energies.unconstrain, latent, energies.arrays)
     log_weights = _log_weights(change, energies, z, shape)
     if not np.isfinite(log_weights).all():
         raise ValueError(
@@ -436,7 +436,7 @@ def _moved(
 def _log_weights(change: _Change, energies: RowEnergies, z: Sites, shape: Any) -> np.ndarray:
     """Log weights of draws by the rows that come or go, (chain, draw)."""
     rows = energies.arrays, energies.weighted(change.changing)
-    likelihood = in_blocks(energies.likelihood, z, *rows).astype(np.float64).reshape(shape)
+    likelihood = run_in_blocks(energies.likelihood, z, *rows).astype(np.float64).reshape(shape)
     log_weights = -likelihood if change.removed else likelihood
     return np.maximum(log_weights, log_weights.max(1, keepdims=True) - _NO_WEIGHT)
 

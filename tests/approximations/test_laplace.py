@@ -113,9 +113,9 @@ def test_gauss_newton_is_the_expected_hessian_of_every_family(data, model):
     descent, z, sites = point(model, x, y)
 
     def outputs(flat):
-        handler = networks.outputs(numpyro.handlers.substitute(model, data=unravel(flat)))
+        handler = networks.calls(numpyro.handlers.substitute(model, data=unravel(flat)))
         numpyro.handlers.seed(handler, 0)(x)
-        return handler.seen["net"].reshape(6, -1)
+        return handler.seen["net"].output.reshape(6, -1)
 
     flat, unravel = ravel_pytree(z)
     f, slopes = outputs(flat), np.asarray(jax.jacobian(outputs)(flat), np.float64)

@@ -253,7 +253,7 @@ def test_no_move_comes_to_the_same_key_twice(move, model):
 
 def test_members_of_an_ensemble_have_keys_of_their_own(monkeypatch):
     # Candidates of one member are compared on the same rows, drawn by the same key on purpose.
-    monkeypatch.setattr("numpyro_bnn.approximations.member_programs._CANDIDATES", 1)
+    monkeypatch.setattr("numpyro_bnn.approximations.member_optimizer._CANDIDATES", 1)
     descent = members(plain, catalogue.data(), batch_size=2)
     key_start, key_rows = jax.random.split(jax.random.key(3))
     with Ledger(key_start) as ledger, jax.disable_jit():

@@ -15,7 +15,7 @@ from quiet import together
 
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.draws import draws_of
-from numpyro_bnn.samplers.suspects import never_moved, suspect_chains
+from numpyro_bnn.samplers.suspects import longest_stays, suspect_chains
 
 X = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
 Y = (X @ np.array([1.0, -2.0]) + 0.1 * np.random.default_rng(1).normal(size=20)).astype(np.float32)
@@ -332,20 +332,23 @@ class Counted:
         return found
 
 
-def test_draws_are_read_in_pieces_and_mostly_not_at_all(monkeypatch):
+def test_draws_are_read_in_pieces(monkeypatch):
     monkeypatch.setattr("numpyro_bnn.samplers.suspects._BLOCK", 2**17)
     moving = np.random.default_rng(0).normal(size=(3, 50, 40, 100)).astype(np.float32)
-    array = Counted(moving)
-    assert not never_moved([array]).any()
-    assert array.read == 3 * 40 * 100
-    still = np.broadcast_to(moving[:, :1], moving.shape)
-    array = Counted(still)
-    assert never_moved([array]).all()
-    assert array.read < still.size / 2
     # Back where it began, and not where it was between.
-    back = moving[:, :, :2, 0].copy()
-    back[:, -1] = back[:, 0]
-    assert not never_moved([back]).any()
+    back = np.concatenate([moving[:, :-1], moving[:, :1]], 1)
+    still = np.broadcast_to(moving[:, :1], moving.shape)
+    for values, longest in ((moving, 1), (back, 1), (still, 50)):
+        array = Counted(values)
+        np.testing.assert_array_equal(longest_stays([array])[0], longest)
+        assert array.read < values.size / 4
+
+
+def test_a_stay_is_one_of_all_sites():
+    bias, kernel = np.ones((1, 40, 1)), np.ones((1, 40, 5))
+    bias[:, 30:] = kernel[:, 20:] = 2.0
+    assert longest_stays([bias])[0] == 30
+    assert longest_stays([kernel, bias])[0] == 1
 
 
 @pytest.mark.parametrize("draws", [1, 3, 10, 40, 200])

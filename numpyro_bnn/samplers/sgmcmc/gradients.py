@@ -25,7 +25,7 @@ leave little to take off.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -117,47 +117,44 @@ class Estimate(NamedTuple):
     state: PyTree  # State of the estimator
 
 
-class Estimator(Protocol):
-    """The interface of a gradient estimator, as kernels use it."""
+class Estimator:
+    """A gradient estimator; by default on minibatches independent of each other and of the chain."""
 
-    evaluations: ClassVar[int]  # Gradients of `batch_size` rows that an estimate takes
-
-    @property
-    def batch_size(self) -> int | None:
-        """Rows of one gradient; None for all."""
+    batch_size: int | None  # Rows of one gradient; None for all
+    evaluations: ClassVar[int] = 1  # Gradients of `batch_size` rows that an estimate takes
+    follows_chain: bool = False  # Whether an estimate depends on earlier positions of the chain
 
     @property
     def needs_rows(self) -> bool:
         """Whether it selects rows by number, and so needs a data plate."""
+        return True
 
     @property
     def independent(self) -> bool:
         """Whether the rows of each gradient are drawn independently of all others."""
+        return True
 
-    @property
-    def follows_chain(self) -> bool:
-        """Whether an estimate depends on earlier positions of the chain."""
-
-    def init(self, potential: "Rows", position: PyTree, key: jax.Array) -> PyTree:
+    def init(self, potential: Rows, position: PyTree, key: jax.Array) -> PyTree:
         """The state before the first step."""
+        raise NotImplementedError
 
-    def estimate(self, potential: "Rows", position: PyTree, state: PyTree) -> Estimate:
+    def estimate(self, potential: Rows, position: PyTree, state: PyTree) -> Estimate:
         """Value and gradient at the next position of the chain."""
+        raise NotImplementedError
 
-    def again(self, potential: "Rows", position: PyTree, state: PyTree) -> Estimate:
+    def again(self, potential: Rows, position: PyTree, state: PyTree) -> Estimate:
         """Value and gradient at a position, with nothing in the state that depends on it."""
+        return self.estimate(potential, position, state)
 
-    def refresh(self, potential: "Rows", state: PyTree) -> PyTree:
+    def refresh(self, potential: Rows, state: PyTree) -> PyTree:
         """The state after the potential has changed (inside Gibbs)."""
+        return state
 
 
 @dataclass(frozen=True)
-class _Full:
+class _Full(Estimator):
     chunk_size: int | None = None
     batch_size: int | None = None
-    evaluations: ClassVar[int] = 1
-    independent: ClassVar[bool] = True
-    follows_chain: ClassVar[bool] = False
 
     def __repr__(self) -> str:
         return call_of("full", {"chunk_size": self.chunk_size})
@@ -169,15 +166,10 @@ class _Full:
     def init(self, potential: Rows, position: PyTree, key: jax.Array) -> None:
         return None
 
-    def refresh(self, potential: Rows, state: None) -> None:
-        return None
-
     def estimate(self, potential: Rows, position: PyTree, state: None) -> Estimate:
         if self.chunk_size is None:
             return Estimate(*potential.full(position), state)
         return Estimate(*in_chunks(potential, position, self.chunk_size), state)
-
-    again = estimate
 
 
 def full(chunk_size: int | None = None) -> Estimator:
@@ -193,12 +185,9 @@ def full(chunk_size: int | None = None) -> Estimator:
 
 
 @dataclass(frozen=True)
-class _Minibatch:
+class _Minibatch(Estimator):
     batch_size: int
     order: Order = "permutation"
-    evaluations: ClassVar[int] = 1
-    needs_rows: ClassVar[bool] = True
-    follows_chain: ClassVar[bool] = False
 
     def __repr__(self) -> str:
         return call_of("minibatch", vars(self))
@@ -207,13 +196,10 @@ class _Minibatch:
     def independent(self) -> bool:
         return self.order == "replacement"
 
-    def init(self, potential: Rows, position: PyTree, key: jax.Array) -> BatchState:
+    def init(self, potential: Rows, position: PyTree, key: jax.Array) -> PyTree:
         check_rows(self, potential)
         zero = jnp.zeros((), jnp.int32)
         return BatchState(key, zero, zero, zero)
-
-    def refresh(self, potential: Rows, state: BatchState) -> BatchState:
-        return state
 
     def rows(self, potential: Rows, state: BatchState) -> tuple[jax.Array, BatchState]:
         return next_rows(state, potential.size, self.batch_size, self.order)
@@ -226,14 +212,12 @@ class _Minibatch:
             ahead, _ = self.rows(potential, after)
         return potential.some(position, rows, self.order == "blocks", ahead)
 
-    def estimate(self, potential: Rows, position: PyTree, state: BatchState) -> Estimate:
+    def estimate(self, potential: Rows, position: PyTree, state: PyTree) -> Estimate:
         rows, state = self.rows(potential, state)
         return Estimate(*self.some(potential, position, rows, state), state)
 
-    again = estimate
 
-
-def check_rows(batches: "_Minibatch", potential: Rows) -> None:
+def check_rows(batches: _Minibatch, potential: Rows) -> None:
     """Refuse more rows than there are, and blocks that do not fill an epoch."""
     size, batch_size = potential.size, batches.batch_size
     if batch_size > size:
@@ -277,8 +261,7 @@ class AnchorState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _ControlVariate:
-    batches: _Minibatch
+class _ControlVariate(_Minibatch):
     anchor: PyTree = None
     follows_chain: bool = False
     period: int | None = None
@@ -286,20 +269,12 @@ class _ControlVariate:
     # Of a period that is not given.
     longest_period: jax.Array | None = None
     evaluations: ClassVar[int] = 2
-    needs_rows: ClassVar[bool] = True
 
     def __repr__(self) -> str:
         own = {"period": self.period} if self.follows_chain else {"anchor": self.anchor}
-        given = {**vars(self.batches), **own, "chunk_size": self.chunk_size}
+        given = {"batch_size": self.batch_size, "order": self.order, **own}
+        given |= {"chunk_size": self.chunk_size}
         return call_of("svrg" if self.follows_chain else "control_variate", given)
-
-    @property
-    def batch_size(self) -> int:
-        return self.batches.batch_size
-
-    @property
-    def independent(self) -> bool:
-        return self.batches.independent
 
     def period_of(self, potential: Rows) -> int | jax.Array:
         """Steps between anchors that follow the chain."""
@@ -312,9 +287,9 @@ class _ControlVariate:
         exact = _Full(self.chunk_size).estimate(potential, anchor, None)
         return AnchorState(batches, anchor, exact.value, exact.gradient)
 
-    def init(self, potential: Rows, position: PyTree, key: jax.Array) -> AnchorState:
+    def init(self, potential: Rows, position: PyTree, key: jax.Array) -> PyTree:
         anchor = position if self.anchor is None else _anchor_like(position, self.anchor)
-        batches = self.batches.init(potential, position, key)
+        batches = super().init(potential, position, key)
         if self.follows_chain:
             # The first estimate moves the anchor and computes its gradient.
             zero = jnp.zeros((), jnp.result_type(float))
@@ -324,7 +299,7 @@ class _ControlVariate:
     def refresh(self, potential: Rows, state: AnchorState) -> AnchorState:
         return self._at(potential, state.anchor, state.batches)
 
-    def estimate(self, potential: Rows, position: PyTree, state: AnchorState) -> Estimate:
+    def estimate(self, potential: Rows, position: PyTree, state: PyTree) -> Estimate:
         if self.follows_chain:
             period = self.period_of(potential)
             # The sequence of minibatches advances outside of the branch, to use its random key only once.
@@ -337,10 +312,10 @@ class _ControlVariate:
             state = AnchorState(batches, *exact)
         return self.again(potential, position, state)
 
-    def again(self, potential: Rows, position: PyTree, state: AnchorState) -> Estimate:
-        rows, batches = self.batches.rows(potential, state.batches)
-        here = self.batches.some(potential, position, rows, batches)
-        there = self.batches.some(potential, state.anchor, rows, batches)
+    def again(self, potential: Rows, position: PyTree, state: PyTree) -> Estimate:
+        rows, batches = self.rows(potential, state.batches)
+        here = self.some(potential, position, rows, batches)
+        there = self.some(potential, state.anchor, rows, batches)
         value, gradient = jax.tree.map(
             lambda a, b, c: a - b + c, here, there, (state.value, state.gradient)
         )
@@ -363,7 +338,8 @@ def _anchored(
     batch_size = check_whole(owner, "batch_size", batch_size)
     if chunk_size is not None:
         chunk_size = check_whole(owner, "chunk_size", chunk_size)
-    return _ControlVariate(minibatch(batch_size, order), chunk_size=chunk_size, **own)
+    rows = minibatch(batch_size, order)
+    return _ControlVariate(rows.batch_size, rows.order, chunk_size=chunk_size, **own)
 
 
 def control_variate(

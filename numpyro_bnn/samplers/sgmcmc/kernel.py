@@ -90,7 +90,7 @@ class NoisyLangevinOptions(MomentumOptions, NoisyStepOptions, total=False):
     """Those that also take known noise of minibatches off the noise that they add."""
 
 
-class SGMCMC(MCMCKernel):
+class SGMCMC(Ingredients, MCMCKernel):
     r"""A stochastic-gradient sampler, composed of ingredients.
 
     The target density is proportional to exp(-U/T). Use a named sampler
@@ -173,13 +173,13 @@ class SGMCMC(MCMCKernel):
         self.dynamics = dynamics
         self.gradient = self._all_rows = gradient
         self.preconditioner = preconditioner
-        self._auto = isinstance(step_size, str) and step_size == "auto"
+        self.tunes_step_size = isinstance(step_size, str) and step_size == "auto"
         # With "auto" the step size comes from the curvature, and this schedule is not used.
-        value: Any = 1.0 if self._auto else step_size
+        value: Any = 1.0 if self.tunes_step_size else step_size
         self.step_size = as_schedule(value, "step_size", name)
         self.temperature = as_schedule(temperature, "temperature", name)
         self.friction = friction
-        if dynamics.has_momentum and friction is None and not self._auto:
+        if dynamics.has_momentum and friction is None and not self.tunes_step_size:
             reason = "the friction is 0.1 / step_size where none is given. Give `friction=`."
             checks.check_first(name, "step size", self.step_size, reason)
         self.gradient_noise = gradient_noise
@@ -196,7 +196,7 @@ class SGMCMC(MCMCKernel):
             tuning = CurvatureTuning()
         self.tuning = AcceptanceTuning(target_accept_prob) if tuning is None else tuning
         self._plate = plate
-        self._is_changed = False
+        self.is_part = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Show and describe the ingredients that a named sampler passes on by ``**options``."""
@@ -211,7 +211,7 @@ class SGMCMC(MCMCKernel):
         noise = "auto" if isinstance(self.gradient_noise, str) else None
         settings: dict[str, Any] = {name: getattr(self, name) for name in _SHOWN}
         settings |= {"gradient_noise": noise, "plate": self._plate}
-        settings |= {"step_size": "auto"} if self._auto else {}
+        settings |= {"step_size": "auto"} if self.tunes_step_size else {}
         given = {name: value for name, value in settings.items() if value is not None}
         return call_of(type(self).__name__, given, (over,))
 
@@ -299,7 +299,7 @@ class SGMCMC(MCMCKernel):
                 f"{name}: {self.preconditioner} is estimated in warm-up, but num_warmup=0. Give it some "
                 "steps."
             )
-        if self._ingredients().estimates_noise:
+        if self.estimates_noise:
             checks.check_noise_in_warmup(name, self.gradient, num_warmup)
 
     def init(
@@ -330,7 +330,7 @@ class SGMCMC(MCMCKernel):
         )
         parts = self._ingredients(num_warmup)
         metric = self.preconditioner.inverse_mass_matrix(preconditioner)
-        step_size = None if self._auto else self.step_size(0)
+        step_size = None if self.tunes_step_size else self.step_size(0)
         start = ChainStart(rows, z, metric, key_curvature, step_size, self.dynamics)
         adaptation = self.tuning.begin(parts, start)
         if parts.estimates_noise:
@@ -344,21 +344,10 @@ class SGMCMC(MCMCKernel):
         state = initial_state(num_warmup, dynamics, estimator, preconditioner, adaptation, rng_key)
         return record(state, dynamics, value, gradient, z, settings)
 
-    def _ingredients(self, num_warmup: int | jax.Array = 0) -> Ingredients:
-        return Ingredients(
-            dynamics=self.dynamics,
-            gradient=anchored_in_warmup(self.gradient, self.gradient_noise, num_warmup),
-            preconditioner=self.preconditioner,
-            tuning=self.tuning,
-            metropolis=self.metropolis,
-            refresh=self.resample_momentum,
-            step_size=self.step_size,
-            temperature=self.temperature,
-            auto=self._auto,
-            friction=self.friction,
-            gradient_noise=self.gradient_noise,
-            is_changed=self._is_changed or self.resample_momentum is not None,
-        )
+    def _ingredients(self, num_warmup: int | jax.Array) -> Ingredients:
+        kernel = copy.copy(self)
+        kernel.gradient = anchored_in_warmup(self.gradient, self.gradient_noise, num_warmup)
+        return kernel
 
     def sample(
         self, state: SGMCMCState, model_args: tuple, model_kwargs: dict | None
@@ -431,7 +420,7 @@ class SGMCMC(MCMCKernel):
         """
         checks.check_changed(type(self).__name__, self.dynamics)
         kernel = copy.copy(self)
-        kernel._is_changed = True
+        kernel.is_part = True
         return kernel
 
 

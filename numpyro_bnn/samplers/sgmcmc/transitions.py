@@ -72,13 +72,13 @@ def reconditioned(
 
 def refresh_momentum(parts: Ingredients, state: SGMCMCState) -> SGMCMCState:
     """The state with a new momentum, where the kernel renews momenta."""
-    if parts.refresh is None:
+    if parts.resample_momentum is None:
         return state
     rng_key, key = jax.random.split(state.rng_key)
     settings = parts.settings(state.count, state.adaptation, state.preconditioner)
     dynamics = state.dynamics
     noise = normal_like(key, dynamics.momentum)
-    momentum = parts.refresh(parts.dynamics, dynamics, noise, settings, state.i)
+    momentum = parts.resample_momentum(parts.dynamics, dynamics, noise, settings, state.i)
     return state._replace(dynamics=dynamics._replace(momentum=momentum), rng_key=rng_key)
 
 

@@ -325,8 +325,8 @@ def _autocorrelation_time(learned: WarmupStatistics, length: jax.Array) -> jax.A
 _FIRST_FRICTION = 1.0
 
 
-class Ingredients(NamedTuple):
-    """The ingredients of a kernel, as a step uses them."""
+class Ingredients:
+    """The ingredients of a kernel, which inherits from this class, and what a step does with them."""
 
     dynamics: Dynamics
     gradient: Estimator
@@ -334,20 +334,21 @@ class Ingredients(NamedTuple):
     tuning: "Tuning"
     # The rules for acceptance and for new momenta, or None.
     metropolis: Metropolis | None
-    refresh: MomentumRefresh | None
+    resample_momentum: MomentumRefresh | None
     # Schedules of the step count.
     step_size: Schedule
     temperature: Schedule
-    auto: bool  # Whether the step size is tuned, not scheduled
     friction: float | None  # Per unit time, as given, or None
     gradient_noise: GradientNoise  # Known variance of the gradient, or "auto"
-    # Whether potential, position or momentum are changed between two steps.
-    is_changed: bool = False
+    tunes_step_size: bool  # Whether the step size is tuned, not scheduled
+    # Whether others change position or potential between two steps.
+    is_part: bool
 
     @property
     def completes_kicks(self) -> bool:
         """Whether a step ends with its pending half kick, at the cost of a second gradient."""
-        return self.is_changed and self.dynamics.pending_kick > 0
+        is_changed = self.is_part or self.resample_momentum is not None
+        return is_changed and self.dynamics.pending_kick > 0
 
     @property
     def all_rows(self) -> bool:
@@ -367,7 +368,7 @@ class Ingredients(NamedTuple):
     def settings(self, count: jax.Array, tuned: StepTuning, metric: PyTree) -> Settings:
         """Step size, temperature, metric and friction of the next step, `count` steps after warm-up."""
         settings = Settings(
-            step_size=tuned.step_size if self.auto else self.step_size(count),
+            step_size=tuned.step_size if self.tunes_step_size else self.step_size(count),
             temperature=self.temperature(count),
             inverse_mass_matrix=self.preconditioner.inverse_mass_matrix(metric),
             friction=tuned.friction,
@@ -379,7 +380,7 @@ class Ingredients(NamedTuple):
     def _less_noise(self, settings: Settings, noise: NoiseEstimate) -> Settings:
         """Settings with the estimated noise, and an automatic step at which its kicks are small."""
         settings = settings._replace(gradient_noise=noise.variance)
-        if not self.auto:
+        if not self.tunes_step_size:
             return settings
         most = quiet_step(
             noise, settings.inverse_mass_matrix, settings.temperature, self.dynamics.has_momentum
@@ -458,7 +459,7 @@ class AcceptanceTuning(Tuning):
     ) -> SGMCMCState:
         """Follow the acceptance probability of this step, in warm-up; its last step takes the average."""
         # Source: Hoffman and Gelman, *The No-U-Turn Sampler* (2014), section 3.2.
-        if not context.auto:
+        if not context.tunes_step_size:
             return after
         _, update = dual_averaging()
         tuned = after.adaptation
@@ -498,7 +499,7 @@ class CurvatureTuning(Tuning):
         return context.friction is None and not self._friction(context).finds_friction
 
     def _friction(self, context: Ingredients) -> Decoherence:
-        is_open = context.friction is None and context.auto and context.all_rows
+        is_open = context.friction is None and context.tunes_step_size and context.all_rows
         return Decoherence(energy_variance=None, finds_friction=self.finds_friction and is_open)
 
 
@@ -518,7 +519,7 @@ class EnergyErrorTuning(Tuning):
     def begin(self, context: Ingredients, start: ChainStart) -> StepTuning:
         """Step size and friction of the first step, with empty statistics of energy error and mixing."""
         friction = context.friction
-        if friction is None and context.auto:
+        if friction is None and context.tunes_step_size:
             friction = _FIRST_FRICTION
         tuned = begin_tuning(start, friction, follow=not context.all_rows)
         return self._decoherence(context).begin(tuned, start.position)
@@ -534,7 +535,7 @@ class EnergyErrorTuning(Tuning):
         return decoherence.after_step(context, before, after, error / before.temperature)
 
     def _decoherence(self, context: Ingredients) -> Decoherence:
-        by_error = context.auto and context.all_rows
+        by_error = context.tunes_step_size and context.all_rows
         return Decoherence(
             energy_variance=self.energy_variance if by_error else None,
             finds_friction=context.friction is None,

@@ -185,7 +185,7 @@ class RungKernel(NamedTuple):
             settings = Settings(step_size, inverse_mass_matrix=inverse_mass_matrix)
             steps = is_moving * self.random_length.draw_num_steps(key_step, step_size)
             end, error = _isokinetic(potential_fn, position, noise, settings, steps)
-            return judged(position, end, error, steps, jax.random.uniform(key_choice))
+            return accept_or_stay(position, end, error, steps, jax.random.uniform(key_choice))
         momentum = noise / jnp.sqrt(inverse_mass_matrix)
         if self.max_tree_depth is not None:
             begin, update = velocity_verlet(potential_fn, euclidean_kinetic_energy)
@@ -205,7 +205,7 @@ class RungKernel(NamedTuple):
         # Jitter of the step size varies the trajectory length too, which avoids periodic trajectories.
         step = step_size * jax.random.uniform(key_step, minval=LOWEST, maxval=HIGHEST)
         end, error = leapfrog(potential_fn, position, momentum, step, inverse_mass_matrix, steps)
-        return judged(position, end.z, error, steps, jax.random.uniform(key_choice))
+        return accept_or_stay(position, end.z, error, steps, jax.random.uniform(key_choice))
 
 
 def leapfrog(
@@ -250,7 +250,7 @@ def _isokinetic(
     return end.position, value - energy + end.work
 
 
-def judged(
+def accept_or_stay(
     position: jax.Array, end: jax.Array, error: jax.Array, steps: Any, uniform: jax.Array
 ) -> Moved:
     """Accept the end of a trajectory, or keep its start."""

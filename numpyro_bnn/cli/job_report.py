@@ -110,10 +110,11 @@ def write(outcome: Outcome, folder: Path) -> Path:
     frame = saved_fit.with_calibrated(frame, table, outcome.calibrated, table.x[outcome.test])
     frame.to_csv(folder / "predictions.csv", index=False)
     data = table.x[outcome.train], table.y[outcome.train]
-    saved_fit.write(
-        table, outcome.options, folder, outcome.mcmc, *data, calibrated=outcome.calibrated
-    )
-    page(f"{table.name}: {table.target}", parts_of(outcome, frame), folder / "report.html")
+    where, own = (table, outcome.options, folder), {"calibrated": outcome.calibrated}
+    with ThreadPoolExecutor(1) as pool:
+        saved = pool.submit(saved_fit.write, *where, outcome.mcmc, *data, **own)
+        page(f"{table.name}: {table.target}", parts_of(outcome, frame), folder / "report.html")
+    saved.result()
     return folder / "report.html"
 
 

@@ -300,6 +300,12 @@ def by_place(
     return given
 
 
+def by_name(model: Callable | None, others: Mapping[int | str, PyTree]) -> dict[str, PyTree]:
+    """Arguments by name; none of a ready model, which predicts from its inputs alone."""
+    names: dict[int | str, str] = dict(enumerate(names_of(model)))
+    return {} if is_ready(model) else {names.get(p, str(p)): v for p, v in others.items()}
+
+
 def inputs_of_call(model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]) -> PyTree:
     """The inputs of a call of a model: its first argument, given by position or by name; None without."""
     return by_place(model, args, kwargs).get(0)

@@ -12,7 +12,14 @@ from numpyro_bnn import scores
 from numpyro_bnn._checks import check_key
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, innermost, targets_of, units_of
+from numpyro_bnn.data.arguments import (
+    as_arrays,
+    by_name,
+    innermost,
+    is_by_row,
+    targets_of,
+    units_of,
+)
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS, SeenRows, row_hashes, seen_rows
 from numpyro_bnn.data.units import known_targets
 from numpyro_bnn.diagnostics.checked_draws import distinct_chains
@@ -63,7 +70,7 @@ def check_fit(
     classes: Sequence[object] | None = None,
     site: str | None = None,
     batch_size: int | None = None,
-    held_out: tuple[PyTree, ArrayLike] | None = None,
+    held_out: tuple[Any, ...] | None = None,
     **by_row: PyTree,
 ) -> FitCheck:
     """Check a model against the data that it was fitted to: leave-one-out and posterior predictive checks.
@@ -92,13 +99,15 @@ def check_fit(
     :param classes: names of the classes, in the order of their labels; default: numbers.
     :param site: the observed site, where the model has several.
     :param batch_size: rows predicted at a time, see :func:`~numpyro_bnn.predict`.
-    :param held_out: inputs and targets of rows that were not fitted. Their log score is then told first, with
-        the share of right classes, or of targets inside 90 % intervals.
+    :param held_out: inputs and targets of rows that were not fitted, and a mapping with their values of the
+        arguments by row, such as ``(x_test, y_test, {"offset": offset_test})``, None for one that predictions
+        can do without. Their log score is then told first, with the share of right classes, or of targets
+        inside 90 % intervals.
     :param by_row: further arguments of the model by name, such as an offset of each row of x.
     :return: numbers, words and pictures; print it.
-    :raises ValueError: for rows that were not trained on; for draws that are too few, of another temperature
-        than 1, of a mixture, or without latent sites that the target is computed from; for weights of rows;
-        and where data or a model are not known.
+    :raises ValueError: for rows that were not trained on, or held-out ones that were or lack an argument; for
+        draws that are too few, of another temperature than 1, of a mixture, or without latent sites that the
+        target is computed from; for weights of rows; and where data or a model are not known.
     :raises TypeError: if `run` is something else, or `key` is no random key.
 
     >>> check = bnn.check_fit(mcmc)                                         # doctest: +SKIP
@@ -127,6 +136,7 @@ def check_fit(
         raise ValueError(f"check_fit: {why}")
     if x is not None:
         _refuse_dependent_rows(run, draws, predictor)
+    held = None if held_out is None else _held_out(run, draws, predictor, held_out, options)
     with named_elsewhere():
         predictions = predictor(draws)
     predictions = predictions.at_rows(some)
@@ -158,7 +168,7 @@ def check_fit(
         own,
         draws.num_chains,
         draws.num_draws,
-        None if held_out is None else _held_out(run, draws, held_out, options),
+        held,
     )
 
 
@@ -269,11 +279,22 @@ def _notes(draws: Draws, hidden: int) -> Iterator[str]:
 
 
 def _held_out(
-    run: Any, draws: Draws, rows: tuple[PyTree, ArrayLike], options: dict[str, Any]
+    run: Any, draws: Draws, fitted: Predictor, rows: tuple[Any, ...], options: dict[str, Any]
 ) -> HeldOut:
     """The score of rows that were not fitted."""
-    predictor = predictor_of(draws, rows[0], **options)
-    given = draws.model, predictor.inputs, rows[1], options["site"]
+    x, y, own = rows if len(rows) == 3 else (*rows, {})
+    others = by_name(draws.model, fitted.others)
+    missing = [n for n, v in others.items() if is_by_row(v, fitted.size) and n not in own]
+    if missing:
+        form = ", ".join(f"'{name}': …" for name in missing)
+        raise ValueError(
+            f"check_fit: the model has a value for each training row in {missing}, and none of the held-out "
+            f"rows. Give held_out=(x, y, {{{form}}}), with None for what predictions can do without."
+        )
+    draws = draws.bound_to({**others, **own})
+    predictor = predictor_of(draws, x, **options)
+    refuse_training_rows("check_fit", run, x, targets_of(run, y, "check_fit"), "held-out")
+    given = draws.model, predictor.inputs, y, options["site"]
     targets = observed_targets("check_fit", run, *given)
     predictions = predictor(draws)
 
@@ -331,7 +352,9 @@ def _calibration(
 _CHANCE = 1e-4
 
 
-def refuse_training_rows(owner: str, fitted: Any, x: PyTree, y: ArrayLike) -> None:
+def refuse_training_rows(
+    owner: str, fitted: Any, x: PyTree, y: ArrayLike, kind: str = "calibration"
+) -> None:
     """Refuse rows of inputs and targets of which too many equal a training row."""
     for rows in _compared(owner, fitted, x, y):
         distinct, counts = np.unique(np.array(rows.fitted), return_counts=True)
@@ -339,7 +362,7 @@ def refuse_training_rows(owner: str, fitted: Any, x: PyTree, y: ArrayLike) -> No
         if _chance_of(seen, len(rows.given), counts) < _CHANCE:
             few = "" if rows.share == 1 else f", of which {rows.share:.2g} are known"
             raise ValueError(
-                f"{owner}: {seen} of {len(rows.given)} calibration rows are training rows of this run{few}, "
+                f"{owner}: {seen} of {len(rows.given)} {kind} rows are training rows of this run{few}, "
                 "which fits them better than it fits new rows. Give rows that were held out before the fit."
             )
 

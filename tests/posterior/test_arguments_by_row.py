@@ -100,6 +100,20 @@ def test_diagnose_and_check_fit_take_them(name):
 
 
 @pytest.mark.parametrize("name", CALLS)
+def test_held_out_rows_have_their_own(name):
+    run, y = run_of(name), Y[:99]
+    check = partial(bnn.check_fit, run, X[:99], y, exposure=EXPOSURE[:99])
+    new, more = X[:99] + 0.001, {"exposure": EXPOSURE[:99] + 1}
+    own = bnn.predict(counts, run.get_samples(True), new, **more)
+    held = check(held_out=(new, y, more)).held_out
+    assert held.score == pytest.approx(bnn.scores.lppd(own, y), rel=1e-4)
+    with pytest.raises(ValueError, match=r"\['exposure'\].*held_out=\(x, y, \{'exposure': …\}\)"):
+        check(held_out=(new, y))
+    with pytest.raises(ValueError, match="check_fit: 99 of 99 held-out rows are training rows"):
+        check(held_out=(X[:99], y, more))
+
+
+@pytest.mark.parametrize("name", CALLS)
 def test_thin_takes_those_of_the_run_or_others(name):
     run = run_of(name)
     expected = bnn.thin(bnn.Draws(run.get_samples(True), partial(counts, exposure=EXPOSURE)), 3, X)

@@ -122,6 +122,21 @@ def test_thin_takes_those_of_the_run_or_others(name):
     assert few.info["thinned"]["total_variation"] < 0.1
 
 
+@pytest.mark.parametrize("name", ["by name", "by place"])
+def test_a_second_opinion_takes_those_of_the_run_or_others(name, monkeypatch):
+    run, first, given = run_of(name), slice(0, 9), {"exposure": EXPOSURE[:9]}
+    few = {"num_warmup": 50, "num_samples": 100, "progress_bar": False}
+    whole = bnn.second_opinion(run, **few)
+    alone = bnn.diagnose(run, X, exposure=EXPOSURE)
+    assert whole.second.num_compared == 8 * SIZE
+    np.testing.assert_array_equal(whole.predictions.rhat, alone.predictions.rhat)
+    monkeypatch.setattr(bnn.MCMC, "run", lambda *args, **kwargs: pytest.fail("it has run"))
+    with pytest.raises(TypeError, match="NoneType"):
+        bnn.second_opinion(run, X[first], **few)
+    monkeypatch.undo()
+    assert bnn.second_opinion(run, X[first], **given, **few).second.num_compared == 8 * 9
+
+
 @pytest.mark.parametrize("model", [counts, partial(counts, exposure=EXPOSURE)])
 def test_a_file_takes_them_by_name(model, tmp_path):
     given = {"exposure": EXPOSURE} if model is counts else {}

@@ -90,7 +90,7 @@ def stack(
     :param key: random key, which draws are taken.
     :param num_samples: draws to take from all chains, in proportion to their weights (systematic
         resampling: each chain's share is right to one draw); as many as there are by default.
-    :param options: options of :func:`numpyro_bnn.predict`.
+    :param options: options of :func:`numpyro_bnn.predict`, among them other arguments by row.
     :return: one chain: the draws of the first chain in their order, then those of the second, …;
         ``info["weights"]`` has the weight of each chain. They have no Monte Carlo error of their own: that is
         for the run, ``diagnose(run, x)``.

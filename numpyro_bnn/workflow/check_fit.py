@@ -243,7 +243,7 @@ def _target_of(data: TrainingData, site: str | None) -> str:
 
 def _refuse_others(run: Any, draws: Draws, x: Any, y: Any, site: str | None) -> None:
     """Refuse rows that were not fitted, as far as can be known."""
-    refuse_new_rows("check_fit", run, x, y, site)
+    refuse_new_rows("check_fit", run, draws.model, x, y, site)
     if any(arguments_of(run)) or units_of(draws.model) is None:
         return
     try:
@@ -284,16 +284,18 @@ def _held_out(
     """The score of rows that were not fitted."""
     x, y, own = rows if len(rows) == 3 else (*rows, {})
     others = by_name(draws.model, fitted.others)
-    missing = [n for n, v in others.items() if is_by_row(v, fitted.size) and n not in own]
+    constants = {name: v for name, v in others.items() if not is_by_row(v, fitted.size)}
+    missing = [name for name in others if name not in {*constants, *own}]
     if missing:
         form = ", ".join(f"'{name}': …" for name in missing)
         raise ValueError(
             f"check_fit: the model has a value for each training row in {missing}, and none of the held-out "
             f"rows. Give held_out=(x, y, {{{form}}}), with None for what predictions can do without."
         )
-    draws = draws.bound_to({**others, **own})
-    predictor = predictor_of(draws, x, **options)
-    refuse_training_rows("check_fit", run, x, targets_of(run, y, "check_fit"), "held-out")
+    draws = draws.bound_to(own)
+    predictor = predictor_of(draws, x, constants | own, **options)
+    labels = targets_of(run, y, "check_fit")
+    refuse_training_rows("check_fit", run, draws.model, x, labels, "held-out")
     given = draws.model, predictor.inputs, y, options["site"]
     targets = observed_targets("check_fit", run, *given)
     predictions = predictor(draws)
@@ -353,10 +355,10 @@ _CHANCE = 1e-4
 
 
 def refuse_training_rows(
-    owner: str, fitted: Any, x: PyTree, y: ArrayLike, kind: str = "calibration"
+    owner: str, fitted: Any, model: Callable | None, x: PyTree, y: ArrayLike, kind: str
 ) -> None:
     """Refuse rows of inputs and targets of which too many equal a training row."""
-    for rows in _compared(owner, fitted, x, y):
+    for rows in _compared(owner, fitted, model, x, y):
         distinct, counts = np.unique(np.array(rows.fitted), return_counts=True)
         seen = int(np.isin(np.array(rows.given), distinct).sum())
         if _chance_of(seen, len(rows.given), counts) < _CHANCE:
@@ -377,14 +379,16 @@ def _chance_of(seen: int, given: int, counts: np.ndarray) -> float:
     return float(betabinom.sf(seen - 1, given, (repeated + 1) * weight, (alone + 1) * weight))
 
 
-def refuse_new_rows(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) -> None:
+def refuse_new_rows(
+    owner: str, fitted: Any, model: Callable | None, x: Any, y: Any, site: str | None
+) -> None:
     """Refuse rows of inputs and targets that are not among the training rows."""
     # Rows without any target are left out, whether or not the fit had one.
     targets = known_targets(np.asarray(y))
     gaps = False if targets is None else ~targets.reshape(len(targets), -1).any(1)
     found = [
         (rows, np.isin(np.array(rows.given), np.array(rows.fitted)) | gaps)
-        for rows in _compared(owner, fitted, x, y, site)
+        for rows in _compared(owner, fitted, model, x, y, site)
     ]
     if not found:
         return
@@ -403,10 +407,13 @@ def refuse_new_rows(owner: str, fitted: Any, x: Any, y: Any, site: str | None = 
         )
 
 
-def _compared(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) -> list[SeenRows]:
+def _compared(
+    owner: str, fitted: Any, model: Callable | None, x: Any, y: Any, site: str | None = None
+) -> list[SeenRows]:
     """Fingerprints of training rows and of the rows given; none where they cannot be compared."""
-    model = model_of(fitted)
-    data = training_data(owner, model, fitted)
+    # Arguments by row that are bound to the given model are those of the rows given.
+    own = model_of(fitted)
+    data = training_data(owner, own, fitted)
     if data.x is None:
         draws = held_by(fitted, "draws") or fitted
         if not isinstance(draws, Draws) or KNOWN_ROWS not in draws.info:
@@ -419,7 +426,7 @@ def _compared(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) 
     # If the given target is one of several, only inputs are compared.
     known = (data.x, *targets) if len(targets) == 1 else (data.x,)
     leaves = [
-        jax.tree.leaves(as_arrays(model, values, {})[0]) for values in (known, (x, y)[: len(known)])
+        jax.tree.leaves(as_arrays(own, values, {})[0]) for values in (known, (x, y)[: len(known)])
     ]
     if not _are_comparable(*leaves):
         return []

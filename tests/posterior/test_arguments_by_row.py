@@ -12,6 +12,7 @@ import pytest
 from numpyro.handlers import condition
 
 import numpyro_bnn as bnn
+from numpyro_bnn.posterior import training_data
 
 SIZE = 1001
 X = np.linspace(-1, 1, SIZE, dtype="f4")[:, None]
@@ -111,6 +112,36 @@ def test_held_out_rows_have_their_own(name):
         check(held_out=(new, y))
     with pytest.raises(ValueError, match="check_fit: 99 of 99 held-out rows are training rows"):
         check(held_out=(X[:99], y, more))
+
+
+def logs(x, y=None, offset=None, sd=1.0):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        log_y = None if y is None else jnp.log(y)
+        numpyro.sample("y", dist.Normal(b * x[:, 0] + offset, sd), obs=log_y)
+
+
+@pytest.mark.parametrize("place", [("offset", "sd"), (2, 3)])
+def test_a_logarithm_is_observed_of_rows_with_arguments_of_their_own(place):
+    rng = np.random.default_rng(0)
+    x, offset = rng.normal(size=(60, 1)), rng.normal(size=60)
+    y = np.exp(0.4 * x[:, 0] + offset + 0.5 * rng.normal(size=60))
+    draws = bnn.Draws({"b": 0.4 + 0.1 * rng.normal(size=(2, 100))}, logs)
+    fit, new = slice(40), slice(40, 60)
+    more = dict(zip(place, (offset[fit], 0.5)))
+    draws._args, draws._kwargs = training_data.call_with({0: x[fit], 1: y[fit]} | more)
+    own, held = {"offset": offset[fit]}, (x[new], y[new], {"offset": offset[new]})
+    check = bnn.check_fit(draws, x[fit], y[fit], held_out=held, **own)
+    expected = bnn.predict(None, draws, x[new], offset=offset[new], sd=0.5)
+    density = expected.log_prob(np.log(y[new]))
+    assert check.held_out.score == pytest.approx(
+        bnn.scores.lppd(expected, np.log(y[new])), abs=1e-4
+    )
+    with pytest.raises(ValueError, match="40 of 40 held-out rows are training rows"):
+        bnn.check_fit(draws, held_out=(x[fit], y[fit], own))
+    options = {"key": jax.random.key(0), "offset": offset[new], "sd": 0.5}
+    stacked = bnn.stack(draws, x[new], y[new], **options)
+    assert np.allclose(stacked.info["weights"], bnn.stacking_weights(density), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -35,7 +35,7 @@ from numpyro_bnn.data.fingerprints import hashes_of
 from numpyro_bnn.data.units import taken, with_targets
 from numpyro_bnn.likelihoods.observe import check_finite
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import held_by, model_of
+from numpyro_bnn.posterior.fitted import held_by
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average, mean_over_draws
 from numpyro_bnn.posterior.training_data import as_observed
@@ -335,7 +335,7 @@ def calibrate(
     source = _source_of(fitted)
     known, labels = with_targets("calibrate", targets_of(source, y_cal, "calibrate"))
     inputs = taken(_inputs(source, x_cal), known)
-    refuse_training_rows("calibrate", fitted, model_of(fitted), inputs, labels, "calibration")
+    refuse_training_rows("calibrate", fitted, inputs, labels)
     predictions = predictions_of(source, x_cal).at_rows(known)
     labels = _observed("calibrate", source, inputs, labels)
     kind = "probs" if "probs" in predictions.values else "mean"

@@ -295,7 +295,7 @@ def _held_out(
     draws = draws.bound_to(own)
     predictor = predictor_of(draws, x, constants | own, **options)
     labels = targets_of(run, y, "check_fit")
-    refuse_training_rows("check_fit", run, draws.model, x, labels, "held-out")
+    refuse_training_rows("check_fit", run, x, labels, draws.model, "held-out")
     given = draws.model, predictor.inputs, y, options["site"]
     targets = observed_targets("check_fit", run, *given)
     predictions = predictor(draws)
@@ -355,7 +355,12 @@ _CHANCE = 1e-4
 
 
 def refuse_training_rows(
-    owner: str, fitted: Any, model: Callable | None, x: PyTree, y: ArrayLike, kind: str
+    owner: str,
+    fitted: Any,
+    x: PyTree,
+    y: ArrayLike,
+    model: Callable | None = None,
+    kind: str = "calibration",
 ) -> None:
     """Refuse rows of inputs and targets of which too many equal a training row."""
     for rows in _compared(owner, fitted, model, x, y):
@@ -422,7 +427,7 @@ def _compared(
         return seen_rows(draws.info[KNOWN_ROWS], *rows)
     targets = [value for name, value in data.observed.items() if site in (None, name)]
     if len(targets) == 1:
-        y = as_observed(owner, fitted, model, x, y, site)
+        y = as_observed(owner, fitted, own if model is None else model, x, y, site)
     # If the given target is one of several, only inputs are compared.
     known = (data.x, *targets) if len(targets) == 1 else (data.x,)
     leaves = [

@@ -56,7 +56,7 @@ SENTENCES: dict[str, str] = {
     "parameters known": "Parameters known to {limit:g} of their sd: {count} of {count} (mean ± Monte Carlo error: {listed}).",
     "parameters unknown": "Parameters not known to {limit:g} of their sd: {bad} of {count} (mean ± Monte Carlo error: {listed}).",
     "parameters differ": "The chains disagree on parameters, such as {name}. Their averages are up to {far:.2g} sd apart (p = {p:.2g}).",
-    "weights": "Weights and precisions of networks are no part of the verdict. Hidden units can be relabelled without changing a prediction.",
+    "weights": "Weights and precisions of networks are no part of the verdict, nor are other sites that `parameters` does not name. Hidden units can be relabelled without changing a prediction.",
     "relabelled": "Matching hidden units explains much of how weights differ. {before:%} of their variance lies between chains, and {after:%} once units are matched (worst R-hat {rhat:.3f}).",
     "not relabelled": "Matching hidden units changes little. {before:%} of the variance of the weights lies between chains, worst R-hat {rhat:.3f}.",
     # --- what was not looked at ---

@@ -71,9 +71,11 @@ def is_by_row(value: PyTree, size: int) -> bool:
 def names_of(model: Callable | None) -> list[str]:
     """Names of the parameters of a model; none of a callable that does not say what it takes."""
     try:
-        return list(inspect.signature(innermost(model)).parameters)
+        parameters = inspect.signature(innermost(model)).parameters
     except (TypeError, ValueError):
         return []
+    any_number = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    return [name for name, parameter in parameters.items() if parameter.kind not in any_number]
 
 
 def prepared(
@@ -280,10 +282,6 @@ def _parameters(
         known[i] if i < len(known) and known[i] not in kwargs else f"argument {i + 1}"
         for i in range(len(args))
     ]
-    # Several arguments belong to one parameter `*args` of the signature, and need names of their own.
-    names = [
-        name if names.count(name) == 1 else f"argument {i + 1}" for i, name in enumerate(names)
-    ]
     return dict(zip(names, args)) | dict(kwargs)
 
 
@@ -298,6 +296,12 @@ def by_place(
     if first in given:
         given[0] = given.pop(first)
     return given
+
+
+def by_name(model: Callable | None, others: Mapping[int | str, PyTree]) -> dict[str, PyTree]:
+    """Arguments by name; none of a ready model, which predicts from its inputs alone."""
+    names: dict[int | str, str] = dict(enumerate(names_of(model)))
+    return {} if is_ready(model) else {names.get(p, str(p)): v for p, v in others.items()}
 
 
 def inputs_of_call(model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]) -> PyTree:

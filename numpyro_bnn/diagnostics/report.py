@@ -79,6 +79,7 @@ class Report:
         already, infinite where nothing moves, NaN where more draws would not help. Where chains disagree it
         assumes that they cross between modes.
     :param needed_by: the quantity that asks for the most draws.
+    :param second_run: those of the reasons that are about a second run.
     """
 
     weights: RhatTable
@@ -106,6 +107,7 @@ class Report:
     tolerance: Tolerance = field(default_factory=Tolerance)
     needed: float = float("nan")
     needed_by: str = ""
+    second_run: tuple[str, ...] = ()
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -173,6 +175,8 @@ class Report:
         beside = [f"Verdict: {self.verdict.words}: {advice}", f"{numbers}."]
         if self.parameter_errors is not None:
             beside.append(parameters_in_words(self.parameter_errors, self.tolerance.relative))
+        apart = map(first_of, self.second_run)
+        beside.append(" ".join(said for said in apart if said[:-1] not in self.headline))
         if self.not_judged:
             beside.append(f"Not looked at: {'; '.join(self.not_judged)}.")
         lines = [line for each in beside for line in wrapped(each, most=3)]

@@ -11,13 +11,14 @@ suspect chains disagrees, even with few draws; a run of suspect chains alone is 
 (:func:`~numpyro_bnn.diagnostics.report.with_suspects`).
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from numpyro_bnn._sentences import percent, say
 from numpyro_bnn._text import first_of
-from numpyro_bnn.diagnostics.compare_runs import SecondOpinion, label_of
+from numpyro_bnn.diagnostics.compare_runs import label_of
 from numpyro_bnn.diagnostics.evidence import ErrorsAndAgreement, Evidence, ParameterErrors
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, least_batches
 from numpyro_bnn.diagnostics.sampler_stats import warnings_of
@@ -75,6 +76,7 @@ class Judgement(NamedTuple):
     reasons: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     not_judged: tuple[str, ...] = ()  # what was not looked at, in a few words each
+    second_run: tuple[str, ...] = ()  # those of the reasons that are about a second run
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -86,14 +88,15 @@ def judge(evidence: Evidence) -> Judgement:
         judgement = _too_short(evidence)
     else:
         judgement = _limited_by_sampler(_by_tolerance(evidence, evidence.measured), evidence)
-    reasons = [*judgement.reasons]
-    if evidence.second is not None:
-        reasons += _on_second_run(evidence.second, evidence.measured)
+    second = tuple(_on_second_run(evidence))
     if evidence.num_chains == 1:
         judgement = judgement._replace(verdict=Verdict(judgement.verdict, one_chain=True))
     unseen, why = _not_judged(evidence)
     return judgement._replace(
-        warnings=(*judgement.warnings, *faults), reasons=(*reasons, *why), not_judged=unseen
+        warnings=(*judgement.warnings, *faults),
+        reasons=(*judgement.reasons, *second, *why),
+        not_judged=unseen,
+        second_run=second,
     )
 
 
@@ -128,8 +131,6 @@ def _by_tolerance(evidence: Evidence, measured: ErrorsAndAgreement) -> Judgement
         lines.append(say("draws needed", draws=draws_needed(needed), by=by))
     lines += _on_rhat(measured, what, verdict)
     lines += _on_relabelling(evidence) + _on_single_chains(evidence)
-    if measured.second is not None:
-        lines += _of_second_run(measured, what)
     advice = say(verdict.replace("_", " "), draws=draws_needed(needed))
     if measured.nothing_moves:
         advice = say("none helps")
@@ -405,9 +406,10 @@ def _not_judged(evidence: Evidence) -> tuple[tuple[str, ...], list[str]]:
         found.append(("other modes (one chain)", "one chain"))
     # Only kernels that discretise a dynamics record temperatures.
     if evidence.sampler.temperatures and evidence.sampler.acceptance is None:
-        key = "step bias" if evidence.second is None else "step bias bounded"
-        found.append(("the bias of the step size", key))
-    return tuple(words for words, _ in found), [say(key) for _, key in found if key]
+        alone = evidence.second is None or evidence.second.too_short
+        words = ("the bias of the step size", "step bias") if alone else ("", "step bias bounded")
+        found.append(words)
+    return tuple(words for words, _ in found if words), [say(key) for _, key in found if key]
 
 
 def _on_relabelling(evidence: Evidence) -> list[str]:
@@ -442,15 +444,20 @@ def _of_second_run(measured: ErrorsAndAgreement, what: str) -> list[str]:
     return lines
 
 
-def _on_second_run(second: SecondOpinion, measured: ErrorsAndAgreement | None) -> list[str]:
-    """Whether a second run of the same model agrees with this one."""
-    if second.too_short:
-        return [say("second too short")]
-    count = second.num_compared
+def _on_second_run(evidence: Evidence) -> Iterator[str]:
+    """How far a second run of the same model is away, and whether it agrees with this one."""
+    second, measured = evidence.second, evidence.measured
+    if second is None:
+        return
     run = None if measured is None else measured.second
-    if second.agrees:
+    if measured is not None and run is not None:
+        yield from _of_second_run(measured, evidence.what)
+    count = second.num_compared
+    if second.too_short:
+        yield say("second too short")
+    elif second.agrees:
         unclear = run is not None and (run.scores_differ or run.differs)
-        return [say("second unclear" if unclear else "second agrees", count=count)]
-    return [
-        say("second differs", parted=second.num_parted, count=count, **second.worst[0]._asdict())
-    ]
+        yield say("second unclear" if unclear else "second agrees", count=count)
+    else:
+        worst = second.worst[0]._asdict()
+        yield say("second differs", parted=second.num_parted, count=count, **worst)

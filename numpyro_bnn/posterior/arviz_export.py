@@ -113,7 +113,8 @@ def to_inference_data(
     :param x: training inputs, where `run` does not know them (or other rows to judge it on).
     :param y: training target.
     :param model: the model, where `run` does not carry one.
-    :param predict: further inputs by name, such as ``{"test": x_test}``.
+    :param predict: further inputs by name, such as ``{"test": x_test}``. Other arguments by row belong into
+        them, as a dictionary.
     :param log_likelihood: whether to compute it; ``az.loo`` and ``az.compare`` need it.
     :param log_prior: whether to compute it, where the training data are known.
     :param posterior_predictive: whether to predict at the training inputs, where they are known.

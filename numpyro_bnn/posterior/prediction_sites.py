@@ -247,7 +247,7 @@ def prior_predictive(
 
     :param model: the model, called as ``model(x)``.
     :param key: random key.
-    :param x: inputs.
+    :param x: inputs; other arguments by row belong into it, as a dictionary.
     :param num_samples: number of draws.
     :return: values of every site, with a leading axis of `num_samples`.
     :raises ValueError: if `num_samples` is not positive or x has no rows.

@@ -24,6 +24,7 @@ from scipy.special import logsumexp
 
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import by_name, names_of
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.prediction_sites import flat_draws
 from numpyro_bnn.posterior.predictions import predict
@@ -90,7 +91,7 @@ def stack(
     :param key: random key, which draws are taken.
     :param num_samples: draws to take from all chains, in proportion to their weights (systematic
         resampling: each chain's share is right to one draw); as many as there are by default.
-    :param options: options of :func:`numpyro_bnn.predict`.
+    :param options: options of :func:`numpyro_bnn.predict`, among them other arguments by row.
     :return: one chain: the draws of the first chain in their order, then those of the second, …;
         ``info["weights"]`` has the weight of each chain. They have no Monte Carlo error of their own: that is
         for the run, ``diagnose(run, x)``.
@@ -102,7 +103,11 @@ def stack(
     count = chains * length if num_samples is None else num_samples
     count = check_whole("stack", "num_samples", count)
     predictions = predict(None, draws, x, **options)
-    observed = observed_targets("stack", run, draws.model, x, y, options.get("site"))
+    by_row: dict[int | str, Any] = {
+        name: value for name, value in options.items() if name in names_of(draws.model)
+    }
+    model = draws.bound_to(by_name(draws.model, by_row)).model
+    observed = observed_targets("stack", run, model, x, y, options.get("site"))
     weights = stacking_weights(predictions.log_prob(observed))
     points = (np.arange(count) + float(jax.random.uniform(key))) / count
     ends = np.cumsum(weights)

@@ -304,6 +304,12 @@ def _at_rows(
         # Other arguments of the run belong to the call where they have no value for each of its rows.
         others = {p: value for p, value in given.items() if not is_by_row(value, size)}
         others = {p: value for p, value in others.items() if p != 0 and p not in places}
+        # None at the place of an argument that is bound by its name would be given beside it.
+        names: dict[Place, Place] = {}
+        if bound_by_row(model, None):
+            names = dict(enumerate(names_of(model)))
+        place = names.get(place, place)
+        others = {names.get(p, p): value for p, value in others.items()}
         return place, data_of(model, others | {0: x, place: y})
 
     # The model may need more arguments.

@@ -315,7 +315,7 @@ def calibrate(
 
     :param fitted: what :func:`numpyro_bnn.fit` returned, an ``MCMC`` after `run`, :class:`numpyro_bnn.Draws`
         with a model, or a fitted estimator.
-    :param x_cal: inputs of the calibration rows.
+    :param x_cal: inputs of the calibration rows; other arguments by row belong into them, as a dictionary.
     :param y_cal: their targets, as the model takes them; rows of NaN are left out. Intervals are about what
         it observes, as predictions are, such as their logarithm.
     :param coverage: a probability strictly between 0 and 1.

@@ -12,7 +12,14 @@ from numpyro_bnn import scores
 from numpyro_bnn._checks import check_key
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, innermost, targets_of, units_of
+from numpyro_bnn.data.arguments import (
+    as_arrays,
+    by_name,
+    innermost,
+    is_by_row,
+    targets_of,
+    units_of,
+)
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS, SeenRows, row_hashes, seen_rows
 from numpyro_bnn.data.units import known_targets
 from numpyro_bnn.diagnostics.checked_draws import distinct_chains
@@ -63,7 +70,7 @@ def check_fit(
     classes: Sequence[object] | None = None,
     site: str | None = None,
     batch_size: int | None = None,
-    held_out: tuple[PyTree, ArrayLike] | None = None,
+    held_out: tuple[Any, ...] | None = None,
     **by_row: PyTree,
 ) -> FitCheck:
     """Check a model against the data that it was fitted to: leave-one-out and posterior predictive checks.
@@ -92,13 +99,15 @@ def check_fit(
     :param classes: names of the classes, in the order of their labels; default: numbers.
     :param site: the observed site, where the model has several.
     :param batch_size: rows predicted at a time, see :func:`~numpyro_bnn.predict`.
-    :param held_out: inputs and targets of rows that were not fitted. Their log score is then told first, with
-        the share of right classes, or of targets inside 90 % intervals.
+    :param held_out: inputs and targets of rows that were not fitted, and a mapping with their values of the
+        arguments by row, such as ``(x_test, y_test, {"offset": offset_test})``, None for one that predictions
+        can do without. Their log score is then told first, with the share of right classes, or of targets
+        inside 90 % intervals.
     :param by_row: further arguments of the model by name, such as an offset of each row of x.
     :return: numbers, words and pictures; print it.
-    :raises ValueError: for rows that were not trained on; for draws that are too few, of another temperature
-        than 1, of a mixture, or without latent sites that the target is computed from; for weights of rows;
-        and where data or a model are not known.
+    :raises ValueError: for rows that were not trained on, or held-out ones that were or lack an argument; for
+        draws that are too few, of another temperature than 1, of a mixture, or without latent sites that the
+        target is computed from; for weights of rows; and where data or a model are not known.
     :raises TypeError: if `run` is something else, or `key` is no random key.
 
     >>> check = bnn.check_fit(mcmc)                                         # doctest: +SKIP
@@ -127,6 +136,7 @@ def check_fit(
         raise ValueError(f"check_fit: {why}")
     if x is not None:
         _refuse_dependent_rows(run, draws, predictor)
+    held = None if held_out is None else _held_out(run, draws, predictor, held_out, options)
     with named_elsewhere():
         predictions = predictor(draws)
     predictions = predictions.at_rows(some)
@@ -158,7 +168,7 @@ def check_fit(
         own,
         draws.num_chains,
         draws.num_draws,
-        None if held_out is None else _held_out(run, draws, held_out, options),
+        held,
     )
 
 
@@ -233,7 +243,7 @@ def _target_of(data: TrainingData, site: str | None) -> str:
 
 def _refuse_others(run: Any, draws: Draws, x: Any, y: Any, site: str | None) -> None:
     """Refuse rows that were not fitted, as far as can be known."""
-    refuse_new_rows("check_fit", run, x, y, site)
+    refuse_new_rows("check_fit", run, draws.model, x, y, site)
     if any(arguments_of(run)) or units_of(draws.model) is None:
         return
     try:
@@ -269,11 +279,24 @@ def _notes(draws: Draws, hidden: int) -> Iterator[str]:
 
 
 def _held_out(
-    run: Any, draws: Draws, rows: tuple[PyTree, ArrayLike], options: dict[str, Any]
+    run: Any, draws: Draws, fitted: Predictor, rows: tuple[Any, ...], options: dict[str, Any]
 ) -> HeldOut:
     """The score of rows that were not fitted."""
-    predictor = predictor_of(draws, rows[0], **options)
-    given = draws.model, predictor.inputs, rows[1], options["site"]
+    x, y, own = rows if len(rows) == 3 else (*rows, {})
+    others = by_name(draws.model, fitted.others)
+    constants = {name: v for name, v in others.items() if not is_by_row(v, fitted.size)}
+    missing = [name for name in others if name not in {*constants, *own}]
+    if missing:
+        form = ", ".join(f"'{name}': …" for name in missing)
+        raise ValueError(
+            f"check_fit: the model has a value for each training row in {missing}, and none of the held-out "
+            f"rows. Give held_out=(x, y, {{{form}}}), with None for what predictions can do without."
+        )
+    draws = draws.bound_to(own)
+    predictor = predictor_of(draws, x, constants | own, **options)
+    labels = targets_of(run, y, "check_fit")
+    refuse_training_rows("check_fit", run, x, labels, draws.model, "held-out")
+    given = draws.model, predictor.inputs, y, options["site"]
     targets = observed_targets("check_fit", run, *given)
     predictions = predictor(draws)
 
@@ -331,15 +354,22 @@ def _calibration(
 _CHANCE = 1e-4
 
 
-def refuse_training_rows(owner: str, fitted: Any, x: PyTree, y: ArrayLike) -> None:
+def refuse_training_rows(
+    owner: str,
+    fitted: Any,
+    x: PyTree,
+    y: ArrayLike,
+    model: Callable | None = None,
+    kind: str = "calibration",
+) -> None:
     """Refuse rows of inputs and targets of which too many equal a training row."""
-    for rows in _compared(owner, fitted, x, y):
+    for rows in _compared(owner, fitted, model, x, y):
         distinct, counts = np.unique(np.array(rows.fitted), return_counts=True)
         seen = int(np.isin(np.array(rows.given), distinct).sum())
         if _chance_of(seen, len(rows.given), counts) < _CHANCE:
             few = "" if rows.share == 1 else f", of which {rows.share:.2g} are known"
             raise ValueError(
-                f"{owner}: {seen} of {len(rows.given)} calibration rows are training rows of this run{few}, "
+                f"{owner}: {seen} of {len(rows.given)} {kind} rows are training rows of this run{few}, "
                 "which fits them better than it fits new rows. Give rows that were held out before the fit."
             )
 
@@ -354,14 +384,16 @@ def _chance_of(seen: int, given: int, counts: np.ndarray) -> float:
     return float(betabinom.sf(seen - 1, given, (repeated + 1) * weight, (alone + 1) * weight))
 
 
-def refuse_new_rows(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) -> None:
+def refuse_new_rows(
+    owner: str, fitted: Any, model: Callable | None, x: Any, y: Any, site: str | None
+) -> None:
     """Refuse rows of inputs and targets that are not among the training rows."""
     # Rows without any target are left out, whether or not the fit had one.
     targets = known_targets(np.asarray(y))
     gaps = False if targets is None else ~targets.reshape(len(targets), -1).any(1)
     found = [
         (rows, np.isin(np.array(rows.given), np.array(rows.fitted)) | gaps)
-        for rows in _compared(owner, fitted, x, y, site)
+        for rows in _compared(owner, fitted, model, x, y, site)
     ]
     if not found:
         return
@@ -380,10 +412,13 @@ def refuse_new_rows(owner: str, fitted: Any, x: Any, y: Any, site: str | None = 
         )
 
 
-def _compared(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) -> list[SeenRows]:
+def _compared(
+    owner: str, fitted: Any, model: Callable | None, x: Any, y: Any, site: str | None = None
+) -> list[SeenRows]:
     """Fingerprints of training rows and of the rows given; none where they cannot be compared."""
-    model = model_of(fitted)
-    data = training_data(owner, model, fitted)
+    # Arguments by row that are bound to the given model are those of the rows given.
+    own = model_of(fitted)
+    data = training_data(owner, own, fitted)
     if data.x is None:
         draws = held_by(fitted, "draws") or fitted
         if not isinstance(draws, Draws) or KNOWN_ROWS not in draws.info:
@@ -392,11 +427,11 @@ def _compared(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) 
         return seen_rows(draws.info[KNOWN_ROWS], *rows)
     targets = [value for name, value in data.observed.items() if site in (None, name)]
     if len(targets) == 1:
-        y = as_observed(owner, fitted, model, x, y, site)
+        y = as_observed(owner, fitted, own if model is None else model, x, y, site)
     # If the given target is one of several, only inputs are compared.
     known = (data.x, *targets) if len(targets) == 1 else (data.x,)
     leaves = [
-        jax.tree.leaves(as_arrays(model, values, {})[0]) for values in (known, (x, y)[: len(known)])
+        jax.tree.leaves(as_arrays(own, values, {})[0]) for values in (known, (x, y)[: len(known)])
     ]
     if not _are_comparable(*leaves):
         return []

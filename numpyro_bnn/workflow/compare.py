@@ -27,16 +27,16 @@ from numpyro_bnn.approximations.mean_field import mean_field
 from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate, optimize
 from numpyro_bnn.approximations.sgd_iterates import swag
 from numpyro_bnn.approximations.stopping import num_held
-from numpyro_bnn.data.arguments import as_arrays, num_rows, with_tables
+from numpyro_bnn.data.arguments import as_arrays, by_name, num_rows, with_tables
 from numpyro_bnn.data.columns import check_columns, column_names
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.evidence import RhatTable
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, is_finished, run_of
-from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictions import predict, predictor_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.posterior.training_data import as_observed
+from numpyro_bnn.posterior.training_data import as_observed, training_data
 from numpyro_bnn.samplers.kernels import fields_of, temperatures_of
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.named import BAOAB, SGLD
@@ -478,6 +478,7 @@ def second_opinion(
     num_warmup: int | None = None,
     num_samples: int | None = None,
     progress_bar: bool = True,
+    **by_row: PyTree,
 ) -> Report:
     """Sample the same model again in another way, and report where the two runs differ.
 
@@ -494,6 +495,8 @@ def second_opinion(
     :param num_warmup: default: that of the first run, at most 500.
     :param num_samples: default: that of the first run, at most 500.
     :param progress_bar: show one progress bar a chain.
+    :param by_row: further arguments of the model by name, such as an offset of each row of x; default: those
+        of the run.
     :return: the report on the first run, with the comparison in its `second`.
     :raises ValueError: for a run without draws, without a model to sample again, or at another temperature
         than `kernel`.
@@ -509,7 +512,13 @@ def second_opinion(
     kernel = NUTS(model, target_accept_prob=_higher(run.sampler)) if kernel is None else kernel
     _refuse_another_temperature(run, kernel)
     args, kwargs = arguments_of(run)
-    x = inputs_of(run) if x is None else x
+    draws = draws_of(run, owner="second_opinion")
+    if x is None:
+        others = training_data("second_opinion", draws.model, run).others
+        x, by_row = inputs_of(run), by_name(draws.model, others) | by_row
+    draws = draws.bound_to(by_row)
+    # What cannot be predicted is refused before the second run.
+    predictor_of(draws, x, owner="second_opinion")
     key_start, key_run = jax.random.split(jax.random.key(1) if key is None else key)
     other = MCMC(
         kernel,
@@ -523,7 +532,7 @@ def second_opinion(
         model, key_start, *args, num_chains=run.num_chains, progress_bar=progress_bar, **kwargs
     )
     other.run(key_run, *args, init_params=starts, **kwargs)
-    return diagnose(run, x, second=other)
+    return diagnose(draws, x, second=other)
 
 
 def _refuse_another_temperature(run: MCMC, kernel: MCMCKernel) -> None:

@@ -29,7 +29,7 @@ from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.member_optimizer import TrainingOptions
 from numpyro_bnn.approximations.modes import ensemble_of, optimized
-from numpyro_bnn.data.arguments import as_arrays, is_ready, num_rows, with_tables
+from numpyro_bnn.data.arguments import as_arrays, is_ready, names_of, num_rows, with_tables
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS
 from numpyro_bnn.data.units import known_targets, taken, with_targets
 from numpyro_bnn.diagnostics.diagnose import diagnose
@@ -128,6 +128,11 @@ def kernel_for_fit(
     kernel: str | MCMCKernel | None, model: Callable, batch_size: int | None, options: dict
 ) -> tuple[MCMCKernel, int]:
     """The kernel that :func:`numpyro_bnn.fit` samples with, and its steps to a draw."""
+    if by_row := sorted(set(options) & set(names_of(model))):
+        raise ValueError(
+            f"fit: {by_row} are arguments of the model, not of the kernel. Put values by row into `x`, a "
+            f"dictionary, or sample by `bnn.MCMC(…).run(key, x, y, {by_row[0]}=…)`."
+        )
     if isinstance(kernel, MCMCKernel):
         if options or batch_size is not None:
             given = sorted(options) + ([] if batch_size is None else ["batch_size"])
@@ -235,7 +240,8 @@ def fit(
     and step size in warm-up. Weights and predictions are diagnosed.
 
     :param model: a NumPyro model, called as ``model(x, y)``.
-    :param x: inputs, an array or a pytree of arrays with rows first.
+    :param x: inputs, an array or a pytree of arrays with rows first. Other arguments by row belong into it,
+        as a dictionary, or to ``bnn.MCMC(…).run(key, x, y, offset=…)``.
     :param y: targets, one a row; NaN where a ready model has none, see :func:`numpyro_bnn.regression`.
     :param key: random key; default ``jax.random.key(0)``.
     :param weights: (N,), how often each row counts, for models that take them as ``model(x, y, weights=…)``,

@@ -209,10 +209,13 @@ class RowEnergies:
         *energies, sites = Program(both, runs_once=True)(few, arrays)
         apart, together = np.asarray(energies, np.float64)
         if not np.isclose(apart, together, _ROUNDING, _ROUNDING * count, equal_nan=True).all():
+            why = "rows of this model depend on one another, or its prior on the rows"
+            if factors := [name for name, site in self.structure.sites.items() if site.factor]:
+                why += f", or its factors {factors} count once and not for each row"
             raise ValueError(
-                f"{owner}: rows of this model depend on one another, or its prior on the rows: the energy of "
-                f"{count} rows is {together[0].sum():.6g} nats together and {apart[0].sum():.6g} one by one. "
-                "Its posterior does not change by the likelihood of single rows: fit again on all rows."
+                f"{owner}: {why}: the energy of {count} rows is {together[0].sum():.6g} nats together and "
+                f"{apart[0].sum():.6g} one by one. Its posterior does not change by the likelihood of "
+                "single rows: fit again on all rows."
             )
         return sites
 

@@ -320,6 +320,12 @@ def test_the_bias_of_a_kernel_without_correction_is_measured_by_a_second_run(rng
     apart = (np.abs(other.mean((0, 1)) - x.mean((0, 1))) / mean_errors(x).sd).mean()
     said = f"Averages of a second run are {apart:.2g} predictive sd away"
     assert said in beside.explanation
+    # What is printed says it in the place of what was not looked at.
+    bias = "the bias of the step size"
+    short = diagnose_draws(None, x, sample_stats=stats, second=(None, other[:, :3]))
+    assert [bias in str(report) for report in (alone, short, beside)] == [True, True, False]
+    assert "The second run is too short to be compared" in str(short)
+    assert str(beside).count(said) == str(beside).count("A second run differs in") == 1
 
 
 # --- names and arguments ---------------------------------------------------------------------

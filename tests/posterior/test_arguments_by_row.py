@@ -12,6 +12,7 @@ import pytest
 from numpyro.handlers import condition
 
 import numpyro_bnn as bnn
+from numpyro_bnn.posterior import training_data
 
 SIZE = 1001
 X = np.linspace(-1, 1, SIZE, dtype="f4")[:, None]
@@ -100,12 +101,71 @@ def test_diagnose_and_check_fit_take_them(name):
 
 
 @pytest.mark.parametrize("name", CALLS)
+def test_held_out_rows_have_their_own(name):
+    run, y = run_of(name), Y[:99]
+    check = partial(bnn.check_fit, run, X[:99], y, exposure=EXPOSURE[:99])
+    new, more = X[:99] + 0.001, {"exposure": EXPOSURE[:99] + 1}
+    own = bnn.predict(counts, run.get_samples(True), new, **more)
+    held = check(held_out=(new, y, more)).held_out
+    assert held.score == pytest.approx(bnn.scores.lppd(own, y), rel=1e-4)
+    with pytest.raises(ValueError, match=r"\['exposure'\].*held_out=\(x, y, \{'exposure': …\}\)"):
+        check(held_out=(new, y))
+    with pytest.raises(ValueError, match="check_fit: 99 of 99 held-out rows are training rows"):
+        check(held_out=(X[:99], y, more))
+
+
+def logs(x, y=None, offset=None, sd=1.0):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        log_y = None if y is None else jnp.log(y)
+        numpyro.sample("y", dist.Normal(b * x[:, 0] + offset, sd), obs=log_y)
+
+
+@pytest.mark.parametrize("place", [("offset", "sd"), (2, 3)])
+def test_a_logarithm_is_observed_of_rows_with_arguments_of_their_own(place):
+    rng = np.random.default_rng(0)
+    x, offset = rng.normal(size=(60, 1)), rng.normal(size=60)
+    y = np.exp(0.4 * x[:, 0] + offset + 0.5 * rng.normal(size=60))
+    draws = bnn.Draws({"b": 0.4 + 0.1 * rng.normal(size=(2, 100))}, logs)
+    fit, new = slice(40), slice(40, 60)
+    more = dict(zip(place, (offset[fit], 0.5)))
+    draws._args, draws._kwargs = training_data.call_with({0: x[fit], 1: y[fit]} | more)
+    own, held = {"offset": offset[fit]}, (x[new], y[new], {"offset": offset[new]})
+    check = bnn.check_fit(draws, x[fit], y[fit], held_out=held, **own)
+    expected = bnn.predict(None, draws, x[new], offset=offset[new], sd=0.5)
+    density = expected.log_prob(np.log(y[new]))
+    assert check.held_out.score == pytest.approx(
+        bnn.scores.lppd(expected, np.log(y[new])), abs=1e-4
+    )
+    with pytest.raises(ValueError, match="40 of 40 held-out rows are training rows"):
+        bnn.check_fit(draws, held_out=(x[fit], y[fit], own))
+    options = {"key": jax.random.key(0), "offset": offset[new], "sd": 0.5}
+    stacked = bnn.stack(draws, x[new], y[new], **options)
+    assert np.allclose(stacked.info["weights"], bnn.stacking_weights(density), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CALLS)
 def test_thin_takes_those_of_the_run_or_others(name):
     run = run_of(name)
     expected = bnn.thin(bnn.Draws(run.get_samples(True), partial(counts, exposure=EXPOSURE)), 3, X)
     assert np.array_equal(bnn.thin(run, 3)["b"], expected["b"])
     few = bnn.thin(run, 3, X[:100], exposure=EXPOSURE[:100])
     assert few.info["thinned"]["total_variation"] < 0.1
+
+
+@pytest.mark.parametrize("name", ["by name", "by place"])
+def test_a_second_opinion_takes_those_of_the_run_or_others(name, monkeypatch):
+    run, first, given = run_of(name), slice(0, 9), {"exposure": EXPOSURE[:9]}
+    few = {"num_warmup": 50, "num_samples": 100, "progress_bar": False}
+    whole = bnn.second_opinion(run, **few)
+    alone = bnn.diagnose(run, X, exposure=EXPOSURE)
+    assert whole.second.num_compared == 8 * SIZE
+    np.testing.assert_array_equal(whole.predictions.rhat, alone.predictions.rhat)
+    monkeypatch.setattr(bnn.MCMC, "run", lambda *args, **kwargs: pytest.fail("it has run"))
+    with pytest.raises(TypeError, match="NoneType"):
+        bnn.second_opinion(run, X[first], **few)
+    monkeypatch.undo()
+    assert bnn.second_opinion(run, X[first], **given, **few).second.num_compared == 8 * 9
 
 
 @pytest.mark.parametrize("model", [counts, partial(counts, exposure=EXPOSURE)])

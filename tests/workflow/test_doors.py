@@ -123,8 +123,9 @@ def test_a_second_opinion_is_of_the_run_behind(kind, monkeypatch):
     )
     monkeypatch.setattr(bnn.MCMC, "run", lambda *args, **kwargs: None)
     monkeypatch.setattr("numpyro_bnn.workflow.compare.diagnose", lambda run, x, second: (run, x))
-    run, x = bnn.second_opinion(doors()[kind], kernel=NUTS(model_of_run()))
-    assert run is doors()["run"]
+    draws, x = bnn.second_opinion(doors()[kind], kernel=NUTS(model_of_run()))
+    assert draws.model is model_of_run()
+    assert draws.num_draws == doors()["run"].num_samples
     np.testing.assert_array_equal(x, X)
     np.testing.assert_array_equal(seen[0][2], X)
 

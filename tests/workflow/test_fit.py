@@ -179,6 +179,15 @@ def test_bad_input_is_refused(options, message):
         bnn.fit(linear_gaussian.model, **({"x": X, "y": Y, "progress_bar": False} | options))
 
 
+@pytest.mark.parametrize("options", [{}, {"batch_size": 5}, {"kernel": "nuts"}])
+def test_arguments_by_row_are_told_their_place(options):
+    def shifted(x, y=None, offset=0.0):
+        linear_gaussian.model(x, y)
+
+    with pytest.raises(ValueError, match=r"fit: \['offset'\] are .* into `x`, .*y, offset=…\)"):
+        bnn.fit(shifted, X, Y, offset=Y, progress_bar=False, **options)
+
+
 def test_a_model_of_two_targets_is_refused_before_anything_is_computed():
     def two(x, y=None):
         b = numpyro.sample("b", dist.Normal())

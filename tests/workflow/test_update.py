@@ -251,10 +251,16 @@ def on_rows(x, y=None):
     nets.linear_regression(x, y, scale=SCALE * len(x) ** 0.5, noise=NOISE)
 
 
+def with_factor(x, y=None):
+    linear_gaussian.model(x, y)
+    numpyro.factor("tilt", 2.0)
+
+
 HOT = {"temperature": np.full((4, 500), 0.5)}
 REFUSED = {
     "rows that depend on one another": (lambda d: changed(d, centred), "depend on one another"),
     "a prior that depends on rows": (lambda d: changed(d, on_rows), "its prior on the rows"),
+    "a factor of no row": (lambda d: changed(d, with_factor), r"\['tilt'\] count once and not"),
     "a mixture": (lambda d: changed(d, weights=[1.0]), "stacked mixture"),
     "a choice of draws": (lambda d: changed(d, thinned={}), "chosen by `thin`"),
     "an approximation": (lambda d: changed(d, approximation=True), "of an approximation"),

@@ -29,9 +29,9 @@ def altered(site: Mapping[str, Any]) -> str | None:
 
 
 def counted(site: Mapping[str, Any]) -> jax.Array:
-    """Which entries of the value of a site enter its log density: those that no mask hides."""
+    """Which entries of the value of a site enter its log density: those that are known and no mask hides."""
     shape = jnp.shape(site["value"])
-    entries = jnp.ones(shape, bool)
+    entries = jnp.broadcast_to(site["infer"].get("known", True), shape)
     distribution = site["fn"]
     while distribution is not None:
         if isinstance(distribution, MaskedDistribution):

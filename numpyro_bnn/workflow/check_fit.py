@@ -392,7 +392,9 @@ def _compared(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) 
         return seen_rows(draws.info[KNOWN_ROWS], *rows)
     targets = [value for name, value in data.observed.items() if site in (None, name)]
     if len(targets) == 1:
-        y = as_observed(owner, fitted, model, x, y, site)
+        # A missing target may be NaN in one and, filled in, 0 in the other.
+        y = np.nan_to_num(as_observed(owner, fitted, model, x, y, site))
+        targets = [np.nan_to_num(targets[0])]
     # If the given target is one of several, only inputs are compared.
     known = (data.x, *targets) if len(targets) == 1 else (data.x,)
     leaves = [

@@ -562,7 +562,7 @@ def log_prior_of(
     known = {n: v for n, v in draws.items() if n in structure.shapes}
     lead = (draws.num_chains, draws.num_draws)
     made: dict[str, np.ndarray] = {}
-    for drawn in blocks_of_draws(known):
+    for drawn in blocks_of_draws(known, lead):
         block = {name: value[:, drawn] for name, value in known.items()}
         for name, found in program(block, arguments.arrays).items():
             values = made.setdefault(name, np.empty(lead, found.dtype))

@@ -225,7 +225,7 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     program = Program(observed)
     values = program(0.0, arguments.arrays) if sites else {}
     sources = sources_of(shaped, args, kwargs, [])
-    targets = _targets(model, sources, list(sources.values))
+    targets = _targets(model, sources, structure.data)
     # A ready model takes the mean off its target; what was given is in the user's units.
     is_ready = getattr(innermost(model), "shift", None) is not None
     found = {name: np.asarray(values[name][0]) for name in sites}

@@ -1,4 +1,4 @@
-"""Inputs that were measured with a known error: latent inputs, whose measurements are data."""
+"""Inputs that were measured with a known error: latent inputs with a prior, whose measurements are data."""
 
 from typing import Any, ClassVar
 
@@ -9,7 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import lax
 from numpyro.distributions import constraints
-from numpyro.distributions.util import validate_sample
+from numpyro.primitives import Messenger
 from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._types import Array
@@ -20,10 +20,9 @@ _PAIRS = 128
 
 
 class Measured(dist.Distribution):
-    """A value with a prior, given its measurement with a Gaussian error.
+    """The posterior of a value with a prior, given its measurement with a Gaussian error: draws, no density.
 
-    The log density is that of value and measurement together. Draws are from the posterior of the value given
-    its measurement: exact for a Gaussian prior, by importance resampling of 256 candidates for others.
+    Draws are exact for a Gaussian prior, and by importance resampling of 256 candidates for others.
     """
 
     arg_constraints: ClassVar = {"scale": constraints.positive}
@@ -39,10 +38,6 @@ class Measured(dist.Distribution):
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> constraints.Constraint:
         return self.prior.support
-
-    @validate_sample
-    def log_prob(self, value: Array) -> jax.Array:
-        return self.prior.log_prob(value) + dist.Normal(value, self.scale).log_prob(self.measured)
 
     def sample(self, key: jax.Array | None, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         assert key is not None
@@ -80,14 +75,24 @@ class Measured(dist.Distribution):
         return lax.fori_loop(0, _PAIRS, pair, (jnp.full_like(start, -jnp.inf), start))[1]
 
 
+class given_measurements(Messenger):
+    """Handler under which inputs that have no value yet are drawn given their measurements."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Draw from the posterior of an input in place of its prior."""
+        if msg["type"] == "sample" and not msg["is_observed"]:
+            msg["fn"] = msg["infer"].get("measured", msg["fn"])
+
+
 def noisy_inputs(
     x: Array, sd: Array, *, prior: dist.Distribution, name: str = "x_true"
 ) -> jax.Array:
     """Latent inputs x* with a prior, of which x ~ Normal(x*, sd²) was measured; call it inside a model.
 
-    A fit samples x* with everything else, as one site of the shape of `x`. Predictions at new measurements
-    draw x* from its posterior given the measurement, anew for each draw; those at the rows of the fit use the
-    draws of the fit. Log evidences count the measurements too.
+    A fit samples x* with everything else, as one site of the shape of `x`, and observes x at another one,
+    ``"{name}.measured"``: measurements are data, of which log evidences are too. Predictions at new
+    measurements draw x* from its posterior given the measurement, anew for each draw; those at the rows of
+    the fit use the draws of the fit. NumPyro's own ``Predictive`` would draw x* from its prior.
 
     :param x: measured inputs (N, …).
     :param sd: standard deviation of the error, which broadcasts against `x`: a number, one a column, or one
@@ -128,5 +133,8 @@ def noisy_inputs(
             f"noisy_inputs: sd must be positive and finite, got {np.min(sd)} as the least. Join columns "
             "without an error to the result, `jnp.concatenate([exact, noisy_inputs(…)], -1)`."
         )
-    given = Measured(prior, jnp.asarray(x), jnp.broadcast_to(jnp.asarray(sd), shape))
-    return numpyro.sample(name, given.to_event(len(shape)))
+    axes, x, sd = len(shape), jnp.asarray(x), jnp.broadcast_to(jnp.asarray(sd), shape)
+    infer = {"measured": Measured(prior, x, sd).to_event(axes)}
+    inputs = numpyro.sample(name, prior.expand(shape).to_event(axes), infer=infer)
+    numpyro.sample(f"{name}.measured", dist.Normal(inputs, sd).to_event(axes), obs=x, infer=infer)
+    return inputs

@@ -166,8 +166,9 @@ def observe(
         rows, own, known = taken
         predictions = numpyro.subsample(f, event_dim=event_dim) if x is None else f(own)
         distribution = likelihood(predictions, rows)
-        distribution = distribution if known is None else of_known(distribution, known)
-        return numpyro.sample(name, distribution, obs=rows)
+        if known is None:
+            return numpyro.sample(name, distribution, obs=rows)
+        return numpyro.sample(name, of_known(distribution, known), obs=rows, infer={"known": known})
 
 
 def filled(owner: str, y: Any, obs_mask: Any) -> Any:

@@ -126,7 +126,9 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
         and kept[name]["scale"] is None
         and not enclosing_handlers(name).is_given
     ]
-    families = {name: unwrapped(kept[name]["fn"]) for name in observed}
+    # Measurements of inputs are no targets.
+    targets = [name for name in observed if "measured" not in kept[name]["infer"]]
+    families = {name: unwrapped(kept[name]["fn"]) for name in targets}
     scaled = [name for name in observed if kept[name]["scale"] is not None]
     return SiteParts(asked, latent, candidates, families, scaled, program, list(owners), sources)
 

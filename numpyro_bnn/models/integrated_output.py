@@ -136,7 +136,7 @@ class integrate_output(Messenger):
             jnp.moveaxis(columns, 0, -1),
             _noise(target, others.distribution, shape),
         )
-        value = numpyro.sample(target, distribution, obs=others.observed)
+        value = numpyro.sample(target, distribution, obs=others.observed, infer=others.infer)
         key = key_of(target, list(others.values.values()))
         drawn = unflatten(loc + scale * distribution.weights_given(key, others.observed))
         for name, site in at(drawn).items():
@@ -159,6 +159,7 @@ class _Others(Messenger):
         # Distribution and values of the target.
         self.distribution: Any = None
         self.observed: Any = None
+        self.infer: dict[str, Any] = {}
         super().__init__(None)
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -171,7 +172,7 @@ class _Others(Messenger):
             msg["value"], msg["stop"] = jnp.zeros(msg["fn"].shape()), True
         elif msg["name"] == self.target:
             self.distribution, self.observed = msg["fn"], msg["value"]
-            msg["stop"] = True
+            self.infer, msg["stop"] = msg["infer"], True
         elif not msg["is_observed"]:
             # Outer handlers may rename the site (`scope`, `do`) and give it a value.
             msg["name_inside"] = msg["name"]

@@ -483,6 +483,8 @@ class ArvizGroups:
         """Add the observed targets; those that are others in every draw are no data."""
         for name in training.observed.keys() - training.moving:
             value = training.observed[name]
+            if name in training.known:
+                value = np.where(training.known[name], value, np.nan)
             self.add("observed_data", name, _row_axes("", value.ndim, 0), value)
 
     def datasets(self) -> dict[str, xr.Dataset]:
@@ -562,7 +564,7 @@ def log_prior_of(
     known = {n: v for n, v in draws.items() if n in structure.shapes}
     lead = (draws.num_chains, draws.num_draws)
     made: dict[str, np.ndarray] = {}
-    for drawn in blocks_of_draws(known):
+    for drawn in blocks_of_draws(known, lead):
         block = {name: value[:, drawn] for name, value in known.items()}
         for name, found in program(block, arguments.arrays).items():
             values = made.setdefault(name, np.empty(lead, found.dtype))

@@ -27,7 +27,7 @@ from numpyro_bnn.distributions.distribution_functions import (
     in_double_precision,
 )
 from numpyro_bnn.distributions.unwrap import family_of, of_known, unmasked
-from numpyro_bnn.likelihoods.noisy_inputs import Measured
+from numpyro_bnn.likelihoods.noisy_inputs import given_measurements
 from numpyro_bnn.posterior.draws import group_by_chain, one_draw
 from numpyro_bnn.posterior.predictive_draws import OF_KNOWN
 from numpyro_bnn.potential.compiled_arguments import Arguments, map_in_blocks
@@ -71,7 +71,7 @@ def of_all_rows(samples: Mapping[str, Array], elsewhere: Collection[str]) -> Map
 
 def measured_sites(structure: Structure) -> list[str]:
     """Inputs with an error, which are drawn given their measurements where they have no draws."""
-    return [name for name, site in structure.sites.items() if site.distribution is Measured]
+    return [name for name in structure.latent if structure.sites[name].measured]
 
 
 def is_of_rows(x: PyTree, fitted: PyTree | str | None) -> bool:
@@ -102,7 +102,7 @@ def targets_without_draws(structure: Structure, samples: Collection[str]) -> lis
         if n not in samples
         and not n.startswith(weights)
         and not sites[n].factor
-        and sites[n].distribution is not Measured
+        and not sites[n].measured
     ]
     # A site that `condition` gives a value keeps it, while the target of `model(x)` has none.
     return [n for n in without if not sites[n].observed] or without
@@ -120,7 +120,8 @@ def target_of(call: ModelCall, samples: Collection[str], site: str | None) -> st
         without = [site]
     if len(without) == 1:
         (target,) = without
-        missing = _missing(structure, samples, target)
+        drawn = measured_sites(structure)
+        missing = [n for n in _missing(structure, samples, target) if n not in drawn]
 
         def takes(site: str, other: str) -> bool:
             # Also through sites without draws, which are drawn.
@@ -134,8 +135,7 @@ def target_of(call: ModelCall, samples: Collection[str], site: str | None) -> st
                     "inputs do. Values from the prior would ignore it. For inputs with a known error use "
                     "`bnn.noisy_inputs`; else predict at the rows of the fit, with the draws of the run."
                 )
-        drawn = measured_sites(structure)
-        missing = [name for name in missing if not sites[name].plates and name not in drawn]
+        missing = [name for name in missing if not sites[name].plates]
         if needed := _needed(call, samples, target, missing):
             raise ValueError(
                 f"predict: no draws for the latent sites {needed}, from which '{target}' is computed. Give "
@@ -195,7 +195,8 @@ def draws_for(
     """The draws whose values the sites of the model take, with axes (chain, draw)."""
     structure, arguments = call.structure, call.arguments
     shapes = {n: shape for n, shape in structure.shapes.items() if n in samples and n != target}
-    grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)
+    # None are left where all belong to inputs that were measured elsewhere.
+    grouped = group_by_chain({name: samples[name] for name in shapes}, shapes) if shapes else {}
     size = len(jax.tree.leaves(arguments[0][0])[0])
     whole = structure if size <= batch_size else structure_of(call.model, *arguments)
     for name, value in grouped.items():
@@ -261,7 +262,7 @@ def prior_predictive(
 
     def draw(key: jax.Array, arrays: list[jax.Array]) -> dict[str, jax.Array]:
         (x,), _ = Arguments.join(arrays, arguments.static)
-        return Predictive(model, num_samples=num_samples)(key, x)
+        return Predictive(given_measurements(model), num_samples=num_samples)(key, x)
 
     drawn = Program(draw)(key, arguments.arrays)
     shift = getattr(innermost(model), "shift", None)
@@ -370,7 +371,7 @@ def rows_depend(call: ModelCall, target: str, samples: Mapping[str, Array], part
     model, structure, arguments = call
     size = len(jax.tree.leaves(arguments[0][0])[0])
     shapes = {n: s for n, s in structure.shapes.items() if n in samples and n != target}
-    grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)
+    grouped = group_by_chain({name: samples[name] for name in shapes}, shapes) if shapes else {}
     arrays, static = Arguments.split(*arguments)
     # Draws from the prior of single rows, and dropout masks.
     drawn = structure.takes_keys or any(

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,8 @@ from numpyro_bnn.compilation.program_identity import LastUsed
 from numpyro_bnn.data.arguments import bound_by_row, innermost, is_by_row, num_rows, prepared
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.units import taken
-from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
+from numpyro_bnn.likelihoods.noisy_inputs import given_measurements
+from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of, group_by_chain
 from numpyro_bnn.posterior.prediction_sites import (
     DRAWN,
     VECTOR,
@@ -215,6 +216,16 @@ def predictor_of(
     return Predictor(model, x, about=draws.info, others=others, **options)
 
 
+class DrawsTaken(NamedTuple):
+    """Draws that the sites of a model take their values from."""
+
+    values: dict[
+        str, Any
+    ]  # (chain, draw, …) by site; empty where all sites are drawn at these rows
+    lead: tuple[int, int]  # Numbers of chains and of draws of each
+    first: int  # Number of the first draw in its run
+
+
 class Predictor:
     """Predicts at fixed inputs from blocks of draws; compiled once for blocks of one shape."""
 
@@ -248,7 +259,7 @@ class Predictor:
         self.inputs, self._fitted, self._site = x, about.get("fitted_rows"), site
         self.others: dict[Place, PyTree] = {**bound_by_row(model, self.size), **(others or {})}
         self.arguments = prepared(model, *call_with({0: table, **self.others}))
-        self.model: Callable = all_rows(model)
+        self.model: Callable = given_measurements(all_rows(model))
         # A ready model is traced once for all predictions of a fit; None for a model that may change.
         self._frozen = getattr(model, "traced_as", None)
         self.shift = getattr(innermost(model), "shift", None)
@@ -287,12 +298,14 @@ class Predictor:
     def __call__(self, samples: Mapping[str, Array], first: int = 0) -> Predictions:
         """Predictions of draws (draw, …) or (chain, draw, …) that begin at draw `first` of a run."""
         suspect = samples.suspect if isinstance(samples, Draws) else {}
-        samples = self._known(samples)
+        given, samples = samples, self._known(samples)
         self.rows_at_a_time(samples)
         target = self.target_of(samples)
         check_same_rows(self.structure, samples, target, self.inputs, self._fitted)
         grouped = draws_for(self.call, samples, target, self.batch_size, self._extended)
-        evaluate = partial(self._evaluate, target, grouped, first)
+        chains = grouped or group_by_chain(given, self.structure.shapes)
+        lead = np.shape(next(iter(chains.values())))[:2]
+        evaluate = partial(self._evaluate, target, DrawsTaken(grouped, lead, first))
         values = evaluate("parameters", None)
         site = self.structure.sites.get(target)
         predictions = Predictions(values, evaluate, self.shift, suspect, site)
@@ -397,16 +410,16 @@ class Predictor:
         return self.__dict__ | {"_programs": {}}
 
     def _computed(
-        self, target: str, grouped: dict[str, Any], first: int, what: str, extra: Any
+        self, target: str, taken_from: DrawsTaken, what: str, extra: Any
     ) -> Iterator[tuple[slice, slice, dict[str, jax.Array]]]:
         """Results of the compiled program, for blocks of draws and of rows, with their positions."""
-        lead = np.shape(next(iter(grouped.values())))[:2]
+        grouped, lead, first = taken_from
         latent = [n for n in self.structure.latent if n != target and n not in grouped]
         # Each draw has its own dropout masks, prior values of single rows, and effects of new groups.
         drawn_here = [n for n in latent if self.structure.sites[n].plates] or self._extended
         random = self.structure.takes_keys or drawn_here or measured_sites(self.structure)
         static = Arguments.split(*self._first_rows(self.batch_size)).static
-        for drawn in blocks_of_draws(grouped):
+        for drawn in blocks_of_draws(grouped, lead):
             # Put on the device once for all blocks of rows.
             block = jax.device_put({name: value[:, drawn] for name, value in grouped.items()})
             for begin in range(0, self.size, self.batch_size):
@@ -426,16 +439,16 @@ class Predictor:
                 yield drawn, rows, program(block, part, more, own)
 
     def _evaluate(
-        self, target: str, grouped: dict[str, Any], first: int, what: str, extra: Any
+        self, target: str, taken_from: DrawsTaken, what: str, extra: Any
     ) -> dict[str, np.ndarray]:
         if target in self.structure.deterministic and what != "parameters":
             raise ValueError(
                 f"{what}: '{target}' is computed and has no noise, so that it is no target. Predict "
                 "a site of `numpyro.sample` for that."
             )
-        lead = np.shape(next(iter(grouped.values())))[:2]
+        lead = taken_from.lead
         made: dict[str, np.ndarray] = {}
-        for drawn, rows, found in _one_ahead(self._computed(target, grouped, first, what, extra)):
+        for drawn, rows, found in _one_ahead(self._computed(target, taken_from, what, extra)):
             for name, values in found.items():
                 own = np.asarray(values).reshape(lead[0], -1, *values.shape[1:])
                 size = min(self.batch_size, self.size - rows.start)
@@ -461,9 +474,9 @@ def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:
     yield last
 
 
-def blocks_of_draws(draws: Mapping[str, Array]) -> list[slice]:
+def blocks_of_draws(draws: Mapping[str, Array], lead: tuple[int, int]) -> list[slice]:
     """Blocks of draws: a single one for draws on the device, small ones for draws on host or disk."""
-    chains, num_draws = np.shape(next(iter(draws.values())))[:2]
+    chains, num_draws = lead
     brought = [v for v in draws.values() if not isinstance(v, jax.Array)]
     if not brought:
         return [slice(0, num_draws)]

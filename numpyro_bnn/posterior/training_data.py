@@ -50,12 +50,15 @@ class TrainingData(NamedTuple):
     """Inputs, observed values and other arguments of a model."""
 
     x: PyTree = None  # the first argument; None where it is not known
-    observed: Mapping[str, np.ndarray] = {}  # in the user's units
+    # In the user's units, NaN where the target is missing
+    observed: Mapping[str, np.ndarray] = {}
     # The arguments that only the values of each observed site are computed from
     targets: Mapping[str, frozenset[Place]] = {}
     others: Mapping[Place, PyTree] = {}  # all arguments but inputs and targets
-    # Which values enter the log density: those that no mask hides
+    # Which values enter the log density: those that are known and no mask hides
     counted: Mapping[str, np.ndarray] = {}
+    # Of sites with missing targets, which values are known (`obs_mask=`)
+    known: Mapping[str, np.ndarray] = {}
     # Observed sites whose log density is multiplied by anything but 1
     weighted: frozenset[str] = frozenset()
     # Observed sites whose values change with latent ones, and are no data alone
@@ -216,15 +219,13 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     def observed(blank: jax.Array, arrays: list[jax.Array]) -> dict[str, Any]:
         args, kwargs = Arguments.join(arrays, arguments.static)
         found = trace(shaped(blank)).get_trace(*args, **kwargs)
-        return {
-            name: (found[name]["value"], found[name]["scale"], counted(found[name]))
-            for name in sites
-        }
+        own = ((name, found[name]) for name in sites)
+        return {n: (s["value"], s["scale"], counted(s), s["infer"].get("known")) for n, s in own}
 
     program = Program(observed)
     values = program(0.0, arguments.arrays) if sites else {}
     sources = sources_of(shaped, args, kwargs, [])
-    targets = _targets(model, sources, list(sources.values))
+    targets = _targets(model, sources, structure.data)
     # A ready model takes the mean off its target; what was given is in the user's units.
     is_ready = getattr(innermost(model), "shift", None) is not None
     found = {name: np.asarray(values[name][0]) for name in sites}
@@ -232,18 +233,24 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
         (place,) = targets[name]
         own = np.asarray(as_array("training_data", "y", given[place]), np.float64)
         found[name] = own.reshape(value.shape)
+    known = {n: np.asarray(k) for n, (*_, k) in values.items() if k is not None}
+    for name, is_known in known.items():
+        # Labels stay whole numbers, which have no NaN: they are missing in whole rows, which do not count.
+        if found[name].dtype.kind == "f":
+            found[name] = np.where(is_known, found[name], np.nan)
     entries = {name: np.asarray(values[name][2]) & ~np.isnan(found[name]) for name in sites}
     taken_out = frozenset[Place]().union(*targets.values())
     # NumPyro splits a target with missing values (`obs_mask=`) into two sites of one name.
     bare = {n: n.removesuffix("_observed") for n in sites}
     named = {n: b if f"{b}_unobserved" in structure.sites else n for n, b in bare.items()}
-    weights = {n: s for n, (_, s, _) in values.items() if s is not None}
+    weights = {n: s for n, (_, s, *_) in values.items() if s is not None}
     return TrainingData(
         given.get(0),
         {named[n]: value for n, value in found.items()},
         {named[n]: targets[n] for n in sites},
         {place: value for place, value in given.items() if place != 0 and place not in taken_out},
         {named[n]: value for n, value in entries.items()},
+        {named[n]: value for n, value in known.items()},
         frozenset(named[n] for n, s in weights.items() if (np.asarray(s) != 1).any()),
         frozenset(named[n] for n in sites if sources.values[n].latent),
     )
@@ -273,6 +280,7 @@ def as_observed(
     made = data.observed[names[0]]
     if made.shape[:1] != y.shape[:1]:
         return y
+    made = np.where(data.known[names[0]], made, np.nan) if names[0] in data.known else made
     made = _with_gaps(made, y)
     same = made.shape == y.shape and np.array_equal(
         made, y.astype(made.dtype), equal_nan=made.dtype.kind == "f"

@@ -29,9 +29,9 @@ def altered(site: Mapping[str, Any]) -> str | None:
 
 
 def counted(site: Mapping[str, Any]) -> jax.Array:
-    """Which entries of the value of a site enter its log density: those that no mask hides."""
+    """Which entries of the value of a site enter its log density: those that are known and no mask hides."""
     shape = jnp.shape(site["value"])
-    entries = jnp.ones(shape, bool)
+    entries = jnp.broadcast_to(site["infer"].get("known", True), shape)
     distribution = site["fn"]
     while distribution is not None:
         if isinstance(distribution, MaskedDistribution):
@@ -71,6 +71,7 @@ class Site(NamedTuple):
     fan_in: int | None = None
     distribution: type = object  # Class of its distribution, without what wraps it
     directions: bool = False  # Whether values are angles, of which π and -π are the same
+    measured: bool = False  # Whether it is an input with a known error, or its measurement
     # Of a Gamma distribution, its shape parameter; None where that depends on other sites.
     concentration: float | None = None
 
@@ -93,9 +94,10 @@ class Structure(NamedTuple):
     parameters: frozenset[str] = frozenset()
     takes_keys: bool = False  # Whether the model asks for random keys itself, as dropout does
     # Observed sites that are no data, such as a weight that `condition` holds at a value: constants outside
-    # of plates of data. Minibatches count them once, and predictions are not compared with them.
+    # of plates of data. Minibatches count them once, and predictions are not compared with them. So are
+    # measurements of inputs.
     given: frozenset[str] = frozenset()
-    # Given sites whose log density depends on a latent site, such as a constant measured with an error, or
+    # Given sites whose log density depends on a latent site, such as what was measured with an error, or
     # the first value of a series: they count as evidence.
     informative: frozenset[str] = frozenset()
     # Latent sites that a handler inside of the model sets, as `substitute` does.

@@ -134,12 +134,15 @@ def structure_of(
 
     jax.eval_shape(visit, jax.random.key(0), 0.0)
     structure = found[0]._replace(preset=frozenset(preset))
-    if len(structure.observed) < 2:
+    measured = frozenset(n for n in structure.observed if structure.sites[n].measured)
+    structure = structure._replace(given=measured, informative=measured)
+    if len(structure.data) < 2:
         return structure
-    plates = {name: structure.sites[name].plates for name in structure.observed}
+    plates = {name: structure.sites[name].plates for name in structure.data}
     sources = sources_of(partial(shaped, key=jax.random.key(0)), args, kwargs, list(plates))
     given = given_sites(sources, plates)
-    return structure._replace(given=given, informative=given & informative_sites(sources))
+    informative = given & informative_sites(sources)
+    return structure._replace(given=given | measured, informative=informative | measured)
 
 
 def _networks(sites: Mapping[str, dict]) -> Iterator[str]:
@@ -207,6 +210,7 @@ def _site(site: dict[str, Any]) -> Site:
         unconstrained=_unconstrained_shape(site) if latent else None,
         fan_in=site["infer"].get("fan_in"),
         distribution=type(unwrapped(distribution)),
+        measured="measured" in site["infer"],
         directions=isinstance(entries, type(constraints.circular)),
         concentration=_concentration(unwrapped(distribution)) if latent else None,
     )
@@ -360,7 +364,7 @@ def _check_weights(name: str, site: Site, full: Shape) -> None:
 
 def check_observed(structure: Structure, model: Callable, args: tuple, kwargs: dict) -> None:
     """Refuse a model with arguments but no observed site: the target was forgotten."""
-    if structure.observed:
+    if structure.data:
         return
     absent, on_purpose = _absent(model, args, kwargs)
     latent = [name for name in structure.latent if structure.sites[name].plates]
@@ -372,7 +376,7 @@ def check_observed(structure: Structure, model: Callable, args: tuple, kwargs: d
             "`functools.partial(model, y=None)`, or use `bnn.prior_predictive`."
         )
     given = any(getattr(leaf, "shape", ()) for leaf in jax.tree.leaves((args, kwargs)))
-    if given and not on_purpose:
+    if given and not on_purpose and not structure.observed:
         warn(
             "Nothing is observed: the model was given data, but none of its sites has `obs=`, so "
             f"that {latent or structure.latent} are drawn from the prior. Give the target to its "

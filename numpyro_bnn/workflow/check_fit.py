@@ -427,7 +427,10 @@ def _compared(
         return seen_rows(draws.info[KNOWN_ROWS], *rows)
     targets = [value for name, value in data.observed.items() if site in (None, name)]
     if len(targets) == 1:
-        y = as_observed(owner, fitted, own if model is None else model, x, y, site)
+        own_model = own if model is None else model
+        # A missing target may be NaN in one and, filled in, 0 in the other.
+        y = np.nan_to_num(as_observed(owner, fitted, own_model, x, y, site))
+        targets = [np.nan_to_num(targets[0])]
     # If the given target is one of several, only inputs are compared.
     known = (data.x, *targets) if len(targets) == 1 else (data.x,)
     leaves = [

@@ -35,10 +35,19 @@ def run():
 
 def test_the_density_is_that_of_value_and_measurement():
     values = np.array([0.3, 1.2])
-    given = Measured(dist.LogNormal(0.2, 0.5), jnp.array([0.1, 2.0]), jnp.array([0.4, 0.9]))
-    right = stats.lognorm(0.5, scale=np.exp(0.2)).logpdf(values)
-    right += stats.norm(values, [0.4, 0.9]).logpdf([0.1, 2.0])
-    np.testing.assert_allclose(given.log_prob(jnp.asarray(values)), right, rtol=1e-5)
+    measured, error = np.array([0.1, 2.0]), np.array([0.4, 0.9])
+
+    def inputs(x):
+        bnn.noisy_inputs(x, error, prior=dist.LogNormal(0.2, 0.5))
+
+    prior = stats.lognorm(0.5, scale=np.exp(0.2)).logpdf(values).sum()
+    right = stats.norm(values, error).logpdf(measured).sum()
+    potential = bnn.potential_of(inputs, measured)
+    z = potential.unconstrain({"x_true": jnp.asarray(values)})
+    found = potential.log_joint_by_site({"x_true": jnp.asarray(values)})
+    assert found["x_true"] == pytest.approx(prior, rel=1e-5)
+    # The measurement is data, which samplers temper and evidences count.
+    assert potential.energies(z)[1] == pytest.approx(-right, rel=1e-5)
 
 
 @pytest.mark.parametrize(("measured", "error"), [(0.9, 0.1), (0.9, 5.0), (-0.2, 0.4)])
@@ -50,7 +59,8 @@ def test_draws_given_a_measurement_are_from_its_posterior(prior, measured, error
     draws = np.asarray(given.sample(jax.random.key(1), (4000,)), np.float64)
     low, high = (1e-6, 30.0) if isinstance(prior, dist.LogNormal) else (-30.0, 30.0)
     grid = np.linspace(low, high, 200_001)
-    density = np.exp(np.asarray(given.log_prob(grid), np.float64))
+    log_density = np.asarray(prior.log_prob(grid), np.float64)
+    density = np.exp(log_density + stats.norm(grid, error).logpdf(measured))
     mass, first, second = (integrate.trapezoid(density * grid**k, grid) for k in range(3))
     mean = first / mass
     variance = second / mass - mean**2
@@ -94,6 +104,97 @@ def test_rows_of_the_fit_have_the_inputs_of_the_fit(run, tmp_path):
     assert bnn.predict(None, run, NEW).mean.shape == (1, 1000, 3)
     with pytest.raises(ValueError, match="x_true"):
         bnn.export(run, NEW, tmp_path / "a.bin")
+
+
+def only_inputs(x, y=None):
+    bnn.likelihoods.gaussian(
+        bnn.noisy_inputs(x, ERROR, prior=dist.Normal(0.0, 1.0)), y, noise=NOISE
+    )
+
+
+@pytest.mark.parametrize("lead", [(4, 1000), (4000,)])
+def test_a_model_of_measured_inputs_alone_predicts_at_new_measurements(lead):
+    means = bnn.predict(only_inputs, {"x_true": np.zeros((*lead, 30))}, NEW).mean
+    assert means.shape == (1, *lead, 3)[-3:]
+    shrunk = 1 / (1 + ERROR**2)
+    off = means.reshape(-1, 3).mean(0) - NEW * shrunk
+    assert (abs(off) < 5 * ERROR * np.sqrt(shrunk / 4000)).all()
+
+
+SMALL, SMALL_Y = X[:4] + 2, 2 * X[:4] + 4
+
+
+def hierarchical(x, y=None):
+    centre = numpyro.sample("centre", dist.Normal(0.0, 2.0))
+    inputs = bnn.noisy_inputs(x, 0.5, prior=dist.Normal(centre, 1.0))
+    bnn.likelihoods.gaussian(2 * inputs, y, noise=NOISE)
+
+
+def exact():
+    """Mean and standard deviation of the centre, and the log density of measurements and targets."""
+    of_centre, apart = np.r_[np.ones(4), 2 * np.ones(4)], np.r_[np.eye(4), 2 * np.eye(4)]
+    covariance = 4 * np.outer(of_centre, of_centre) + apart @ apart.T + 0.25 * np.eye(8)
+    z = np.r_[SMALL, SMALL_Y]
+    gain = 4 * np.linalg.solve(covariance, of_centre)
+    sd = np.sqrt(4 - 4 * gain @ of_centre)
+    return gain @ z, sd, stats.multivariate_normal(np.zeros(8), covariance).logpdf(z)
+
+
+def test_tempering_is_exact_under_a_prior_with_parameters():
+    mcmc = bnn.MCMC(
+        bnn.ParallelTempering(hierarchical),
+        num_warmup=300,
+        num_samples=1500,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), SMALL, SMALL_Y)
+    mean, sd, evidence = exact()
+    centres = np.asarray(mcmc.get_samples(group_by_chain=True)["centre"])[..., None]
+    effective = bnn.diagnostics.ess(centres).min()
+    assert abs(centres.mean() - mean) < 4 * sd / np.sqrt(effective)
+    assert abs(centres.std() / sd - 1) < 4 / np.sqrt(2 * effective)
+    found, error = mcmc.log_evidence.mean(), np.linalg.norm(mcmc.log_evidence_error) / 4
+    assert abs(found - evidence) < 4 * error < 0.5
+
+
+def test_an_evidence_bound_is_of_measurements_and_targets():
+    *_, evidence = exact()
+    found = bnn.mean_field(
+        hierarchical, jax.random.key(0), SMALL, SMALL_Y, num_samples=200, progress_bar=False
+    )
+    # The posterior is Gaussian, so that only its correlations are missing.
+    assert evidence - 1.5 < found.info["elbo"] < evidence
+
+
+def test_the_measurement_is_data_beside_the_one_target():
+    potential = bnn.potential_of(hierarchical, SMALL, SMALL_Y)
+    assert potential.structure.targets == ["y"]
+    assert potential.structure.evidence == ["x_true.measured", "y"]
+    # Minibatches of the target count each measurement once.
+    z = {"centre": jnp.float32(1.5), "x_true": jnp.asarray(SMALL)}
+    rows = [potential.minibatch(z, jnp.arange(2) + 2 * k, "data") for k in range(2)]
+    assert np.mean(rows) == pytest.approx(float(potential(z)), rel=1e-5)
+    with pytest.raises(ValueError, match="Nothing is observed"):
+        bnn.MCMC(NUTS(hierarchical), num_warmup=1, num_samples=1).run(jax.random.key(0), SMALL)
+
+
+def test_weights_are_integrated_out_beside_measured_inputs():
+    potential = bnn.potential_of(bnn.integrate_output(model), X, Y)
+    covariance = 9 * np.outer(TRUE, TRUE) + NOISE**2 * np.eye(30)
+    right = stats.multivariate_normal(np.zeros(30), covariance).logpdf(Y)
+    right += (stats.norm(0, 1).logpdf(TRUE) + stats.norm(TRUE, ERROR).logpdf(X)).sum()
+    assert float(potential({"x_true": jnp.asarray(TRUE)})) == pytest.approx(-right, rel=1e-4)
+
+
+def test_members_of_randomized_map_are_as_wide_as_the_posterior():
+    mean, sd, _ = exact()
+    found = bnn.randomized_map(
+        hierarchical, jax.random.key(0), SMALL, SMALL_Y, num_members=200, progress_bar=False
+    )
+    assert abs(np.mean(found["centre"]) - mean) < 5 * sd / np.sqrt(200)
+    assert abs(np.std(found["centre"]) / sd - 1) < 5 / np.sqrt(400)
 
 
 def test_a_prior_with_parameters_is_learnt_from_the_measurements():

@@ -1,4 +1,6 @@
-"""Ready models of targets of which some are NaN: units, posterior, predictions, checks and scores."""
+"""Targets of which some are missing (NaN, `obs_mask=`): units, posterior, predictions, checks and scores."""
+
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -174,6 +176,66 @@ def test_scores_and_checks_are_of_the_known_targets(run):
     by_row = np.log(np.exp(expected).mean((0, 1)))
     assert scores.lppd(found, GAPS) == pytest.approx(by_row[HAS_ANY].mean(), rel=1e-3)
     np.testing.assert_array_equal(np.isnan(scores.lppd(found, GAPS, pointwise=True)), ~HAS_ANY)
+
+
+def own(x, y=None, known=None, correlation=None):
+    w = numpyro.sample("w", dist.Normal().expand([2, 2]).to_event(2))
+    likelihoods.gaussian(lambda x: x @ w, y, noise=SD, correlation=correlation, x=x, obs_mask=known)
+
+
+def by_closed_form(k, rows):
+    """Mean and covariance of the weights of one target given its known values in some rows."""
+    rows = rows & KNOWN[:, k]
+    x, y = X[rows], Y[rows, k]
+    covariance = np.linalg.inv(np.eye(2) + x.T @ x / SD[k] ** 2)
+    return covariance @ x.T @ y / SD[k] ** 2, covariance
+
+
+def test_leave_one_out_of_a_model_of_ones_own_is_of_the_known_targets():
+    exact = np.zeros(ROWS)
+    for i, k in zip(*np.nonzero(KNOWN)):
+        mean, covariance = by_closed_form(k, np.arange(ROWS) != i)
+        sd = np.sqrt(SD[k] ** 2 + X[i] @ covariance @ X[i])
+        exact[i] += stats.norm.logpdf(Y[i, k], X[i] @ mean, sd)
+    rng = np.random.default_rng(3)
+    w = [
+        rng.multivariate_normal(*by_closed_form(k, HAS_ANY), size=(4, 1000), method="cholesky")
+        for k in range(2)
+    ]
+    draws = bnn.Draws({"w": np.stack(w, -1)}, own, info={"kernel": "NUTS"})
+    filled = np.where(KNOWN, Y, 0.0)
+    for y in (filled, GAPS):
+        check = bnn.check_fit(draws, X, y, known=KNOWN)
+        assert abs(check.loo.elpd - exact.sum()) < 5 * check.loo.error < 1.0
+        np.testing.assert_array_equal(check.targets, np.float32(GAPS[HAS_ANY]))
+    scored = [bnn.diagnose(draws, X, y, known=KNOWN).monte_carlo_error for y in (filled, GAPS)]
+    assert scored[0].log_score == scored[1].log_score
+
+
+def test_correlated_targets_of_a_model_of_ones_own_count_where_they_are_known():
+    w = np.random.default_rng(4).normal(1.0, 0.1, (2, 4, 2, 2))
+    roots = np.broadcast_to(ROOT, w.shape)
+    mcmc = SimpleNamespace(
+        _args=(X, np.where(KNOWN, Y, 0.0)),
+        _kwargs={"known": KNOWN, "correlation": 1.0},
+        sampler=SimpleNamespace(model=own),
+    )
+    draws = bnn.Draws({"w": w, "y.correlation": roots}, own, info={"kernel": "NUTS"})
+    run = SimpleNamespace(draws=draws, mcmc=mcmc)
+    exported = bnn.to_inference_data(run, posterior_predictive=False)
+    covariance = (SD[:, None] * ROOT) @ (SD[:, None] * ROOT).T
+    exact = [
+        [
+            stats.multivariate_normal((x @ one)[known], covariance[np.ix_(known, known)]).logpdf(
+                y[known]
+            )
+            for x, y, known in zip(X[HAS_ANY], Y[HAS_ANY], KNOWN[HAS_ANY])
+        ]
+        for one in w.reshape(-1, 2, 2)
+    ]
+    exact = np.reshape(exact, (2, 4, -1))
+    np.testing.assert_allclose(exported["log_likelihood"]["y"], exact, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(exported["observed_data"]["y"], np.float32(GAPS))
 
 
 NONE_KNOWN = np.c_[Y[:, 0], np.full(ROWS, np.nan)]

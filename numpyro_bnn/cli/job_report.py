@@ -4,6 +4,7 @@ import os
 import textwrap
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -110,9 +111,9 @@ def write(outcome: Outcome, folder: Path) -> Path:
     frame = saved_fit.with_calibrated(frame, table, outcome.calibrated, table.x[outcome.test])
     frame.to_csv(folder / "predictions.csv", index=False)
     data = table.x[outcome.train], table.y[outcome.train]
-    where, own = (table, outcome.options, folder), {"calibrated": outcome.calibrated}
+    save = partial(saved_fit.write, table, outcome.options, folder, outcome.mcmc, *data)
     with ThreadPoolExecutor(1) as pool:
-        saved = pool.submit(saved_fit.write, *where, outcome.mcmc, *data, **own)
+        saved = pool.submit(save, calibrated=outcome.calibrated)
         page(f"{table.name}: {table.target}", parts_of(outcome, frame), folder / "report.html")
     saved.result()
     return folder / "report.html"

@@ -9,7 +9,6 @@ remembers for which data a state was made. States of other data, or of unknown o
 same position; a state of the same data is left as it is, and gives the same draws bit for bit.
 """
 
-import weakref
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -72,6 +71,8 @@ class CompiledRuns(NumPyroMCMC):
     chunk_size: int | None
     _placement: Placement
     _programs: dict[tuple, Programs]
+    # The state after the last run, and the posterior that it belongs to.
+    _made: tuple[PyTree, "Origin | None"]
     _processes: Processes
     _disk: Disk | None
     _kernel: MCMCKernel
@@ -256,6 +257,9 @@ class CompiledRuns(NumPyroMCMC):
         shown = self.progress_bar and not self._processes.several
         # Before the run: arrays may be changed in place while it goes on, or after it.
         origin = origin_of(self.sampler, self._args, self._kwargs)
+        # A state that was changed, loaded or made by another run belongs to no known posterior.
+        last, made_for = self._made
+        before = made_for if self._warmup_state is last else None
         sampling = Sampling(
             kernel=self.sampler,
             sample_field=self._sample_field,
@@ -267,7 +271,7 @@ class CompiledRuns(NumPyroMCMC):
             processes=self._processes,
             num_bars=self.num_chains if shown else 0,
             warmed_up=self._warmup_state,
-            stale=is_stale(self._kernel, self._warmup_state, origin),
+            stale=is_stale(self._kernel, self._warmup_state, before, origin),
             judge=judge,
         )
         if self._disk is not None:
@@ -281,7 +285,7 @@ class CompiledRuns(NumPyroMCMC):
                 self._disk.refuse_other_program(program(), accept)
         self._states, bad, num_draws = sampling.run(resumed=accept is not None)
         self._last_state = chain_states.stacked
-        remember(self._last_state, origin)
+        self._made = self._last_state, origin
         self._states_flat = None
         suspect = self._find_suspects(self._collection_params["phase"])
         self.left_out = suspects.exploded_chains(self._last_state) | not_finite(bad)
@@ -359,7 +363,7 @@ class CompiledRuns(NumPyroMCMC):
         return self._states_flat
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_programs": {}}
+        return {**super().__getstate__(), "_programs": {}, "_made": (None, None)}
 
 
 def without_chains(fields: PyTree, left_out: Collection[int], num_chains: int) -> PyTree:
@@ -418,9 +422,6 @@ def warn_of_early_end(stopped: Any, num_draws: int, planned: int, can_resume: bo
 # The posterior that a state belongs to: the model (or the kernel without one); the structure of the arguments
 # and a hash of each array; all other arguments, data on the host among them.
 Origin: TypeAlias = tuple[object, Facts, tuple]
-# Weak references to the arrays of states, and their origins, by the identity of the first array. An entry
-# goes away with that array. The random key does not count: users replace it.
-_remembered: dict[int, tuple[list[weakref.ref], Origin]] = {}
 
 
 def origin_of(sampler: MCMCKernel, args: tuple, kwargs: dict[str, Any]) -> Origin:
@@ -433,31 +434,10 @@ def origin_of(sampler: MCMCKernel, args: tuple, kwargs: dict[str, Any]) -> Origi
     return target, facts_of({"data": arrays, "structure": str(structure)}), others
 
 
-def _arrays_of(state: PyTree) -> list[Any]:
-    state = state._replace(rng_key=None) if hasattr(state, "rng_key") else state
-    leaves = jax.tree.leaves(state)
-    return [leaf for leaf in leaves if isinstance(leaf, jax.Array) and not is_typed_key(leaf)]
-
-
-def remember(state: PyTree, origin: Origin) -> None:
-    """Remember for which data a state was made, as long as its arrays live."""
-    if arrays := _arrays_of(state):
-        place = id(arrays[0])
-        first = weakref.ref(arrays[0], lambda _: _remembered.pop(place, None))
-        _remembered[place] = ([first, *map(weakref.ref, arrays[1:])], origin)
-
-
-def remembered(state: PyTree) -> Origin | None:
-    """The posterior that a state was made for; None for one that was changed, loaded or made elsewhere."""
-    arrays = _arrays_of(state)
-    known, origin = _remembered.get(id(arrays[0]) if arrays else 0, ([], None))
-    same = len(known) == len(arrays) and all(one() is a for one, a in zip(known, arrays))
-    return origin if same else None
-
-
-def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: Origin) -> bool:
-    """Whether a run has to compute again what a given state holds of data."""
-    before = None if state is None else remembered(state)
+def is_stale(
+    kernel: MCMCKernel, state: PyTree | None, before: Origin | None, origin: Origin
+) -> bool:
+    """Whether a run has to compute again what a given state holds of data; `before` is its posterior."""
     if state is None or origin == before:
         return False
     if can_recompute(kernel):

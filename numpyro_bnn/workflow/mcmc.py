@@ -64,8 +64,8 @@ class MCMC(CompiledRuns):
     - A run may continue from the state of a warm-up (`warmup`, `post_warmup_state`) with other data:
       energies and gradients that the state keeps are computed again, and what the warm-up learned
       (step size, mass) stays. With the same data the draws are those of one long run, bit for bit. A
-      state must have as many chains as the run. A state that was loaded or changed counts as one of
-      other data. Hashing arrays to compare them takes a second or two a gigabyte.
+      state must have as many chains as the run. A state that was loaded, changed or made by another
+      ``MCMC`` counts as one of other data. Hashing arrays to compare them takes a second or two a gigabyte.
     - HMC and NUTS also collect energy, acceptance, number of steps and step size of each draw.
     - `init_params` may have a leading axis of one for a single chain, and may give only the
       weights of a hierarchical prior (see :func:`numpyro_bnn.from_params`).
@@ -161,6 +161,7 @@ class MCMC(CompiledRuns):
         self.columns: Columns = []
         self.stopped: StopReason | None = None
         self._programs: dict[tuple, Programs] = {}
+        self._made = None, None
         self._processes = Processes(self._placement.spans_processes)
         self._disk = Disk.given(checkpoint, checkpoint_every, draws, draws_dtype, self._processes)
         self.record = record

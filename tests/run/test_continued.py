@@ -93,12 +93,9 @@ def test_a_run_on_the_same_data_keeps_its_draws_bit_for_bit(shift):
     whole.run(jax.random.key(0), FIRST, init_params=starts(whole))
     parts = bnn.MCMC(kernel, num_warmup=3, num_samples=4, progress_bar=False)
     parts.warmup(jax.random.key(0), FIRST, init_params=starts(parts))
-    other = bnn.MCMC(kernel, num_warmup=3, num_samples=4, progress_bar=False)
-    other.post_warmup_state = parts.post_warmup_state
-    for run in (parts, other):
-        run.run(parts.post_warmup_state.rng_key, FIRST.copy() + shift)
-        same = np.array_equal(run.get_samples()["m"], whole.get_samples()["m"])
-        assert same == (shift == 0.0)
+    parts.run(parts.post_warmup_state.rng_key, FIRST.copy() + shift)
+    same = np.array_equal(parts.get_samples()["m"], whole.get_samples()["m"])
+    assert same == (shift == 0.0)
 
 
 def test_data_that_changed_in_place_are_other_data():

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 from numpyro.distributions import constraints
 from numpyro.handlers import seed, substitute, trace
 from numpyro.ops.provenance import track_deps_jaxpr
@@ -232,19 +231,14 @@ def _computed_numbers(
     program, shapes = jax.make_jaxpr(numbers, return_shape=True)(values)
     names = sorted(values)
     sources = track_deps_jaxpr(program.jaxpr, [frozenset([name]) for name in names])
-    # Values of the other sign: |w| is not w, though it may have its value.
-    opposite = {
-        n: -values[n] if jnp.isdtype(jnp.result_type(values[n]), "real floating") else values[n]
-        for n in names
-    }
-    found = core.jaxpr_as_fun(program)(*(opposite[name] for name in names))
+    site_of = dict(zip(map(id, program.jaxpr.invars), names))
 
     def written(number: Any, latent: frozenset[str]) -> str:
-        given = np.unique(number)
-        same = [name for name in sorted(latent) if np.array_equal(np.unique(opposite[name]), given)]
-        return same[0] if same else f"f({', '.join(sorted(latent))})" if latent else ""
+        return site_of.get(id(number), f"f({', '.join(sorted(latent))})" if latent else "")
 
-    texts = jax.tree.unflatten(jax.tree.structure(shapes), map(written, found, sources))
+    texts = jax.tree.unflatten(
+        jax.tree.structure(shapes), map(written, program.jaxpr.outvars, sources)
+    )
     return {
         name: {key: max(several, default="") for key, several in of_site.items()}
         for name, of_site in texts.items()

@@ -113,7 +113,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 @pytest.fixture(autouse=True)
 def own_programs(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests that change the package itself share no compiled programs with others: a patch is not seen."""
-    from numpyro_bnn.compilation.program_identity import separate_programs
+    from separate_programs import separate_programs
 
     patches = "monkeypatch" in request.fixturenames
     with separate_programs() if patches else contextlib.nullcontext():

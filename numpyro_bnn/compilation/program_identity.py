@@ -14,9 +14,8 @@ import hashlib
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -147,20 +146,6 @@ def first_differences(before: str, now: str, most: int = 2) -> str:
     pairs = [pair for pair in zip_longest(*lines, fillvalue="(no line)") if pair[0] != pair[1]]
     shown = [[line.strip()[:_LETTERS] for line in pair] for pair in pairs[:most]]
     return "; ".join(f"there `{there}`, here `{here}`" for there, here in shown)
-
-
-@contextmanager
-def separate_programs() -> Iterator[None]:
-    """Share no program with what runs outside of this context, before, during or after it."""
-    with _programs.lock:
-        outside = OrderedDict(_programs)
-        _programs.clear()
-    try:
-        yield
-    finally:
-        with _programs.lock:
-            _programs.clear()
-            _programs.update(outside)
 
 
 # Programs that compile faster than this are not worth a file.

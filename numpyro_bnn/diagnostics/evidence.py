@@ -305,9 +305,8 @@ class ErrorsAndAgreement(NamedTuple):
 class Evidence(NamedTuple):
     """Everything that is measured on a run before it is judged; see the fields of `Report`."""
 
-    spaces: Mapping[
-        str, RhatTable
-    ]  # R-hat and ESS by kind of scalar; a kind without draws is empty
+    # R-hat and ESS by kind of scalar; a kind without draws is empty
+    spaces: Mapping[str, RhatTable]
     num_chains: int
     num_draws: int
     min_draws: int

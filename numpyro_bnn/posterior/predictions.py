@@ -219,9 +219,8 @@ def predictor_of(
 class DrawsTaken(NamedTuple):
     """Draws that the sites of a model take their values from."""
 
-    values: dict[
-        str, Any
-    ]  # (chain, draw, …) by site; empty where all sites are drawn at these rows
+    # (chain, draw, …) by site; empty where all sites are drawn at these rows
+    values: dict[str, Any]
     lead: tuple[int, int]  # Numbers of chains and of draws of each
     first: int  # Number of the first draw in its run
 

@@ -10,10 +10,11 @@ import numpyro.distributions as dist
 import pytest
 from flax import linen as nn
 from numpyro import handlers
+from separate_programs import separate_programs
 
 import numpyro_bnn as bnn
 from numpyro_bnn.compilation import program_identity
-from numpyro_bnn.compilation.program_identity import Program, separate_programs
+from numpyro_bnn.compilation.program_identity import Program
 
 X = np.linspace(-1.0, 1.0, 4)[:, None]
 SCALE = 1.0

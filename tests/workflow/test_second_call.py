@@ -5,9 +5,9 @@ import jax
 import nets
 import numpy as np
 import pytest
+from separate_programs import separate_programs
 
 import numpyro_bnn as bnn
-from numpyro_bnn.compilation.program_identity import separate_programs
 
 X = np.linspace(-2.0, 2.0, 12).reshape(6, 2)
 Y = X.sum(1)

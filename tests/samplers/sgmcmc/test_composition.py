@@ -12,10 +12,10 @@ import numpyro.distributions as dist
 import pytest
 from catalogue import BATCH, SAMPLERS, data, make
 from quiet import quiet, together
+from separate_programs import separate_programs
 
 import numpyro_bnn as bnn
 from numpyro_bnn import BAOAB, MALA, MCLMC, gradients, preconditioners
-from numpyro_bnn.compilation.program_identity import separate_programs
 from numpyro_bnn.potential.flat_position import FlatPosition
 from numpyro_bnn.samplers.gibbs.moves import Interleaved
 from numpyro_bnn.samplers.sgmcmc import kernel as kernels

@@ -347,13 +347,8 @@ class ReadyModel:
         """The target's mean; refused where the device's float type cannot tell targets apart around it."""
         if self.kind == "regression":
             kind = jax.dtypes.canonicalize_dtype(np.float64)
-            check_resolution(
-                f"{self.kind}, called without `numpyro_bnn.MCMC` or `predict`",
-                Column("y"),
-                kind,
-                units.y_mean,
-                units.y_scale,
-            )
+            owner = f"{self.kind}, called without `numpyro_bnn.MCMC` or `predict`"
+            check_resolution(owner, Column("y"), kind, units.y_mean, units.y_scale)
         return number_or_array(units.y_mean)
 
 

@@ -138,15 +138,8 @@ def plot_intervals(
     if target is not None:
         inside = (low <= target) & (target <= high)
         label = f"observed ({inside[~np.isnan(target)].mean():.0%} inside)"
-        colors = np.where(inside, 0, 1)[order]
-        ax.scatter(
-            place,
-            target[order],
-            s=9,
-            c=[(foreground(ax), color_at(ax, 1))[k] for k in colors],
-            label=label,
-            zorder=3,
-        )
+        colors = [foreground(ax) if held else color_at(ax, 1) for held in inside[order]]
+        ax.scatter(place, target[order], s=9, c=colors, label=label, zorder=3)
     label_axes(ax, "rows, in the order of their predicted mean", "target")
     legend_above(ax)
     return ax
@@ -264,30 +257,14 @@ def plot_reliability(
     full = table.num_rows > 0
     ax = axes_or_new(ax, (5.0, 4.8))
     ax.plot([0, 1], [0, 1], color=foreground(ax), linewidth=1, linestyle="--", label="calibrated")
-    share, count = table.accuracy[full], table.num_rows[full]
+    stated, share, count = table.confidence[full], table.accuracy[full], table.num_rows[full]
     # One success and one failure are added, so that the error of a bin without a wrong row is not 0.
     smoothed = (share * count + 1) / (count + 2)
     bars = np.sqrt(smoothed * (1 - smoothed) / count)
-    ax.vlines(
-        table.confidence[full],
-        table.confidence[full],
-        share,
-        color=color_at(ax, 1),
-        linewidth=5,
-        alpha=0.45,
-        label="gap",
-    )
-    ax.errorbar(
-        table.confidence[full],
-        share,
-        yerr=bars,
-        color=color_at(ax, 0),
-        marker="o",
-        markersize=4,
-        linewidth=1.2,
-        capsize=2,
-        label=label,
-    )
+    blue, orange = color_at(ax, 0), color_at(ax, 1)
+    ax.vlines(stated, stated, share, color=orange, linewidth=5, alpha=0.45, label="gap")
+    points: dict[str, Any] = {"fmt": "o-", "markersize": 4, "linewidth": 1.2, "capsize": 2}
+    ax.errorbar(stated, share, yerr=bars, color=blue, label=label, **points)
     # The vertical axis has the whole range of accuracies, so that the legend fits below the diagonal.
     low = max(0.0, min(0.9, float(table.edges[:-1][full][0])) - 0.02)
     ax.set(xlim=(low, 1.02), ylim=(-0.02, 1.05))
@@ -295,15 +272,13 @@ def plot_reliability(
     title = f"calibration error {error:.3f}"
     ax.legend(frameon=False, loc="lower right", title=title, alignment="left")
     counts = ax.inset_axes((0.0, 1.03, 1.0, 0.2), sharex=ax)
-    counts.bar(
-        table.edges[:-1],
-        table.num_rows,
-        np.diff(table.edges),
-        align="edge",
-        color=color_at(ax, 0),
-        alpha=0.6,
-        edgecolor=ax.get_facecolor(),
-    )
+    bins: dict[str, Any] = {
+        "align": "edge",
+        "color": blue,
+        "alpha": 0.6,
+        "edgecolor": ax.get_facecolor(),
+    }
+    counts.bar(table.edges[:-1], table.num_rows, np.diff(table.edges), **bins)
     counts.tick_params(labelbottom=False)
     counts.set_ylabel("rows")
     counts.spines[["top", "right"]].set_visible(False)

@@ -186,16 +186,9 @@ def plot_layer_temperature(
         shift = 0.24 * (index - (len(temperatures) - 1) / 2)
         pairs = [(layers.index(layer), *_value_and_error(v)) for layer, v in by_layer.items()]
         place, value, error = (np.array(part, np.float64) for part in zip(*pairs))
-        ax.errorbar(
-            value,
-            place + shift,
-            xerr=2 * error,
-            fmt="so^D"[index % 4],
-            markersize=5,
-            capsize=3,
-            color=line_style(ax, index)["color"],
-            label=kind,
-        )
+        points: dict[str, Any] = {"fmt": "so^D"[index % 4], "markersize": 5, "capsize": 3}
+        points["color"] = line_style(ax, index)["color"]
+        ax.errorbar(value, place + shift, xerr=2 * error, label=kind, **points)
     ax.axvline(target, color=foreground(ax), linewidth=1.2, linestyle="--", label="target")
     ax.set_yticks(range(len(layers)), layers)
     ax.set_ylim(len(layers) - 0.5, -0.5)
@@ -271,25 +264,22 @@ def plot_density_surface(
     bar.ax.yaxis.set_minor_locator(NullLocator())
     bar.set_label("log density below the highest (nats)")
     # The colours of the map do not depend on the background, and neither do those of the marks on it.
-    ax.scatter(
-        places[:, 0],
-        places[:, 1],
-        s=60,
-        color=PALETTE[1],
-        edgecolors="white",
-        linewidths=1.2,
-        zorder=3,
-    )
+    x, y = places.T
+    ax.scatter(x, y, s=60, color=PALETTE[1], edgecolors="white", linewidths=1.2, zorder=3)
+    box: dict[str, Any] = {
+        "boxstyle": "round,pad=0.15",
+        "facecolor": "black",
+        "alpha": 0.6,
+        "linewidth": 0,
+    }
+    named: dict[str, Any] = {
+        "textcoords": "offset points",
+        "fontweight": "bold",
+        "color": "white",
+        "bbox": box,
+    }
     for letter, place in zip("ABC", places):
-        ax.annotate(
-            letter,
-            place,
-            (7, 6),
-            textcoords="offset points",
-            fontweight="bold",
-            color="white",
-            bbox={"boxstyle": "round,pad=0.15", "facecolor": "black", "alpha": 0.6, "linewidth": 0},
-        )
+        ax.annotate(letter, place, (7, 6), **named)
     ax.set_aspect("equal")
     label_axes(ax, "distance along A to B (weight units)", "distance towards C (weight units)")
     return ax

@@ -339,14 +339,8 @@ class Sampling:
     def _evaluate(self, judge: Judge, count: int, seconds_a_draw: float) -> None:
         """Evaluate the stopping rule in the first process, and send its decision to the others."""
         step = self.plan.warmup + count * self.plan.thinning
-        drawn = DrawsSoFar(
-            self.kept.between,
-            count,
-            seconds_a_draw,
-            self.plan.chunk,
-            self.chain_states.stacked,
-            step,
-        )
+        states, chunk = self.chain_states.stacked, self.plan.chunk
+        drawn = DrawsSoFar(self.kept.between, count, seconds_a_draw, chunk, states, step)
 
         def evaluate() -> list[Any]:
             judge.evaluate(drawn)

@@ -156,18 +156,9 @@ def adjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCS
     rng_key, key = jax.random.split(state.rng_key)
     warming = state.i < state.num_warmup
     settings = parts.settings(state.count, state.adaptation, state.preconditioner)
-    result = parts.metropolis.decide(
-        ProposalInputs(
-            parts.dynamics,
-            parts.gradient,
-            rows,
-            state.dynamics,
-            state.potential_energy,
-            state.estimator,
-            settings,
-            key,
-        )
-    )
+    before = state.dynamics, state.potential_energy, state.estimator
+    inputs = ProposalInputs(parts.dynamics, parts.gradient, rows, *before, settings, key)
+    result = parts.metropolis.decide(inputs)
     dynamics, gradient = result.dynamics, result.gradient
     learned = state.preconditioner
     if gradient is not None:

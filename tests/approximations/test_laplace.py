@@ -1,4 +1,4 @@
-"""The Laplace approximation: curvature against closed forms, draws against the Gaussian."""
+"""The Laplace approximation: curvature against closed forms, of low rank against the dense matrix; draws."""
 
 import functools
 import sys
@@ -417,9 +417,6 @@ def test_gauss_newton_counts_every_value_that_no_mask_hides(data, model):
     descent, z, sites = point(model, data[0], y)
     hessian, found = (curvature.matrix(descent, z, sites, k) for k in ("hessian", "gauss_newton"))
     np.testing.assert_allclose(found, hessian, rtol=1e-4, atol=1e-4)
-
-
-# -- laplace with a covariance of low rank, against the dense matrix of a small network ----------
 
 
 X, Y = linear.data(40)

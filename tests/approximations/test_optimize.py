@@ -1,4 +1,4 @@
-"""Optimised starts: the mode where there is one, and what holds for precisions."""
+"""Optimised starts: the mode where there is one, precisions, and weights that outnumber the rows."""
 
 import jax
 import jax.numpy as jnp
@@ -186,9 +186,6 @@ def test_nuts_from_these_starts_is_not_stuck_where_the_default_start_is(shared):
     assert errors["default"] > 1.5 * errors["optimised"]
 
 
-# -- starts and ensembles where weights outnumber rows -------------------------------------------
-
-
 QUIET = {"progress_bar": False}
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3)).astype(np.float32)
@@ -341,9 +338,6 @@ def test_a_constant_that_is_given_is_not_held_out():
         given(y)
 
     assert row_numbers(Potential(both, (np.ones(12, np.float32),))) == [12]
-
-
-# -- no mode -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "heteroscedastic"])

@@ -1,4 +1,4 @@
-"""Stated Monte Carlo errors against chains whose true error is known in closed form."""
+"""Monte Carlo errors against true errors in closed form; autocorrelation times against NumPy and SciPy."""
 
 import numpy as np
 import pytest
@@ -315,9 +315,6 @@ def test_errors_of_draws_of_any_size_are_those_of_draws_of_size_one(rng, kind, p
     # Scalars of different sizes beside each other.
     mixed = np.ldexp(x, np.array([0, *powers]))
     np.testing.assert_array_equal(mean_errors(mixed).ess, one.ess)
-
-
-# -- autocorrelation times, against short NumPy and SciPy --------------------------------------
 
 
 @pytest.mark.parametrize("most", [3, 8, 11, 100])

@@ -252,9 +252,6 @@ def test_scores_are_those_of_mean_ranks(rng, kind, dtype, folded):
     np.testing.assert_allclose(scores, expected, rtol=1e-12, atol=1e-12)
 
 
-# -- targets without moments, and rows that are not finite ---------------------------------------
-
-
 X = np.linspace(-1.0, 1.0, 6).astype(np.float32)
 HOLED = np.where(np.arange(6) == 2, np.nan, X).astype(np.float32)
 

@@ -147,9 +147,6 @@ def test_counts_of_hidden_rows_may_be_missing():
     assert "1 more row is without a target, or hidden" in str(check)
 
 
-# -- targets of which some are missing, by NumPyro's ``obs_mask`` --------------------------------
-
-
 ON_A_LINE = np.linspace(-1, 1, 12)[:, None].astype(np.float32)
 KNOWN = np.arange(12) % 3 != 0
 DISTRIBUTIONS = {
@@ -247,9 +244,6 @@ def test_log_scores_and_their_errors_are_those_of_rows_with_a_label():
     with pytest.warns(UserWarning, match="diagnose: 4 of 12 rows have no target"):
         assert "log score" in bnn.diagnose(run, ON_A_LINE, gaps).details()
     assert score == pytest.approx(bnn.scores.lppd(found.at_rows(KNOWN), y[KNOWN]), abs=1e-12)
-
-
-# -- rows whose predictions are NaN are named, whatever they come from ---------------------------
 
 
 POSITIVE = np.linspace(0.5, 2, 5, dtype="f4")[:, None]

@@ -216,8 +216,6 @@ def test_masks_are_not_stretched():
         trace_and_check(model, (), {})
 
 
-# -- by every door ---------------------------------------------------------------------------
-
 line = row_model(lambda x, w: dist.Normal(x @ w, 1.0), w=dist.Normal().expand([2]).to_event(1))
 
 

@@ -118,8 +118,6 @@ def test_horseshoe_draws_are_normal_given_their_scales_which_follow_their_own_di
     assert_quantiles(standard, stats.norm)
 
 
-# -- fan-in ----------------------------------------------------------------------------------
-
 LINEN_FAN_IN = {
     "dense": (nets.MLP, "rows", {"Dense_1.kernel": 3, "Dense_0.kernel": 4, "Dense_0.bias": 1}),
     "convolution": (
@@ -180,9 +178,6 @@ def test_fan_in_of_convolutions_in_one_dimension_and_in_groups():
     assert fan_in("conv.kernel", (3, 3, 2, 8)) == 18  # 8 input channels in 4 groups of 2
 
 
-# -- mappings --------------------------------------------------------------------------------
-
-
 def test_the_first_pattern_that_matches_decides():
     rules = {"Dense_0.*": priors.Normal(1.0), "*.bias": priors.Normal(2.0), "*": priors.Normal(3.0)}
     prior = priors.ByPath(rules)
@@ -203,9 +198,6 @@ def test_patterns_are_case_sensitive_and_match_whole_paths():
     prior = priors.ByPath({"kernel": priors.Normal(), "*": priors.Normal()})
     with pytest.raises(ValueError, match="'kernel' matches no parameter"):
         prior.sample("net", SHAPES)
-
-
-# -- hierarchical ----------------------------------------------------------------------------
 
 
 def hierarchical(y):
@@ -237,9 +229,6 @@ def test_the_former_name_of_a_variance_is_taken_for_one_more_release():
     assert float(distribution.variance) == pytest.approx(2 / 8)
     with pytest.warns(DeprecationWarning, match=r"FanIn\.scale is a variance.*write `variance`"):
         assert former.scale == 2.0
-
-
-# -- handlers of NumPyro around a hierarchical prior ---------------------------------------------
 
 
 SITE, PRECISION, UNIT = "net/d.kernel", "net/d.kernel.precision", "net/d.kernel.unit_precision"

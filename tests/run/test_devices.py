@@ -1,4 +1,4 @@
-"""Chains and rows on the devices of a mesh, and chains at once on cores: the draws of one device alone."""
+"""Chains and rows on devices of a mesh, on cores, in two processes: the draws of one device alone."""
 
 import os
 import re
@@ -227,9 +227,6 @@ def test_threads_have_the_types_of_their_caller(monkeypatch):
         assert draws_at_once().dtype == np.float64
 
 
-# -- two processes of two devices each, on the loopback address: one run, on one disk ------------
-
-
 pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
 HERE = Path(__file__).parent
@@ -310,9 +307,6 @@ def test_an_error_of_any_length_can_be_told(monkeypatch):
     with pytest.raises(ValueError, match=r"é{5000}"):
         Processes(several=True).together(fail)
     assert Processes(several=True).first(lambda: "ü") == "ü"
-
-
-# -- the program for clusters -------------------------------------------------------------------
 
 
 def distributed(out, processes, *more):

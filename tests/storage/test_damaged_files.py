@@ -21,9 +21,6 @@ pytest.importorskip("zarr")
 STARTS = jnp.asarray([1.0, 2.0])
 
 
-# -- chunks of draws ---------------------------------------------------------------------------
-
-
 def store_of(folder):
     """Eleven draws in chunks of three, a site in several files a chunk."""
     rng = np.random.default_rng(0)
@@ -111,9 +108,6 @@ def _follow(advice, folder, whole, values):
     for site, value in values.items():
         assert found[site].shape == value[:, :whole].shape
         np.testing.assert_array_equal(found[site], value[:, :whole])
-
-
-# -- runs, and the files that say what they are ------------------------------------------------
 
 
 def sampler(folder):
@@ -246,9 +240,6 @@ def test_a_run_does_not_go_on_over_damaged_draws(stored, tmp_path):
         ValueError, match=r"from 3 on are missing, cut short or changed\. The run can"
     ):
         sampler(folder).resume()
-
-
-# -- draws that are gone or replaced are refused by every reader -------------------------------
 
 
 X, Y = np.zeros((4, 1), np.float32), np.full(4, 5.0, np.float32)

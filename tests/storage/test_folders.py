@@ -42,9 +42,6 @@ def content_of(folder):
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-# -- one folder for two things -----------------------------------------------------------------
-
-
 def nothing(folder):
     pass
 
@@ -105,9 +102,6 @@ def test_a_run_begins_where_another_was_ended_while_it_compiled(tmp_path):
     mcmc = sampler(checkpoint=tmp_path)
     run(mcmc)
     assert len(mcmc.get_samples())
-
-
-# -- files of the user -------------------------------------------------------------------------
 
 
 def numbered_steps(folder):
@@ -219,9 +213,6 @@ def test_a_run_that_is_refused_after_all_leaves_its_folder_free(tmp_path):
     run(sampler(**where))
 
 
-# -- what could not be kept --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("record", "error", "message"),
     [
@@ -248,9 +239,6 @@ def test_what_record_cannot_mean_is_refused_before_a_step(record, error, message
         run(mcmc)
     jax.effects_barrier()
     assert not steps
-
-
-# -- places that cannot be written -------------------------------------------------------------
 
 
 def draws():

@@ -89,9 +89,6 @@ def folders(stored, tmp_path):
     return shutil.copytree(stored, tmp_path / "run")
 
 
-# -- two at a time -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [pytest.param("c", marks=pytest.mark.slow), "d"])
 def test_what_another_process_writes_to_is_refused_and_can_be_read(name, folders):
     again = sampler(checkpoint=folders / "c", draws=folders / "d")
@@ -184,9 +181,6 @@ def test_the_lock_goes_with_the_run_however_it_ends(tmp_path, monkeypatch):
             run(sampler(checkpoint=folder))
     assert not lock_file(folder).exists()
     sampler(checkpoint=folder).resume()
-
-
-# -- owners that are gone ----------------------------------------------------------------------
 
 
 def fake_owner(folder, silent=0.0, **fields):

@@ -138,9 +138,6 @@ def test_a_damaged_program_is_said_to_be_damaged(written, stored, tmp_path):
         run_of(folder, scaled).resume(Y)
 
 
-# -- what a stored run is compared by ----------------------------------------------------------
-
-
 def test_arrays_are_told_apart_by_every_value_and_type(monkeypatch):
     monkeypatch.setattr("numpyro_bnn.storage.same_run._BLOCK", 16)  # a block is one row
     values = np.arange(12.0).reshape(6, 2)

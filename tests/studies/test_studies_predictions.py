@@ -216,9 +216,6 @@ def test_rows_of_the_calibration_study_are_in_one_part_each():
     assert sum(map(len, calibration.parts(442, split=3, most=50))) == 50
 
 
-# -- the tables of `bde` on its own splits -------------------------------------------------------
-
-
 # The scale of a distribution that is too narrow on purpose, in true standard deviations.
 NARROW = 0.5
 

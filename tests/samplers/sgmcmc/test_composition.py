@@ -153,9 +153,6 @@ def test_a_named_sampler_is_ingredients_and_a_docstring(kernel):
     assert not stored, f"{kernel.__name__} sets attributes after construction"
 
 
-# -- A chain whose position is one vector takes the same steps as one that keeps its sites apart ----
-
-
 ANCHOR = {"weights": jnp.asarray([0.8, -0.4]), "scale": jnp.asarray(-0.3)}
 CASES = {
     "MCLMC": {},

@@ -1,11 +1,10 @@
 """Chains compared with each other, and with those of a second run."""
 
-import warnings
-
 import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from autoregressive import autoregressive
 from linear_gaussian import key
 from small_models import row_model
 
@@ -116,12 +115,6 @@ def test_copies_are_numbered_by_the_first_chain_that_they_equal(rng, order, copi
     # A last draw that differs makes two chains of them.
     arrays["b"][-1, -1] += 1e-9
     assert len(order) - 1 not in copies_of([arrays["w"], arrays["b"]])
-
-
-with warnings.catch_warnings():
-    # What old Matplotlib and old ArviZ say about their own dependencies when first imported.
-    warnings.simplefilter("ignore")
-    from test_rhat import autoregressive
 
 
 def test_one_noise_for_all_inputs_is_one_function(rng):

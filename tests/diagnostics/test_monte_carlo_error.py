@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.signal import lfilter
+from autoregressive import autoregressive
 from scipy.stats import norm
 
 from numpyro_bnn.diagnostics import diagnose_draws
@@ -12,13 +12,6 @@ from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloErro
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 MANY = 400
-
-
-def autoregressive(rng, shape, rho):
-    """Stationary AR(1) of unit variance along axis 1."""
-    x = rng.standard_normal(shape)
-    x[:, 1:] *= np.sqrt(1 - rho**2)
-    return lfilter([1.0], [1.0, -rho], x, axis=1)
 
 
 def true_error(chains, draws, rho):

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from autoregressive import autoregressive
 from numpyro.infer import HMC
 from scipy import stats
 from small_models import row_model
@@ -20,13 +21,6 @@ with warnings.catch_warnings():
     # What old Matplotlib and old ArviZ say about their own dependencies when first imported.
     warnings.simplefilter("ignore")
     import arviz
-
-
-def autoregressive(rng, shape, coefficient):
-    x = rng.normal(size=shape)
-    for t in range(1, shape[1]):
-        x[:, t] = coefficient * x[:, t - 1] + np.sqrt(1 - coefficient**2) * x[:, t]
-    return x
 
 
 def arviz_of(name, x, **options):

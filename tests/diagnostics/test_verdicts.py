@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from scipy.signal import lfilter
+from autoregressive import autoregressive
 from small_models import row_model
 
 import numpyro_bnn as bnn
@@ -22,10 +22,7 @@ TOLERANCE = bnn.Tolerance()
 
 
 def stationary(rng, shape, rho=0.33):
-    """AR(1) chains of unit variance, `(chain, draw, input)`."""
-    x = rng.standard_normal(shape)
-    x[:, 1:] *= np.sqrt(1 - rho**2)
-    return lfilter([1.0], [1.0, -rho], x, axis=1)
+    return autoregressive(rng, shape, rho)
 
 
 def classes(x, scale=0.3):

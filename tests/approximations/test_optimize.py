@@ -303,14 +303,11 @@ def test_a_held_out_row_does_not_move_its_member_and_ends_its_training():
     assert np.max(np.abs(found)) < 35
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [("gaussian", [40]), ("rows in one event", [40]), ("columns", [40]), ("factor", [40])],
-)
-def test_rows_are_found(name, sizes):
+@pytest.mark.parametrize("name", ["gaussian", "rows in one event", "columns", "factor"])
+def test_rows_are_found(name):
     if name == "gaussian":
         MODELS[name].learn(X, Y)
-    assert row_numbers(Potential(MODELS[name], (X, Y))) == sizes
+    assert row_numbers(Potential(MODELS[name], (X, Y))) == [40]
 
 
 def test_one_density_of_all_rows_has_none_to_hold_out():

@@ -198,18 +198,18 @@ def test_half_precision_and_integers_are_taken(rng):
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "message"),
     [
-        (lambda: rhat.rhat(np.ones(4)), ValueError, r"\(chain, draw, ...\), got shape \(4,\)"),
-        (lambda: rhat.rhat([["a"]]), ValueError, "could not convert string to float"),
-        (lambda: rhat.nested_rhat(np.ones((4, 8)), 3), ValueError, "the 4 chains .* got 3"),
-        (lambda: rhat.nested_rhat(np.ones((4, 8)), [0, 0, 0, 1]), ValueError, "equal size"),
-        (lambda: rhat.nested_rhat(np.ones((4, 8)), 2, method="x"), ValueError, "got 'x'"),
-        (lambda: rhat.ebfmi(np.ones(4)), ValueError, r"got shape \(4,\)"),
+        (lambda: rhat.rhat(np.ones(4)), r"\(chain, draw, ...\), got shape \(4,\)"),
+        (lambda: rhat.rhat([["a"]]), "could not convert string to float"),
+        (lambda: rhat.nested_rhat(np.ones((4, 8)), 3), "the 4 chains .* got 3"),
+        (lambda: rhat.nested_rhat(np.ones((4, 8)), [0, 0, 0, 1]), "equal size"),
+        (lambda: rhat.nested_rhat(np.ones((4, 8)), 2, method="x"), "got 'x'"),
+        (lambda: rhat.ebfmi(np.ones(4)), r"got shape \(4,\)"),
     ],
 )
-def test_numerics_name_the_mistake(call, error, message):
-    with pytest.raises(error, match=message):
+def test_numerics_name_the_mistake(call, message):
+    with pytest.raises(ValueError, match=message):
         call()
 
 

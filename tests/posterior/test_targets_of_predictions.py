@@ -1,5 +1,7 @@
 """Targets that predictions are evaluated at: boolean classes, and targets that are missing."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import nets
@@ -44,13 +46,9 @@ class NormalOrMissing(dist.Normal):
         return jnp.where(known, super().log_prob(jnp.where(known, value, 0.0)), 0.0)
 
 
-def own_distribution(x, y=None):
-    linear(x, y, NormalOrMissing)
-
-
-def hiding(x, y=None):
-    """The row with a missing target is hidden from the fit."""
-    linear(x, y, known=np.isfinite(MISSING))
+own_distribution = partial(linear, distribution=NormalOrMissing)
+# The row with a missing target is hidden from the fit.
+hiding = partial(linear, known=np.isfinite(MISSING))
 
 
 def draws_of(model):

@@ -118,7 +118,7 @@ def test_horseshoe_draws_are_normal_given_their_scales_which_follow_their_own_di
     assert_quantiles(standard, stats.norm)
 
 
-LINEN_FAN_IN = {
+FAN_IN = {
     "dense": (nets.MLP, "rows", {"Dense_1.kernel": 3, "Dense_0.kernel": 4, "Dense_0.bias": 1}),
     "convolution": (
         nets.Conv,
@@ -139,11 +139,13 @@ LINEN_FAN_IN = {
         },
     ),
     "LSTM": (nets.Recurrent, "sequence", {"LSTMCell_0.ii.kernel": 2, "LSTMCell_0.hi.kernel": 3}),
-}
-NNX_FAN_IN = {
-    "dense": (nets.NNXMLP, "rows", {"layers.0.kernel": 3, "layers.1.kernel": 4}),
-    "convolution": (nets.NNXConv, "image", {"conv.kernel": 6, "conv.bias": 1, "layer.scale": 1}),
-    "attention": (
+    "nnx dense": (nets.NNXMLP, "rows", {"layers.0.kernel": 3, "layers.1.kernel": 4}),
+    "nnx convolution": (
+        nets.NNXConv,
+        "image",
+        {"conv.kernel": 6, "conv.bias": 1, "layer.scale": 1},
+    ),
+    "nnx attention": (
         nets.NNXAttention,
         "tokens",
         {
@@ -157,14 +159,10 @@ NNX_FAN_IN = {
 }
 
 
-@pytest.mark.parametrize("name", [*LINEN_FAN_IN, *(f"nnx {name}" for name in NNX_FAN_IN)])
+@pytest.mark.parametrize("name", FAN_IN)
 def test_fan_in_of_real_layers(name):
-    if name.startswith("nnx "):
-        make, kind, expected = NNX_FAN_IN[name.removeprefix("nnx ")]
-        module = make(nnx.Rngs(0))
-    else:
-        make, kind, expected = LINEN_FAN_IN[name]
-        module = make()
+    make, kind, expected = FAN_IN[name]
+    module = make(nnx.Rngs(0)) if name.startswith("nnx ") else make()
     example = [nets.inputs(kind)] if hasattr(module, "init") else []
     shapes = nets.shapes_of(module, *example)
     assert {path: fan_in(path, shapes[path]) for path in expected} == expected

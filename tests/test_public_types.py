@@ -136,9 +136,6 @@ def test_every_kind_of_any_and_what_has_no_docstring_are_named():
     assert missing == ["plain", "other", "Public.bare"]
 
 
-# -- the examples in the docstrings of the package are run, each module's by itself --------------
-
-
 PACKAGE = Path(numpyro_bnn.__file__).parent
 WITH_EXAMPLES = [
     ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts)
@@ -154,9 +151,6 @@ def test_the_examples_of_a_module_give_what_they_say(name, capsys):
     assert any(found.examples for found in doctest.DocTestFinder().find(module))
     found = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
     assert not found.failed, capsys.readouterr().out
-
-
-# -- names that users import go on working -------------------------------------------------------
 
 
 NAMES = {

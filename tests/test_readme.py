@@ -137,9 +137,6 @@ def test_the_settings_of_the_site_name_every_page():
     assert told - {"numpyro_bnn/ARCHITECTURE.md"} == pages | notebooks | others
 
 
-# -- words that a reader of the package and its pages should not meet, because plainer ones exist ----
-
-
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = [
     *sorted((ROOT / "numpyro_bnn").rglob("*.py")),

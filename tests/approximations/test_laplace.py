@@ -1,4 +1,4 @@
-"""The Laplace approximation: curvature against closed forms, draws against the Gaussian."""
+"""The Laplace approximation: curvature against closed forms, of low rank against the dense matrix; draws."""
 
 import functools
 import sys
@@ -219,25 +219,6 @@ def test_a_network_without_an_output_bias_has_to_be_told(data):
         laplace(model, *data, subset="last_layer", mode=mode)
 
 
-def test_no_curvature_is_an_error_that_says_so(data):
-    model = row_model(
-        lambda x, w: dist.Normal(0.0 * (x @ w), 1.0),
-        w=dist.StudentT(1.0, 0.0, 0.1).expand([3]).to_event(1),
-    )
-    start = {"w": jnp.ones(3)}
-    with pytest.raises(ValueError, match=r"neither the Hessian nor the Gauss-Newton .*Optimise"):
-        laplace(model, *data, init_params=start, num_steps=0)
-
-
-def test_a_family_without_known_fisher_information_is_named(data):
-    model = row_model(
-        lambda x, w: dist.Cauchy(x @ w, 0.1), w=dist.Normal(0.0, 1.0).expand([3]).to_event(1)
-    )
-    start = {"w": 3 * jnp.ones(3)}
-    with pytest.raises(ValueError, match=r"Gauss-Newton matrix is not known for Cauchy.*'y'"):
-        laplace(model, *data, init_params=start, num_steps=0)
-
-
 def counts(x, y):
     w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
     with numpyro.plate("data", len(x)):
@@ -265,20 +246,33 @@ def doubled(x, y):
     numpyro.sample("y", dist.Normal(w.sum(), 2.0**-23), obs=y[0])
 
 
-def test_a_matrix_that_is_rounded_is_not_said_to_be_bent_by_the_prior(data):
-    start = {"w": jnp.zeros(2)}
-    with pytest.raises(ValueError, match=r"to 1.41e\+14\)\. .* `numpyro.enable_x64\(\)`"):
-        laplace(doubled, *data, init_params=start, num_steps=0)
-
-
 def infinite(x, y):
     w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
     numpyro.sample("y", dist.Normal(jnp.sqrt(jnp.abs(w)), 1.0).to_event(1), obs=y[:2])
 
 
-def test_a_matrix_that_is_not_finite_is_an_error_that_says_so(data):
-    with pytest.raises(ValueError, match="eigenvalues of the latter from nan"):
-        laplace(infinite, *data, init_params={"w": jnp.zeros(2)}, num_steps=0)
+flat = row_model(
+    lambda x, w: dist.Normal(0.0 * (x @ w), 1.0),
+    w=dist.StudentT(1.0, 0.0, 0.1).expand([3]).to_event(1),
+)
+cauchy = row_model(
+    lambda x, w: dist.Cauchy(x @ w, 0.1), w=dist.Normal(0.0, 1.0).expand([3]).to_event(1)
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "start", "message"),
+    [
+        (flat, np.ones(3), r"neither the Hessian nor the Gauss-Newton .*Optimise"),
+        (cauchy, 3 * np.ones(3), r"Gauss-Newton matrix is not known for Cauchy.*'y'"),
+        (doubled, np.zeros(2), r"to 1.41e\+14\)\. .* `numpyro.enable_x64\(\)`"),
+        (infinite, np.zeros(2), "eigenvalues of the latter from nan"),
+    ],
+    ids=["no curvature", "unknown Fisher information", "rounded", "not finite"],
+)
+def test_without_a_matrix_it_is_said_why(data, model, start, message):
+    with pytest.raises(ValueError, match=message):
+        laplace(model, *data, init_params={"w": start}, num_steps=0)
 
 
 def residuals(x, y, family=dist.Normal):
@@ -288,25 +282,17 @@ def residuals(x, y, family=dist.Normal):
         numpyro.sample("r", family(0.0, NOISE), obs=y - x @ w[:-1] - w[-1])
 
 
-def test_gauss_newton_is_told_by_weights_in_an_observed_value(data):
+@pytest.mark.parametrize(
+    ("family", "share"), [(dist.Normal, 1.0), (functools.partial(dist.StudentT, 5.0), 6 / 8)]
+)
+def test_gauss_newton_is_told_by_weights_in_an_observed_value(data, family, share):
+    """Fisher information of the location of a t: (df + 1) / (df + 3) of that of a Gaussian."""
     _, precision = posterior(*data)
-    descent, z, sites = point(residuals, *data)
-    found = curvature.matrix(descent, z, sites, "gauss_newton")
-    np.testing.assert_allclose(found, precision, rtol=1e-4, atol=1e-3)
-    assert descent.whole.centered.structure.observed == ["r"]
-
-
-def by_t(x, y):
-    residuals(x, y, family=lambda loc, scale: dist.StudentT(5.0, loc, scale))
-
-
-def test_gauss_newton_of_student_t_takes_weights_in_the_value(data):
-    """Fisher information of a location: (df + 1) / (df + 3) of that of a Gaussian."""
-    _, precision = posterior(*data)
-    descent, z, sites = point(by_t, *data)
+    descent, z, sites = point(functools.partial(residuals, family=family), *data)
     prior = np.eye(4) / linear.SCALE**2
     found = curvature.matrix(descent, z, sites, "gauss_newton")
-    np.testing.assert_allclose(found, prior + (precision - prior) * 6 / 8, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(found, prior + (precision - prior) * share, rtol=1e-4, atol=1e-3)
+    assert descent.whole.centered.structure.observed == ["r"]
 
 
 # A Student t of which no parameter is known.
@@ -417,9 +403,6 @@ def test_gauss_newton_counts_every_value_that_no_mask_hides(data, model):
     descent, z, sites = point(model, data[0], y)
     hessian, found = (curvature.matrix(descent, z, sites, k) for k in ("hessian", "gauss_newton"))
     np.testing.assert_allclose(found, hessian, rtol=1e-4, atol=1e-4)
-
-
-# -- laplace with a covariance of low rank, against the dense matrix of a small network ----------
 
 
 X, Y = linear.data(40)

@@ -42,9 +42,6 @@ def spreads(x, y):
     return np.sqrt(np.diag(np.linalg.inv(posterior(x, y)[1])))
 
 
-# -- modes of linear-Gaussian models -----------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "shape",
     [*(pytest.param(s, marks=pytest.mark.slow) for s in ((80, 3, 0), (12, 1, 1))), (300, 9, 2)],
@@ -71,8 +68,6 @@ def test_each_randomised_member_is_at_the_mode_of_its_own_problem(data):
     assert np.max(np.abs(gap) / spreads(*data)) < 0.02
     assert len(draws.info["newton_decrement"]) == 4
 
-
-# -- the number that says so -------------------------------------------------------------------
 
 hierarchical = network_model(nets.Linear(), priors.Hierarchical(2.0, 0.5), noise=NOISE)
 
@@ -133,9 +128,6 @@ def test_a_mode_that_is_not_reached_is_said(data):
 def test_members_that_did_not_reach_their_modes_are_named():
     with pytest.warns(UserWarning, match=r"randomized_map: members \[1, 3\] of 4 .* 0\.5 nats"):
         say_if_not_reached("randomized_map", np.array([1e-9, 0.5, np.nan, 2e-3]))
-
-
-# -- starts ------------------------------------------------------------------------------------
 
 
 def survival_with(scale):
@@ -203,9 +195,6 @@ def test_members_that_end_far_above_start_again(data, monkeypatch):
     _, energy = descent.fit(key(), 3, TrainingOptions(num_steps=300, progress_bar=False))
     assert len(calls) == 2
     assert np.ptp(energy) < 10
-
-
-# -- stopping ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("noise", "slope"), [(0.0, 3.0), (50.0, 3.0), (200.0, 5.0)])

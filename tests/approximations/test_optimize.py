@@ -1,4 +1,4 @@
-"""Optimised starts: the mode where there is one, and what holds for precisions."""
+"""Optimised starts: the mode where there is one, precisions, and weights that outnumber the rows."""
 
 import jax
 import jax.numpy as jnp
@@ -186,9 +186,6 @@ def test_nuts_from_these_starts_is_not_stuck_where_the_default_start_is(shared):
     assert errors["default"] > 1.5 * errors["optimised"]
 
 
-# -- starts and ensembles where weights outnumber rows -------------------------------------------
-
-
 QUIET = {"progress_bar": False}
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3)).astype(np.float32)
@@ -306,14 +303,11 @@ def test_a_held_out_row_does_not_move_its_member_and_ends_its_training():
     assert np.max(np.abs(found)) < 35
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [("gaussian", [40]), ("rows in one event", [40]), ("columns", [40]), ("factor", [40])],
-)
-def test_rows_are_found(name, sizes):
+@pytest.mark.parametrize("name", ["gaussian", "rows in one event", "columns", "factor"])
+def test_rows_are_found(name):
     if name == "gaussian":
         MODELS[name].learn(X, Y)
-    assert row_numbers(Potential(MODELS[name], (X, Y))) == sizes
+    assert row_numbers(Potential(MODELS[name], (X, Y))) == [40]
 
 
 def test_one_density_of_all_rows_has_none_to_hold_out():
@@ -341,9 +335,6 @@ def test_a_constant_that_is_given_is_not_held_out():
         given(y)
 
     assert row_numbers(Potential(both, (np.ones(12, np.float32),))) == [12]
-
-
-# -- no mode -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "heteroscedastic"])

@@ -41,8 +41,6 @@ def read(tmp_path):
     return read
 
 
-# -- tables that say the same ----------------------------------------------------------------
-
 SAME = {
     "byte order mark": lambda: "\ufeff" + "\n".join(lines()),
     "windows lines": lambda: "\r\n".join(lines()),
@@ -98,8 +96,6 @@ def test_few_numbers_with_letters_are_categories(read):
         colour = (levels * ROWS)[:ROWS]
         assert len(read(lines(colour=colour)).columns) == 1 + len(levels)
 
-
-# -- tables that are refused -----------------------------------------------------------------
 
 PLAIN = [str(i * 37 % 101) for i in range(ROWS)]
 UNITS = [f"{field} kg" for field in PLAIN]
@@ -206,8 +202,6 @@ def test_a_file_that_is_no_clean_table_is_refused_by_row_and_column(case, read):
     with pytest.raises(ValueError, match=f"(?s){message}"):
         read(make())
 
-
-# -- numbers and dates that are written in another way -------------------------------------------
 
 OTHERWISE = {
     "thousands by points": (lambda i: f"{1 + i}.{i:03d}.{997 - i}", "1000 for 1,000"),
@@ -332,9 +326,6 @@ def test_the_summary_says_what_became_of_each_column(read):
     assert goal == ("colour (target)", "classes", "", "blue (13), green (13), red (14)")
 
 
-# -- tables that pandas wrote ------------------------------------------------------------------
-
-
 @pytest.fixture
 def frame():
     rng = np.random.default_rng(0)
@@ -429,9 +420,6 @@ def test_other_separators(frame, tmp_path, separator):
     np.testing.assert_array_equal(tables.read_table(path, "weight").x, table.x)
     with pytest.raises(ValueError, match=r"no column 'weight'; it has: width.colour"):
         tables.read_table(path, "weight", separator="/")
-
-
-# -- files that nobody meant to be read ----------------------------------------------------------
 
 
 FUZZ = settings(

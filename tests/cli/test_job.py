@@ -1,4 +1,4 @@
-"""Rows of the main job: which are fitted, calibrated and tested, and what is refused before the fit."""
+"""The main job: which rows are fitted and tested, what is refused or warned of, relevance of inputs."""
 
 from types import SimpleNamespace
 
@@ -115,9 +115,6 @@ def test_other_columns_of_a_table_are_filled_by_its_training_rows():
         np.testing.assert_array_equal(complete.x[1:7], x[1:7])
 
 
-# -- guessing without inputs, and what a reader is warned of -------------------------------------
-
-
 def _table(y, classes=()):
     kind = "classification" if classes else "regression"
     sources, names = (tables.Source("a", "numbers"),), tuple(map(str, range(len(y))))
@@ -176,9 +173,6 @@ def test_unequal_classes_and_a_network_that_learned_nothing_are_warned_of():
     half = np.array([0, 1] * 50)
     sure = np.where(half[:, None] == np.arange(2), 0.95, 0.05)
     assert not _warnings(half, np.broadcast_to(sure, (2, 3, 100, 2)), _table(half, ("no", "yes")))
-
-
-# -- relevance of inputs against closed forms of a linear model ----------------------------------
 
 
 SCALE = 0.5

@@ -183,9 +183,6 @@ def test_a_file_in_its_place_is_refused(tmp_path):
         bnn.cache(tmp_path / "taken")
 
 
-# -- programs of runs ----------------------------------------------------------------------------
-
-
 class Net(nn.Module):
     width: int = 3
 

@@ -225,9 +225,6 @@ def test_a_ready_model_says_it_in_the_same_words(table, target):
         bnn.prior_predictive(model, key(), table.to_numpy()[0], 2)
 
 
-# -- inputs made up of the shapes, types and ranges of others ----------------------------------
-
-
 RNG = np.random.default_rng(0)
 INPUTS = {
     "columns": RNG.normal([0, 1000], [1, 5], (50, 2)).astype(np.float32),

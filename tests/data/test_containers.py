@@ -175,9 +175,6 @@ def test_missing_values_of_a_nullable_column_are_counted():
         bnn.potential_of(own, table, Y)
 
 
-# -- rows that do not belong together --------------------------------------------------------
-
-
 def test_stacking_weights_of_other_rows_are_refused():
     for bad in ([np.zeros(3), np.zeros(4)], [np.zeros((2, 3)), np.zeros(3)], ([0.0], [0.0, 1.0])):
         with pytest.raises(ValueError, match="inhomogeneous"):
@@ -218,9 +215,6 @@ def test_a_network_is_no_model(door):
         doors[door]()
 
 
-# -- decimals, as databases give them ----------------------------------------------------------
-
-
 A = [Decimal("1.5") + i for i in range(40)]
 TABLE = pd.DataFrame({"a": A, "b": A[::-1]})
 NUMBERS = np.stack([np.array(A, float), np.array(A[::-1], float)], 1)
@@ -236,9 +230,6 @@ def test_decimals_are_numbers_of_a_model(table):
 def test_other_objects_are_refused():
     with pytest.raises(TypeError, match="expected numbers"):
         as_array("model", "x", np.array([Decimal(1), "2"], object))
-
-
-# -- rows in the containers of this field's libraries --------------------------------------------
 
 
 def need(name):

@@ -1,4 +1,4 @@
-"""Data that stay on the host: the draws of data in memory, from rows that a thread reads ahead."""
+"""Data that stay on the host, also in scientific files: draws as in memory, from rows read ahead."""
 
 from itertools import pairwise
 
@@ -283,9 +283,6 @@ def test_a_deterministic_site_of_the_rows_is_refused(files):
 
     with pytest.raises(ValueError, match=r"'mean'.*depends on rows"):
         samples(bnn.SGLD(told, step_size=1e-3, batch_size=5), *files)
-
-
-# -- rows of scientific files --------------------------------------------------------------------
 
 
 # Hundredths, which a packed variable of whole numbers holds exactly.

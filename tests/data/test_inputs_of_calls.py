@@ -1,4 +1,4 @@
-"""What a run knows of its inputs it knows however they were given: by position, by name, inside a pytree."""
+"""Inputs are known however they were given: by position, by name, in a pytree; any digit makes others."""
 
 from functools import partial
 
@@ -236,9 +236,6 @@ def test_names_of_columns_are_kept_by_table():
         check(x | {"a": SWAPPED})
     with pytest.raises(ValueError, match=r"x\['b'\]\[0\] has the unknown column\(s\) \['weight'"):
         check(x | {"b": (TABLE, np.zeros(6))})
-
-
-# -- data that differ in any digit are other data; copies in single precision are the same ----------
 
 
 # Seconds since 1970: numbers that differ by less than single precision tells apart.

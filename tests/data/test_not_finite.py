@@ -1,4 +1,4 @@
-"""NaN in the data of a model of one's own: named where a run or an optimisation fails, taken elsewhere."""
+"""NaN in the data of one's own model: named where a run fails, taken elsewhere; and whole numbers."""
 
 import os
 
@@ -89,9 +89,6 @@ def test_every_argument_is_looked_at():
     )
     assert advice_on_data(model, (X, y[:1]), {"groups": np.arange(3)}) == ""
     assert advice_on_data(None, (jnp.asarray(BAD),), {}).startswith("argument 1 has 1 NaN")
-
-
-# -- every place that asks for a whole number takes any type that holds one, and nothing else ----
 
 
 NUMBERS = np.array([0.5, 1.0, 2.0, -1.0])

@@ -66,9 +66,6 @@ def same_draws(ours, theirs, rtol=1e-3):
         np.testing.assert_allclose(ours.get_samples()[name], values, rtol=rtol, atol=rtol)
 
 
-# -- the data that the device gets -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("far", FAR)
 def test_inputs_and_targets_far_from_zero_are_standardised_as_near_it(far):
     x, y = FAR[far](X), FAR[far](Y)
@@ -104,9 +101,6 @@ def test_what_is_prepared_is_not_prepared_again():
     ]
     assert energies[0] == energies[1]
     assert model.prepare((X, Y), {})[0][1].rows.mean() == pytest.approx(0, abs=1e-6)
-
-
-# -- every door ------------------------------------------------------------------------------
 
 
 def test_plain_numpyro_gives_the_same_draws(near):
@@ -205,8 +199,6 @@ def test_a_model_inside_a_users_model_standardises_inside_it(near):
     same_draws(sampled(lambda x, y=None: ready(x, y), X, Y), run, 1e-4)
 
 
-# -- what is refused -------------------------------------------------------------------------
-
 YEARS = np.linspace(2000, 2020, ROWS)
 LOST = {
     "float32 seconds": (np.float32(1.7e9 + 60 * X), r"column 0 of x lies around 17000\d+.*float32 are"),
@@ -276,9 +268,6 @@ def test_constant_columns_have_scale_one_and_become_zero(column):
     for dtype in (column.dtype, np.float32):
         mean, scale = moments("test", Column("x"), column.astype(dtype))
         assert (scale, mean) == (1, column.astype(dtype)[0])
-
-
-# -- models of the user's own ----------------------------------------------------------------
 
 
 def own(x, y=None):

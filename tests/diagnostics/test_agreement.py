@@ -4,8 +4,8 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from autoregressive import autoregressive
 from scipy import stats
-from scipy.signal import lfilter
 
 from numpyro_bnn.diagnostics.convergence.rhat import (
     nested_rhat,
@@ -25,9 +25,7 @@ FEW = 299
 
 def factors(rng, chains, draws, scalars, rho, heavy=False):
     """Stationary scalars of unit variance that depend on each other through five factors."""
-    x = rng.standard_normal((chains, draws, 5))
-    x[:, 1:] *= np.sqrt(1 - rho**2)
-    x = lfilter([1.0], [1.0, -rho], x, axis=1)
+    x = autoregressive(rng, (chains, draws, 5), rho)
     loadings = rng.standard_normal((5, scalars))
     x = x @ (loadings / np.linalg.norm(loadings, axis=0))
     return x / np.sqrt(rng.chisquare(3, (chains, draws, 1))) if heavy else x

@@ -1,11 +1,10 @@
 """Chains compared with each other, and with those of a second run."""
 
-import warnings
-
 import jax
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from autoregressive import autoregressive
 from linear_gaussian import key
 from small_models import row_model
 
@@ -83,9 +82,6 @@ def test_a_second_run_of_a_few_draws_is_too_short_and_parts_from_nothing(rng, sh
     assert diagnostics.compare_draws({"y": x}, {"y": x[:, :4]}).num_compared == 20
 
 
-# -- what nothing between chains depends on ----------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "measure", "power"),
     [
@@ -119,15 +115,6 @@ def test_copies_are_numbered_by_the_first_chain_that_they_equal(rng, order, copi
     # A last draw that differs makes two chains of them.
     arrays["b"][-1, -1] += 1e-9
     assert len(order) - 1 not in copies_of([arrays["w"], arrays["b"]])
-
-
-# -- a second run ------------------------------------------------------------------------------
-
-
-with warnings.catch_warnings():
-    # What old Matplotlib and old ArviZ say about their own dependencies when first imported.
-    warnings.simplefilter("ignore")
-    from test_rhat import autoregressive
 
 
 def test_one_noise_for_all_inputs_is_one_function(rng):
@@ -176,9 +163,6 @@ def test_the_error_of_a_second_opinion_is_calibrated(rng):
         _, _, apart = _compare_block(first, second, q)
         # Half-normal: the mean square is one.
         assert np.mean(apart**2) == pytest.approx(1.0, abs=0.25)
-
-
-# -- A second run in the verdict, and draws that are no time series ------------------------------
 
 
 CHAINS, DRAWS, INPUTS = 4, 1000, 10
@@ -294,9 +278,6 @@ def test_nan_is_named_at_the_weights_that_hold_it(rng):
     report = bnn.diagnose(bnn.Draws({"w": w}, linear), X)
     assert report.verdict == "invalid"
     assert "from draw 5 on (weights 'w')" in report.explanation
-
-
-# -- chains that are copies of each other --------------------------------------------------------
 
 
 def draws_with(copies, shape=(4, 1000, 3), seed=0):

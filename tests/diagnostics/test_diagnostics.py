@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from autoregressive import autoregressive
 
 from numpyro_bnn import diagnostics
 from numpyro_bnn.diagnostics import diagnose_draws
@@ -13,7 +14,7 @@ with warnings.catch_warnings():
     # What old Matplotlib and old ArviZ say about their own dependencies when first imported.
     warnings.simplefilter("ignore")
     import matplotlib.pyplot
-    from test_rhat import arviz_of, autoregressive
+    from test_rhat import arviz_of
 
 
 C, N, INPUTS = 4, 500, 50

@@ -54,12 +54,8 @@ class Unused(nn.Module):
         return nn.Dense(2)(nn.tanh(nn.Dense(5)(x))) + 0 * branch
 
 
-def model_of(module, x):
-    return bnn.classification(module, bnn.priors.Normal(1.0))
-
-
 def draws_of(module, x, chains=1, draws=3):
-    model = model_of(module, x)
+    model = bnn.classification(module, bnn.priors.Normal(1.0))
     labels = np.arange(len(x)) % 2
     structure = bnn.potential_of(model, x, labels).structure
     rng = np.random.default_rng(2)

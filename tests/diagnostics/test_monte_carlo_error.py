@@ -1,8 +1,8 @@
-"""Stated Monte Carlo errors against chains whose true error is known in closed form."""
+"""Monte Carlo errors against true errors in closed form; autocorrelation times against NumPy and SciPy."""
 
 import numpy as np
 import pytest
-from scipy.signal import lfilter
+from autoregressive import autoregressive
 from scipy.stats import norm
 
 from numpyro_bnn.diagnostics import diagnose_draws
@@ -12,13 +12,6 @@ from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloErro
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 MANY = 400
-
-
-def autoregressive(rng, shape, rho):
-    """Stationary AR(1) of unit variance along axis 1."""
-    x = rng.standard_normal(shape)
-    x[:, 1:] *= np.sqrt(1 - rho**2)
-    return lfilter([1.0], [1.0, -rho], x, axis=1)
 
 
 def true_error(chains, draws, rho):
@@ -315,9 +308,6 @@ def test_errors_of_draws_of_any_size_are_those_of_draws_of_size_one(rng, kind, p
     # Scalars of different sizes beside each other.
     mixed = np.ldexp(x, np.array([0, *powers]))
     np.testing.assert_array_equal(mean_errors(mixed).ess, one.ess)
-
-
-# -- autocorrelation times, against short NumPy and SciPy --------------------------------------
 
 
 @pytest.mark.parametrize("most", [3, 8, 11, 100])

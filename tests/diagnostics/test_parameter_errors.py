@@ -4,10 +4,10 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from autoregressive import autoregressive
 from flax import linen as nn
 from numpyro import handlers
 from numpyro.contrib.module import random_flax_module
-from scipy.signal import lfilter
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
@@ -16,12 +16,6 @@ from numpyro_bnn.potential.structure import structure_of
 
 X = np.linspace(-1, 1, 30)[:, None].astype(np.float32)
 CHAINS, DRAWS = 4, 400
-
-
-def slow(rng, shape, rho):
-    x = rng.standard_normal(shape)
-    x[:, 1:] *= np.sqrt(1 - rho**2)
-    return lfilter([1.0], [1.0, -rho], x, axis=1)
 
 
 def ours(x):
@@ -98,7 +92,7 @@ def test_a_parameter_that_is_not_known_asks_for_more_draws(name, rng):
     model = model_of(ours)
     plain = draws_of(model, rng)
     # So little of it is in the predictions that these are known.
-    change = np.exp(0.001 * slow(rng, plain[name].shape, 0.97)).astype(np.float32)
+    change = np.exp(0.001 * autoregressive(rng, plain[name].shape, 0.97)).astype(np.float32)
     report = bnn.diagnose(draws_of(model, np.random.default_rng(0), **{name: change}), X)
     assert report.monte_carlo_error.within(report.tolerance)
     assert report.verdict == "run_longer"
@@ -129,7 +123,7 @@ def test_without_a_network_only_sites_that_are_named_are_parameters(rng):
         w = numpyro.sample("w", dist.Normal(0.0, 1.0))
         numpyro.sample("y", dist.Normal(w * x[:, 0], 1.0), obs=y)
 
-    w = np.exp(slow(rng, (CHAINS, DRAWS), 0.97)).astype(np.float32)
+    w = np.exp(autoregressive(rng, (CHAINS, DRAWS), 0.97)).astype(np.float32)
     draws = bnn.Draws({"w": w}, by_hand)
     assert bnn.diagnose(draws, X).parameter_errors is None
     assert bnn.diagnose(draws, X, parameters=["w"]).parameter_errors.names == ("w",)
@@ -154,7 +148,7 @@ def test_the_errors_are_those_that_are_made(rho, power):
     """Of normal draws and of their squares: means and standard deviations of many runs."""
     means, sds, stated = [], [], []
     for seed in range(60):
-        x = slow(np.random.default_rng(seed), (4, 1000, 3), rho) ** power
+        x = autoregressive(np.random.default_rng(seed), (4, 1000, 3), rho) ** power
         found = parameter_errors({"a": x}, bnn.Tolerance())
         means.append(found.mean)
         sds.append(found.sd)

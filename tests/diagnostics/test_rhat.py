@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from autoregressive import autoregressive
 from numpyro.infer import HMC
 from scipy import stats
 from small_models import row_model
@@ -20,13 +21,6 @@ with warnings.catch_warnings():
     # What old Matplotlib and old ArviZ say about their own dependencies when first imported.
     warnings.simplefilter("ignore")
     import arviz
-
-
-def autoregressive(rng, shape, coefficient):
-    x = rng.normal(size=shape)
-    for t in range(1, shape[1]):
-        x[:, t] = coefficient * x[:, t - 1] + np.sqrt(1 - coefficient**2) * x[:, t]
-    return x
 
 
 def arviz_of(name, x, **options):
@@ -204,18 +198,18 @@ def test_half_precision_and_integers_are_taken(rng):
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "message"),
     [
-        (lambda: rhat.rhat(np.ones(4)), ValueError, r"\(chain, draw, ...\), got shape \(4,\)"),
-        (lambda: rhat.rhat([["a"]]), ValueError, "could not convert string to float"),
-        (lambda: rhat.nested_rhat(np.ones((4, 8)), 3), ValueError, "the 4 chains .* got 3"),
-        (lambda: rhat.nested_rhat(np.ones((4, 8)), [0, 0, 0, 1]), ValueError, "equal size"),
-        (lambda: rhat.nested_rhat(np.ones((4, 8)), 2, method="x"), ValueError, "got 'x'"),
-        (lambda: rhat.ebfmi(np.ones(4)), ValueError, r"got shape \(4,\)"),
+        (lambda: rhat.rhat(np.ones(4)), r"\(chain, draw, ...\), got shape \(4,\)"),
+        (lambda: rhat.rhat([["a"]]), "could not convert string to float"),
+        (lambda: rhat.nested_rhat(np.ones((4, 8)), 3), "the 4 chains .* got 3"),
+        (lambda: rhat.nested_rhat(np.ones((4, 8)), [0, 0, 0, 1]), "equal size"),
+        (lambda: rhat.nested_rhat(np.ones((4, 8)), 2, method="x"), "got 'x'"),
+        (lambda: rhat.ebfmi(np.ones(4)), r"got shape \(4,\)"),
     ],
 )
-def test_numerics_name_the_mistake(call, error, message):
-    with pytest.raises(error, match=message):
+def test_numerics_name_the_mistake(call, message):
+    with pytest.raises(ValueError, match=message):
         call()
 
 
@@ -250,9 +244,6 @@ def test_scores_are_those_of_mean_ranks(rng, kind, dtype, folded):
     )
     scores = rhat.rank_scores(values[:, None], folded)[:, 0]
     np.testing.assert_allclose(scores, expected, rtol=1e-12, atol=1e-12)
-
-
-# -- targets without moments, and rows that are not finite ---------------------------------------
 
 
 X = np.linspace(-1.0, 1.0, 6).astype(np.float32)

@@ -166,9 +166,6 @@ def test_a_check_of_a_fit_has_few_lines_and_short_sentences(planted):
         assert said in check.details()
 
 
-# -- A report as a page: what it says first, what it leaves out, and names of rows ---------------
-
-
 @pytest.fixture(scope="module")
 def report():
     rng = np.random.default_rng(0)

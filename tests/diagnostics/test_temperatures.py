@@ -99,9 +99,6 @@ def test_a_bias_that_no_chain_can_show_is_named():
     assert not says(None)
 
 
-# -- each combination of temperatures ----------------------------------------------------------
-
-
 SHAPE = (4, 200)
 # In units of the temperature that was asked for; None: not recorded.
 KINETIC = (None, 0.0, 0.4, 0.85, 0.95, 1.0, 1.05, 1.2, 1.83, 24.9)

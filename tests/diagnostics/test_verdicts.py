@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from scipy.signal import lfilter
+from autoregressive import autoregressive
 from small_models import row_model
 
 import numpyro_bnn as bnn
@@ -22,10 +22,7 @@ TOLERANCE = bnn.Tolerance()
 
 
 def stationary(rng, shape, rho=0.33):
-    """AR(1) chains of unit variance, `(chain, draw, input)`."""
-    x = rng.standard_normal(shape)
-    x[:, 1:] *= np.sqrt(1 - rho**2)
-    return lfilter([1.0], [1.0, -rho], x, axis=1)
+    return autoregressive(rng, shape, rho)
 
 
 def classes(x, scale=0.3):
@@ -39,9 +36,6 @@ def gaussian(x):
 
 
 KINDS = {"array": lambda x: x, "classes": classes, "gaussian": gaussian}
-
-
-# --- many short chains ------------------------------------------------------------------------
 
 
 def test_superchains_that_remember_their_starts_are_run_longer(rng):
@@ -67,9 +61,6 @@ def test_superchains_too_short_for_the_test_are_compared_all_the_same(rng):
     report = diagnose_draws(None, x, superchains=8)
     assert "have forgotten their starts" in report.explanation
     assert report.verdict == "run_longer"
-
-
-# --- each verdict ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -170,9 +161,6 @@ def test_stationary_chains_pass_whatever_their_number_of_scalars(rng):
     assert report.agreement.p > 0.01
 
 
-# --- what comes before what ------------------------------------------------------------------
-
-
 def troubled(rng, draws, nan, apart):
     x = stationary(rng, (4, draws, 10))
     x[0] += 3.0 * apart
@@ -231,9 +219,6 @@ def test_without_predictions_weights_are_judged_and_it_is_said(rng):
     assert diagnose_draws(w).verdict == "chains_disagree"
 
 
-# --- the log score ---------------------------------------------------------------------------
-
-
 def test_the_log_score_enters_where_targets_are_given(rng):
     x = stationary(rng, (4, 1000, 20))
     # One factor of all rows, as wide as the log scores allow.
@@ -274,9 +259,6 @@ def test_a_target_without_any_probability_has_no_error_and_nan_is_invalid(rng):
     assert "Leave out chain 2; the others alone get the verdict: within tolerance" in (
         report.explanation
     )
-
-
-# --- one chain, suspects, bias ---------------------------------------------------------------
 
 
 def test_the_halves_of_one_chain_stand_for_chains(rng):
@@ -328,8 +310,6 @@ def test_the_bias_of_a_kernel_without_correction_is_measured_by_a_second_run(rng
     assert str(beside).count(said) == str(beside).count("A second run differs in") == 1
 
 
-# --- names and arguments ---------------------------------------------------------------------
-
 VERDICTS = ("within_tolerance", "within_tolerance_on_average", "run_longer", "chains_disagree")
 VERDICTS += ("too_short", "invalid")
 
@@ -344,9 +324,6 @@ def test_a_verdict_is_a_string_whose_words_say_if_one_chain_alone_is_within_tole
         assert verdict.words.endswith(", by one chain alone") == within
         assert Verdict(name).words == verdict.words.removesuffix(", by one chain alone")
         assert verdict.at_best("run_longer").words == ("run longer" if within else verdict.words)
-
-
-# -- superchains of a run with chains that are copies, left out or not finite ------------------
 
 
 LABELS = np.repeat(["a", "b", "c", "d"], 3)

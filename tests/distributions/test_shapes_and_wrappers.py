@@ -1,4 +1,4 @@
-"""Shapes, supports and wrappers of the distributions, beside those of NumPyro."""
+"""Distributions: shapes, supports and wrappers; targets linear in Gaussian weights; CDFs against SciPy."""
 
 from functools import partial
 
@@ -146,9 +146,6 @@ def test_a_noise_that_is_not_positive_is_refused():
     assert LinearGaussian.arg_constraints["scale"] is constraints.positive
 
 
-# -- the distribution of a target that is linear in Gaussian weights, against dense algebra ------
-
-
 SHAPES = {"few rows": ((4,), 7), "many rows": ((40,), 5), "two outputs": ((9, 2), 4)}
 
 
@@ -286,9 +283,6 @@ def test_products_are_in_full_precision_on_devices_that_round_them(what):
     assert found
     full = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
     assert set(found) == {full}, found
-
-
-# -- distribution functions of targets against SciPy, and of distributions for which NumPyro has none ----
 
 
 TRIALS = np.array([1, 4, 30])

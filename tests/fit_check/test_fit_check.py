@@ -123,9 +123,6 @@ def test_densities_that_cannot_be_used(values, message):
         leave_one_out(values)
 
 
-# -- calibration -----------------------------------------------------------------------------------
-
-
 def known(rows, chains=2, draws=4):
     """A leave-one-out record under which an average is the plain one."""
     even = np.full((chains, draws, rows), -np.log(chains * draws))
@@ -210,9 +207,6 @@ def test_the_error_of_a_confidence_is_that_of_its_draws():
     probs = np.concatenate([p, 1 - p], -1)[:, :, None].repeat(50, 2)
     found = of_classes(known(50, 4, 1000), probs, np.zeros(50, int))
     assert found.error == pytest.approx(0.1 / np.sqrt(4000), rel=0.25)
-
-
-# -- quantities ------------------------------------------------------------------------------------
 
 
 def residuals_of(data, draws=100):

@@ -224,9 +224,6 @@ def test_noise_of_outputs_and_of_cases(rng):
     np.testing.assert_allclose(parts["y.output_precision"], expected, rtol=1e-4)
 
 
-# -- ready models ----------------------------------------------------------------------------
-
-
 def standardized(x, y):
     return (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
 

@@ -40,9 +40,6 @@ SEQUENCE = np.ones((1, 10, 6), np.float32)
 IMAGE = np.ones((1, 5, 4, 6), np.float32)
 
 
-# -- a layer's class decides, not its name ---------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["query", "key", "value", "other"])
 def test_the_name_of_a_layer_whose_class_is_known_does_not_matter(name):
     conv = named(nn.Conv, 16, (1,), name=name)
@@ -90,15 +87,9 @@ def test_own_layers_go_by_name_where_no_class_is_known():
     assert known_of(shapes, "query.kernel") == (6, 0)
 
 
-# -- convolutions without shared weights -----------------------------------------------------
-
-
 def test_an_output_of_an_unshared_convolution_sums_its_own_taps_only():
     assert known_of(nets.shapes_of(nn.ConvLocal(4, (3,)), SEQUENCE), "kernel") == (18, 1)
     assert known_of(nets.shapes_of(nn.ConvLocal(4, (3, 2)), IMAGE), "kernel") == (36, 2)
-
-
-# -- transposed and stacked kernels ----------------------------------------------------------
 
 
 def transposed(module, change=lambda a: a.T, back=lambda a: a.T):
@@ -299,9 +290,6 @@ def test_own_arrays_of_nnx_modules_that_are_not_stacked_along_the_first_axis_are
     shape = nets.shapes_of(Net(1))["deep.mix"]
     with pytest.raises(ValueError, match=r"deep.mix.*\(4, 3, 2\).*out_axes=0"):
         fan_in("deep.mix", shape)
-
-
-# -- own arrays ------------------------------------------------------------------------------
 
 
 class Tokens(nn.Module):

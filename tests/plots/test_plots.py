@@ -257,9 +257,6 @@ def test_many_lines_stay_apart() -> None:
     assert len(points) == 36
 
 
-# -- what is refused ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -283,9 +280,6 @@ def test_many_lines_stay_apart() -> None:
 def test_errors(call: Callable, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
-
-
-# -- numbers that are drawn, computed here by hand ---------------------------------------------
 
 
 def band(collection: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -170,9 +170,6 @@ def test_draws_in_half_precision_come_back_as_they_were(tmp_path, data, draws):
     np.testing.assert_allclose(bnn.predict(None, back, x).mean, expected, rtol=0.02)
 
 
-# -- another model than was saved --------------------------------------------------------------
-
-
 ROWS = 20
 RNG = np.random.default_rng(3)
 X, Y = RNG.normal(size=(ROWS, 3)).astype(np.float32), RNG.normal(size=ROWS).astype(np.float32)

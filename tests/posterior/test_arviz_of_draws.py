@@ -1,4 +1,4 @@
-"""ArviZ objects of draws that need no run: targets, reports, names of axes, and the refusals."""
+"""ArviZ objects of draws that need no run: targets, reports, axes, chosen chains, 16 bits, refusals."""
 
 from functools import partial
 from typing import Any
@@ -184,9 +184,6 @@ def test_errors_of_the_way_back() -> None:
         from_inference_data({"posterior": twice})
 
 
-# -- log likelihoods that ArviZ would misread -------------------------------------------------------
-
-
 def weighted(x: Any, y: Any = None, weights: Any = None) -> None:
     w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
     scale = handlers.scale(scale=1.0 if weights is None else weights)
@@ -230,8 +227,6 @@ def test_weights_of_one_do_not_warn() -> None:
     draws = make_draws(model=ones, stats={"temperature": np.ones((2, 5))})
     to_inference_data(draws, X, X[:, 0], posterior_predictive=False)
 
-
-# -- chains that are chosen before the way back ----------------------------------------------------
 
 THREE = Draws(
     {"w": np.arange(3.0)[:, None, None] * np.ones((3, 5, 2))},
@@ -317,9 +312,6 @@ def test_some_samples_are_one_chain_without_gaps() -> None:
     drawn = read(az.extract(idata, combined=True, num_samples=7))
     assert drawn["w"].shape == (1, 7, 2)
     assert np.isin(drawn["w"], values).all()
-
-
-# -- draws in 16 bits, which netCDF does not have ----------------------------------------------
 
 
 def test_draws_in_16_bits_are_written_as_float32(tmp_path):

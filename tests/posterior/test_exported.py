@@ -176,8 +176,6 @@ def test_each_draw_has_its_own_random_numbers(model, site, shape, tmp_path):
     assert abs(made["sd"] / spread - 1).max() < 0.3
 
 
-# -- refusals ------------------------------------------------------------------------------------
-
 per_row_mean = row_model(lambda x, w: dist.Normal(w * x.sum(-1), 1.0), w=dist.Normal(0.0, 1.0))
 
 

@@ -155,9 +155,6 @@ def test_draws_that_lack_a_site_have_no_log_prior():
     assert "log_prior" not in (idata.children if IS_TREE else idata.groups())
 
 
-# -- power-scaling -------------------------------------------------------------------------------
-
-
 def location(scale, x, y=None):
     """One unknown mean under a Gaussian prior, known noise of one."""
     mean = numpyro.sample("mean", dist.Normal(0.0, scale))
@@ -219,9 +216,6 @@ def test_psense_of_the_weights_of_a_network_is_that_of_their_exact_posterior():
     expected = stats.norm.logpdf(drawn[..., :3], 0, linear_gaussian.SCALE).sum(-1)
     np.testing.assert_allclose(own, expected, rtol=1e-5)
     assert float(az.psense(idata)["net.Dense_0.bias"].max()) < 0.05
-
-
-# -- which energies are those of the draws -------------------------------------------------------
 
 
 FOUR_ROWS = np.array([1.0, 2.0, -1.0, 0.3], np.float32)

@@ -113,9 +113,6 @@ def test_reparametrised_sites_are_no_exception():
     )
 
 
-# -- latent values of single rows -------------------------------------------------------------
-
-
 def local(x, y=None):
     w = numpyro.sample("w", dist.Normal())
     with numpyro.plate("data", len(x)):
@@ -161,9 +158,6 @@ def test_latent_values_without_draws_come_from_their_prior_anew_in_every_draw():
     np.testing.assert_allclose(
         predicted.log_prob(Y), dist.Normal(predicted.mean, 1.0).log_prob(Y), rtol=1e-4
     )
-
-
-# -- models that cannot be called with their inputs alone -------------------------------------
 
 
 def factor(x, y):
@@ -272,9 +266,6 @@ def test_a_site_that_the_target_is_computed_from_needs_draws(kind):
     shift = 4.0 if kind == "itself" else 8.0
     expected = np.einsum("csd,rd->csr", W["w"], X) + shift
     np.testing.assert_allclose(bnn.predict(known, W, X, site="y").mean, expected, rtol=1e-4)
-
-
-# -- networks ---------------------------------------------------------------------------------
 
 
 class Squeezed(nn.Module):
@@ -394,9 +385,6 @@ def test_a_fit_says_that_it_keeps_one_mask():
     ):
         mcmc.run(jax.random.key(0), x, y)
     mcmc.run(jax.random.key(0), x, y, rate=0.0)
-
-
-# -- arguments of `predict` and `diagnose` that are missing or in another order ------------------
 
 
 ZEROS = np.zeros((3, 2), np.float32)

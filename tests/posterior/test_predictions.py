@@ -1,4 +1,4 @@
-"""Predictions of draws, in the user's units, against NumPyro and closed forms."""
+"""Predictions of draws, in the user's units, against NumPyro and closed forms, to the digits of the draws."""
 
 import jax
 import jax.numpy as jnp
@@ -187,9 +187,6 @@ def test_prior_predictive_of_a_ready_model_is_in_units_under_another_name(regres
         assert abs(draws.mean() - y.mean()) < 3 * y.std()
 
 
-# -- draws -----------------------------------------------------------------------------------
-
-
 def test_a_run_becomes_draws_that_carry_their_model():
     def model():
         numpyro.sample("w", dist.Normal())
@@ -246,9 +243,6 @@ def test_blocks_of_rows_have_one_size(monkeypatch):
     expected = stats.norm(w[:, None] * x[:, 0]).logpdf(x[:, 0])
     np.testing.assert_allclose(predictions.log_prob(x[:, 0])[0], expected, rtol=1e-5)
     assert rows == [4]
-
-
-# -- averages over many draws, to the digits that the draws have ---------------------------------
 
 
 X = np.zeros((2, 1), np.float32)

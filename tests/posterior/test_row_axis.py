@@ -103,9 +103,6 @@ def test_a_density_of_all_rows_together_is_none_of_each():
         found.log_prob(np.zeros(3))
 
 
-# -- what is right -------------------------------------------------------------------------------
-
-
 def rows_first(kind, outputs, x, y=None):
     f = slope() * x * SLOPES[:outputs]
     rows = numpyro.plate("data", x.shape[0], dim=-1 if kind == "event" else -2)

@@ -111,9 +111,6 @@ def test_draws_of_zeros_do_not_settle_what_other_draws_show():
     np.testing.assert_allclose(predictor(W).mean, exact, rtol=1e-4, atol=1e-4)
 
 
-# -- what is right in blocks ---------------------------------------------------------------------
-
-
 def dropout(x):
     return x[:, 0] * jax.random.bernoulli(numpyro.prng_key(), 0.5, (len(x),))
 

@@ -226,9 +226,6 @@ def test_a_report_on_all_draws_says_nothing_of_priors():
     assert not any("no draws of" in sentence for sentence in report.sentences)
 
 
-# -- latent values that something observed at the new rows tells of -------------------------------
-
-
 def measured(x, y=None):
     """Inputs that were measured with an error."""
     w = numpyro.sample("w", dist.Normal(0, 1))

@@ -1,5 +1,7 @@
 """Targets that predictions are evaluated at: boolean classes, and targets that are missing."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import nets
@@ -44,13 +46,9 @@ class NormalOrMissing(dist.Normal):
         return jnp.where(known, super().log_prob(jnp.where(known, value, 0.0)), 0.0)
 
 
-def own_distribution(x, y=None):
-    linear(x, y, NormalOrMissing)
-
-
-def hiding(x, y=None):
-    """The row with a missing target is hidden from the fit."""
-    linear(x, y, known=np.isfinite(MISSING))
+own_distribution = partial(linear, distribution=NormalOrMissing)
+# The row with a missing target is hidden from the fit.
+hiding = partial(linear, known=np.isfinite(MISSING))
 
 
 def draws_of(model):
@@ -145,9 +143,6 @@ def test_counts_of_hidden_rows_may_be_missing():
     y = np.where(np.isfinite(MISSING), np.arange(6.0), np.nan).astype(np.float32)
     check = bnn.check_fit(draws_of(counts), X, y)
     assert "1 more row is without a target, or hidden" in str(check)
-
-
-# -- targets of which some are missing, by NumPyro's ``obs_mask`` --------------------------------
 
 
 ON_A_LINE = np.linspace(-1, 1, 12)[:, None].astype(np.float32)
@@ -247,9 +242,6 @@ def test_log_scores_and_their_errors_are_those_of_rows_with_a_label():
     with pytest.warns(UserWarning, match="diagnose: 4 of 12 rows have no target"):
         assert "log score" in bnn.diagnose(run, ON_A_LINE, gaps).details()
     assert score == pytest.approx(bnn.scores.lppd(found.at_rows(KNOWN), y[KNOWN]), abs=1e-12)
-
-
-# -- rows whose predictions are NaN are named, whatever they come from ---------------------------
 
 
 POSITIVE = np.linspace(0.5, 2, 5, dtype="f4")[:, None]

@@ -1,4 +1,4 @@
-"""The draws that stand for all: against every choice there is, and against draws that repeat."""
+"""The draws that stand for all, against every choice; stacking weights against known optima."""
 
 import itertools
 from types import SimpleNamespace
@@ -166,9 +166,6 @@ def test_counts_and_times_are_compared_by_their_own_distributions(model):
         at = np.log(rates[1] / rates[0]) / (rates[1] - rates[0])
         apart = np.exp(-rates[0] * at) - np.exp(-rates[1] * at)
         assert alone == pytest.approx(apart.mean() / 2, rel=0.05)
-
-
-# -- stacking weights against optima known in closed form, and what is drawn with them -----------
 
 
 def test_two_components_and_two_kinds_of_rows():

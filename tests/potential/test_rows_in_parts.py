@@ -1,4 +1,4 @@
-"""Whether each row of a result is computed from one row; minibatches are refused where it is not."""
+"""Rows computed apart may be subsampled; the likelihood in chunks has the same energy, in less memory."""
 
 import jax
 import jax.numpy as jnp
@@ -305,9 +305,6 @@ def test_a_check_that_fails_is_no_sign_that_rows_are_independent(monkeypatch):
     model = model_of(lambda some, _: some @ jnp.asarray(numbers))
     with pytest.raises(MemoryError, match="no room"):
         bnn.potential_of(model, X, Y).data_plate()
-
-
-# -- the likelihood in chunks: the same energy, gradient and draws, in less memory ---------------
 
 
 def model(x, y=None):

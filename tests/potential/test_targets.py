@@ -190,12 +190,19 @@ def test_what_counts_once_is_accepted(name):
     assert structure.observed
 
 
-def test_weights_are_not_stretched():
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [
+        (handlers.scale(scale=np.ones((ROWS, 1))), r"\(5,\), but it is scaled by weights of shape"),
+        (handlers.mask(mask=np.ones((ROWS, 1), bool)), "would be compared with every prediction"),
+    ],
+)
+def test_weights_and_masks_are_not_stretched(handler, message):
     def model():
-        with handlers.scale(scale=jnp.ones((ROWS, 1))):
+        with handler:
             observing(normal, Y)()
 
-    with pytest.raises(ValueError, match=r"has shape \(5,\), but it is scaled by weights of shape"):
+    with pytest.raises(ValueError, match=message):
         trace_and_check(model, (), {})
 
 
@@ -206,17 +213,6 @@ def test_plates_of_one_row_stretch_nothing():
 
     trace_and_check(model, (), {})
 
-
-def test_masks_are_not_stretched():
-    def model():
-        with handlers.mask(mask=np.ones((ROWS, 1), bool)):
-            observing(normal, Y)()
-
-    with pytest.raises(ValueError, match="every value would be compared with every prediction"):
-        trace_and_check(model, (), {})
-
-
-# -- by every door ---------------------------------------------------------------------------
 
 line = row_model(lambda x, w: dist.Normal(x @ w, 1.0), w=dist.Normal().expand([2]).to_event(1))
 

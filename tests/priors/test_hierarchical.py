@@ -45,9 +45,6 @@ def follows(draws, distribution):
     assert stats.kstest(np.ravel(draws), distribution.cdf).pvalue > 1e-4
 
 
-# -- one distribution for every level -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("shape", "up", "down"),
     [
@@ -67,9 +64,6 @@ def test_draws_follow_the_density_by_quadrature(shape, up, down):
     log_p = shape * grid - up * np.exp(grid) - down * np.exp(-grid)
     below = np.cumsum(np.exp(log_p - log_p.max()))
     assert stats.kstest(draws, lambda x: np.interp(x, grid, below / below[-1])).pvalue > 1e-4
-
-
-# -- prior -------------------------------------------------------------------------------------
 
 
 # Non-centred draws are centred ones with their bases beside them.
@@ -181,8 +175,6 @@ def test_what_is_no_hierarchy_is_refused(make, message):
         make()
 
 
-# -- coordinates -------------------------------------------------------------------------------
-
 THREE = width(0.7, group=3.0, unit=2.0, weight=5.0, scale_by_fan_in=True)
 WEIGHTS = {
     KERNEL: jnp.array([[0.3, -0.8, 0.1], [1.2, 0.4, -0.5]]),
@@ -287,9 +279,6 @@ def test_precisions_are_drawn_back_independently_from_their_distribution():
         assert abs(np.corrcoef(left, right)[0, 1]) < 4 / math.sqrt(2000)
 
 
-# -- distributions given weights ------------------------------------------------------------------------
-
-
 def test_conjugate_levels_follow_the_joint_density_up_to_a_constant():
     prior = width(0.7, group=3.0, unit=2.0, scale_by_fan_in=True)
     levels = bnn.potential_of(model_of(prior, "centered")).structure.levels
@@ -353,8 +342,6 @@ def test_draws_at_fixed_weights_agree_with_quadrature(shared, check):
         batches = found.reshape(50, -1).mean(1)
         assert abs(found.mean() - expected) < 4 * batches.std(ddof=1) / math.sqrt(50)
 
-
-# -- starts ------------------------------------------------------------------------------------
 
 TWO = width(0.7, group=3.0, unit=2.0, scale_by_fan_in=True)
 

@@ -169,8 +169,6 @@ def test_a_horseshoe_multiplies_four_distributions():
     assert joint(prior, values, {"b": (2,)}) == pytest.approx(expected, rel=1e-5)
 
 
-# -- what is refused -------------------------------------------------------------------------
-
 POSITIVE = [
     (priors.Normal, {"scale"}),
     (priors.FanIn, {"variance"}),
@@ -296,9 +294,6 @@ def test_priors_over_several_sites_have_no_distribution_of_one_path():
 def test_rules_and_trained_values_that_do_not_fit_the_network(make, error, message):
     with pytest.raises(error, match=message):
         make()
-
-
-# -- paths -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -118,9 +118,7 @@ def test_horseshoe_draws_are_normal_given_their_scales_which_follow_their_own_di
     assert_quantiles(standard, stats.norm)
 
 
-# -- fan-in ----------------------------------------------------------------------------------
-
-LINEN_FAN_IN = {
+FAN_IN = {
     "dense": (nets.MLP, "rows", {"Dense_1.kernel": 3, "Dense_0.kernel": 4, "Dense_0.bias": 1}),
     "convolution": (
         nets.Conv,
@@ -141,11 +139,13 @@ LINEN_FAN_IN = {
         },
     ),
     "LSTM": (nets.Recurrent, "sequence", {"LSTMCell_0.ii.kernel": 2, "LSTMCell_0.hi.kernel": 3}),
-}
-NNX_FAN_IN = {
-    "dense": (nets.NNXMLP, "rows", {"layers.0.kernel": 3, "layers.1.kernel": 4}),
-    "convolution": (nets.NNXConv, "image", {"conv.kernel": 6, "conv.bias": 1, "layer.scale": 1}),
-    "attention": (
+    "nnx dense": (nets.NNXMLP, "rows", {"layers.0.kernel": 3, "layers.1.kernel": 4}),
+    "nnx convolution": (
+        nets.NNXConv,
+        "image",
+        {"conv.kernel": 6, "conv.bias": 1, "layer.scale": 1},
+    ),
+    "nnx attention": (
         nets.NNXAttention,
         "tokens",
         {
@@ -159,14 +159,10 @@ NNX_FAN_IN = {
 }
 
 
-@pytest.mark.parametrize("name", [*LINEN_FAN_IN, *(f"nnx {name}" for name in NNX_FAN_IN)])
+@pytest.mark.parametrize("name", FAN_IN)
 def test_fan_in_of_real_layers(name):
-    if name.startswith("nnx "):
-        make, kind, expected = NNX_FAN_IN[name.removeprefix("nnx ")]
-        module = make(nnx.Rngs(0))
-    else:
-        make, kind, expected = LINEN_FAN_IN[name]
-        module = make()
+    make, kind, expected = FAN_IN[name]
+    module = make(nnx.Rngs(0)) if name.startswith("nnx ") else make()
     example = [nets.inputs(kind)] if hasattr(module, "init") else []
     shapes = nets.shapes_of(module, *example)
     assert {path: fan_in(path, shapes[path]) for path in expected} == expected
@@ -178,9 +174,6 @@ def test_fan_in_of_real_layers(name):
 def test_fan_in_of_convolutions_in_one_dimension_and_in_groups():
     assert fan_in("Conv_0.kernel", (7, 4, 8)) == 28  # three axes, but not an attention's
     assert fan_in("conv.kernel", (3, 3, 2, 8)) == 18  # 8 input channels in 4 groups of 2
-
-
-# -- mappings --------------------------------------------------------------------------------
 
 
 def test_the_first_pattern_that_matches_decides():
@@ -203,9 +196,6 @@ def test_patterns_are_case_sensitive_and_match_whole_paths():
     prior = priors.ByPath({"kernel": priors.Normal(), "*": priors.Normal()})
     with pytest.raises(ValueError, match="'kernel' matches no parameter"):
         prior.sample("net", SHAPES)
-
-
-# -- hierarchical ----------------------------------------------------------------------------
 
 
 def hierarchical(y):
@@ -237,9 +227,6 @@ def test_the_former_name_of_a_variance_is_taken_for_one_more_release():
     assert float(distribution.variance) == pytest.approx(2 / 8)
     with pytest.warns(DeprecationWarning, match=r"FanIn\.scale is a variance.*write `variance`"):
         assert former.scale == 2.0
-
-
-# -- handlers of NumPyro around a hierarchical prior ---------------------------------------------
 
 
 SITE, PRECISION, UNIT = "net/d.kernel", "net/d.kernel.precision", "net/d.kernel.unit_precision"

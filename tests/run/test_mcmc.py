@@ -206,9 +206,6 @@ def test_the_run_survives_pickling(data, two_chains):
     assert flat(copy.get_samples()).shape == (7, 3)
 
 
-# -- starts ----------------------------------------------------------------------------------
-
-
 def test_a_single_chain_takes_starts_with_an_axis_of_one(data):
     draws, mcmc = [], short()
     for given in ({site: value[None] for site, value in START.items()}, START):
@@ -255,9 +252,6 @@ def test_trained_weights_start_a_hierarchical_model(data, num_chains):
 def test_starts_that_do_not_fit_are_refused(data, num_chains, given, message):
     with pytest.raises(ValueError, match=message):
         short(num_chains=num_chains).run(jax.random.key(0), *data, init_params=given)
-
-
-# -- what would be silently wrong ------------------------------------------------------------
 
 
 def test_a_start_without_finite_energy_names_the_chain_and_the_site(data):
@@ -320,9 +314,6 @@ def test_a_chain_that_explodes_is_left_out(chain_method):
 def test_a_run_of_which_no_chain_is_left_raises():
     with pytest.raises(RuntimeError, match=r"No chain stayed finite \(chain 0: draw 3"):
         walk([-3.0, -1.0])
-
-
-# -- Ctrl-C ----------------------------------------------------------------------------------
 
 
 def interrupt_at(mcmc, call):

@@ -160,9 +160,6 @@ def test_an_infinite_score_has_an_infinite_error_and_a_perfect_one_none():
     assert scores.standard_error([2.0, 2.0, 2.0]) == 0.0
 
 
-# -- what scores must not depend on ------------------------------------------------------------
-
-
 # Each takes draws (draw, row) and targets (row,), and gives one number.
 OF_REGRESSIONS = {
     "rmse": lambda m, y: scores.rmse(m, y),

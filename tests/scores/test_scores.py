@@ -293,9 +293,6 @@ def test_a_mistake_gets_an_error_that_names_it(case):
         call()
 
 
-# -- predictive distributions that are compared ------------------------------------------------
-
-
 def test_agreement_and_total_variation_compare_the_averages(rng):
     p, q = random_probs(rng, 4, 30, 3), random_probs(rng, 2, 5, 30, 3)
     a, b = p.mean(0), q.mean((0, 1))

@@ -133,9 +133,6 @@ def test_the_fit_of_a_target_without_a_mean_is_checked(name):
     assert all(np.isfinite([one.observed, one.low, one.high]).all() for one in checked.quantities)
 
 
-# -- targets of which some are missing ---------------------------------------------------------
-
-
 RNG = np.random.default_rng(0)
 MEAN, SCALE = RNG.normal(size=(5, 4, 2)), RNG.uniform(0.5, 1, (5, 4, 2))
 Y = RNG.normal(size=(4, 2))

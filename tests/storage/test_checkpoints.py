@@ -18,6 +18,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from deaths import dies_after
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.gibbs import CustomGibbs, Gibbs
 
@@ -95,33 +96,6 @@ def sampler(kernel, folder=None, **options):
     return bnn.MCMC(kernel, **settings)
 
 
-class Dies(Exception):
-    pass
-
-
-def die_after(mcmc, chunks, monkeypatch):
-    """Let the process "die" when that many chunks are on disk: nothing after it is written."""
-    from numpyro_bnn.storage.checkpoints import Checkpoint
-
-    save, calls = Checkpoint.save, []
-
-    def counted(self, states, progress):
-        if len(calls) == chunks:
-            raise Dies("before the next chunk")
-        calls.append(progress)
-        save(self, states, progress)
-
-    monkeypatch.setattr(Checkpoint, "save", counted)
-
-
-def broken_off(make, folder, data, chunks, **run):
-    with pytest.MonkeyPatch.context() as patch:
-        mcmc = make()
-        die_after(mcmc, chunks, patch)
-        with pytest.raises(Dies, match="before the next chunk"):
-            mcmc.run(jax.random.key(3), *data, **run)
-
-
 def assert_same_run(one, other):
     jax.tree.map(np.testing.assert_array_equal, one.get_samples(True), other.get_samples(True))
     jax.tree.map(
@@ -149,8 +123,8 @@ def test_every_kernel_goes_on_to_the_same_bits(name, data, tmp_path):
     start = nets.weights(with_precision if name == "Gibbs" else model, *data)
     whole.run(jax.random.key(3), *data, init_params=start)
     # Warm-up ends after chunks of 5 and 2 steps.
-    make, folder = lambda: sampler(KERNELS[name](), tmp_path / "run"), tmp_path / "run"
-    broken_off(make, folder, data, 3, init_params=start)
+    with dies_after(3):
+        sampler(KERNELS[name](), tmp_path / "run").run(jax.random.key(3), *data, init_params=start)
     again = sampler(KERNELS[name](), tmp_path / "run")
     again.resume(*data)
     assert_same_run(whole, again)
@@ -188,7 +162,8 @@ def test_wherever_it_ends_a_run_goes_on(chunks, tmp_path, unbroken):
     def make():
         return two_chains(tmp_path / "run")
 
-    broken_off(make, tmp_path / "run", (), chunks, **TWO_CHAINS)
+    with dies_after(chunks):
+        make().run(jax.random.key(3), **TWO_CHAINS)
     again = make()
     again.resume()
     assert_same_run(unbroken, again)
@@ -207,7 +182,8 @@ def test_a_run_without_a_checkpoint_begins_again_from_its_optimised_starts(data,
     def make(folder=None):
         return sampler(bnn.SGLD(model, step_size=1e-9), folder, num_chains=2)
 
-    broken_off(lambda: make(tmp_path / "run"), tmp_path / "run", data, 0, init_params=starts)
+    with dies_after(0):
+        make(tmp_path / "run").run(jax.random.key(3), *data, init_params=starts)
     again = make(tmp_path / "run")
     again.resume(*data)
     for site, draws in again.get_samples(True).items():

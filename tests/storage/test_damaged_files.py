@@ -4,12 +4,11 @@ import re
 import shutil
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 from small_models import row_model
-from walker import Walk
+from walker import STARTS, WALKED, sampler
 
 import numpyro_bnn as bnn
 from numpyro_bnn.storage import stored_array
@@ -18,10 +17,6 @@ from numpyro_bnn.storage.stored_array import read_by_scalar
 
 pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
-STARTS = jnp.asarray([1.0, 2.0])
-
-
-# -- chunks of draws ---------------------------------------------------------------------------
 
 
 def store_of(folder):
@@ -113,18 +108,10 @@ def _follow(advice, folder, whole, values):
         np.testing.assert_array_equal(found[site], value[:, :whole])
 
 
-# -- runs, and the files that say what they are ------------------------------------------------
-
-
-def sampler(folder):
-    options = {"num_warmup": 2, "num_samples": 9, "num_chains": 2, "progress_bar": False}
-    return bnn.MCMC(Walk(), checkpoint=folder, checkpoint_every=3, **options)
-
-
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stored") / "run"
-    sampler(folder).run(jax.random.key(0), init_params=STARTS)
+    sampler(checkpoint=folder).run(jax.random.key(0), init_params=STARTS)
     return folder
 
 
@@ -172,7 +159,7 @@ def test_a_spoiled_file_is_named_and_nothing_else_is_lost(spoiled, one_in, store
         for attempt in (_resumed, _loaded):
             found, said = _outcome(attempt, folder)
             if found is not None:
-                np.testing.assert_array_equal(found, STARTS[:, None] + 0.5 * np.arange(3, 3 + 9))
+                np.testing.assert_array_equal(found, WALKED)
                 continue
             refused += 1
             assert re.search(OURS, said, re.DOTALL), (name, attempt, said)
@@ -190,7 +177,7 @@ def _outcome(attempt, folder):
 
 
 def _resumed(folder):
-    mcmc = sampler(folder)
+    mcmc = sampler(checkpoint=folder)
     mcmc.resume()
     return mcmc.get_samples(True)
 
@@ -224,7 +211,7 @@ def test_the_message_says_what_is_safe(name, named, safe, stored, tmp_path):
     folder = shutil.copytree(stored, tmp_path / "run")
     (folder / name).write_text("{")
     with pytest.raises(ValueError, match=rf"(?s){named}.*{safe}"):
-        sampler(folder).resume()
+        sampler(checkpoint=folder).resume()
 
 
 def test_going_back_a_step_gives_the_same_draws(stored, tmp_path):
@@ -232,9 +219,9 @@ def test_going_back_a_step_gives_the_same_draws(stored, tmp_path):
     folder = shutil.copytree(stored, tmp_path / "run")
     (folder / "steps" / "11" / "progress" / "metadata").write_text("{")
     with pytest.raises(ValueError, match="remove the folder 11 to go back to it"):
-        sampler(folder).resume()
+        sampler(checkpoint=folder).resume()
     shutil.rmtree(folder / "steps" / "11")
-    np.testing.assert_array_equal(_resumed(folder), STARTS[:, None] + 0.5 * np.arange(3, 3 + 9))
+    np.testing.assert_array_equal(_resumed(folder), WALKED)
 
 
 def test_a_run_does_not_go_on_over_damaged_draws(stored, tmp_path):
@@ -245,10 +232,7 @@ def test_a_run_does_not_go_on_over_damaged_draws(stored, tmp_path):
     with pytest.raises(
         ValueError, match=r"from 3 on are missing, cut short or changed\. The run can"
     ):
-        sampler(folder).resume()
-
-
-# -- draws that are gone or replaced are refused by every reader -------------------------------
+        sampler(checkpoint=folder).resume()
 
 
 X, Y = np.zeros((4, 1), np.float32), np.full(4, 5.0, np.float32)

@@ -1,4 +1,4 @@
-"""Draws on disk: the same as in memory, whole at any time, and read in bounded memory."""
+"""Draws on disk: as in memory, whole at any time, read in bounded memory, indexed as NumPy does."""
 
 import errno
 import shutil
@@ -236,9 +236,6 @@ def test_function_values_are_recorded_instead_of_weights(in_memory, data, tmp_pa
     np.testing.assert_allclose(samples["f"], expected, atol=1e-5)
 
 
-# -- faults ----------------------------------------------------------------------------------
-
-
 def test_a_chain_that_becomes_nan_is_flagged_and_the_others_unharmed(data, tmp_path):
     starts = jnp.asarray([1.0, -5.0, 2.0, 3.0])
     options = {"num_warmup": 0, "num_samples": 13, "num_chains": 4, "progress_bar": False}
@@ -318,9 +315,6 @@ def test_running_out_of_memory_gives_advice(data):
     assert "MCMC(…, draws='run.zarr')" in " ".join(error.value.__notes__)
 
 
-# -- segments and chunks, whatever the numbers ---------------------------------------------------
-
-
 @settings(max_examples=200, deadline=None)
 @given(
     st.integers(0, 30),
@@ -376,9 +370,6 @@ def test_a_store_gives_back_what_was_appended_and_cut(chains, chunks, shape, cut
     fill(kept)
     np.testing.assert_array_equal(store.arrays()["posterior", "w"], values)
     np.testing.assert_array_equal(store.arrays()["sample_stats", "n"], counts)
-
-
-# -- draws on disk are indexed as NumPy indexes an array ---------------------------------------
 
 
 RNG = np.random.default_rng(0)

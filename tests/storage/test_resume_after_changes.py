@@ -116,16 +116,10 @@ def test_other_data_are_refused_by_name_and_may_be_accepted(stored):
     np.testing.assert_array_equal(mcmc.get_samples()["mean"], draws)
 
 
-@pytest.mark.parametrize(
-    ("accept", "error", "message"),
-    [
-        (["num_samples"], ValueError, r"accept=\['num_samples'\] cannot differ"),
-        (["sites.mean"], ValueError, r"accept=\['sites\.mean'\] cannot differ"),
-    ],
-)
-def test_what_cannot_be_accepted_is_refused(accept, error, message, stored):
-    with pytest.raises(error, match=message):
-        run_of(stored[0], scaled).resume(Y, accept=accept)
+@pytest.mark.parametrize("name", ["num_samples", "sites.mean"])
+def test_what_cannot_be_accepted_is_refused(name, stored):
+    with pytest.raises(ValueError, match=re.escape(f"accept=['{name}'] cannot differ")):
+        run_of(stored[0], scaled).resume(Y, accept=[name])
 
 
 @pytest.mark.parametrize("written", ["", "no base 64!", "aGVsbG8="])
@@ -136,9 +130,6 @@ def test_a_damaged_program_is_said_to_be_damaged(written, stored, tmp_path):
     (folder / "run.json").write_text(json.dumps(content | {"program": written}))
     with pytest.raises(ValueError, match="damaged"):
         run_of(folder, scaled).resume(Y)
-
-
-# -- what a stored run is compared by ----------------------------------------------------------
 
 
 def test_arrays_are_told_apart_by_every_value_and_type(monkeypatch):

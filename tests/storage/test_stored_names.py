@@ -105,8 +105,6 @@ def test_what_record_returns_is_refused_by_its_names_too(tmp_path):
 
 
 def test_other_names_are_stored_and_exported(tmp_path):
-    import xarray as xr
-
     mcmc = sampler(FINE, walker(), draws=tmp_path / "run")
     starts = {site: jnp.zeros(SHAPES.get(site, (2,))) for site in FINE}
     mcmc.run(jax.random.key(0), init_params=starts)

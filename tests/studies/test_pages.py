@@ -148,9 +148,6 @@ def test_every_study_with_a_report_is_on_a_page():
     assert "made: diagnostics/stored_reports_digits" in README.read_text(encoding="utf-8")
 
 
-# -- runs that have not converged -------------------------------------------------------------------
-
-
 def test_every_study_that_stores_a_sign_of_convergence_is_headed_by_it():
     signs = re.compile(r"R-hat|rhat|converged|verdict", re.I)
     stored = [

@@ -118,9 +118,6 @@ def test_studies_that_readme_and_pages_name_are_there():
         assert (FOLDER / f"{name}.py").is_file(), name
 
 
-# -- what makes a program a study -----------------------------------------------------------------
-
-
 def test_results_lie_beside_the_study_and_short_forms_apart(tmp_path):
     source = tmp_path / "theme" / "which.py"
     source.parent.mkdir()
@@ -168,8 +165,6 @@ def test_the_command_of_a_study_is_that_of_its_module():
     asked = command(str(source), "--work", 3, Path("a"))
     assert asked[1:] == ["-m", "benchmarks.large_runs.streaming", "--work", "3", "a"]
 
-
-# -- every study with a toy size runs ---------------------------------------------------------------
 
 # Tables have a test of their own beside those of their arithmetic. Hard posteriors compile ladders for two
 # pieces of a run: only the weekly `--quick` runs have them.

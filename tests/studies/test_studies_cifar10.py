@@ -32,9 +32,6 @@ def images(rows, seed=0):
     )
 
 
-# ---- the network, from the words of the study in plain lax calls
-
-
 def plain_logits(weights, x):
     """The network by hand. `weights` hands out arrays by layer number and name."""
     number = iter(range(100))
@@ -100,9 +97,6 @@ def test_pixels_are_standardised_by_colour():
     np.testing.assert_allclose(data.standardized(x + 255).ravel(), [2.55, 2.6, 2.8], rtol=1e-6)
 
 
-# ---- the posterior
-
-
 def test_the_energy_is_that_of_the_loss_by_hand(monkeypatch):
     """Prior of variance 1/5 on all, likelihood scaled by N/B, in chunks that do not divide N."""
     monkeypatch.setattr(network, "CHUNK", 8)
@@ -126,9 +120,6 @@ def test_the_energy_is_that_of_the_loss_by_hand(monkeypatch):
     whole, some, all_by_hand, some_by_hand = map(float, energies(z, params))
     assert whole == pytest.approx(all_by_hand + constant, rel=1e-5)
     assert some == pytest.approx(some_by_hand + constant, rel=1e-5)
-
-
-# ---- data
 
 
 def test_images_are_in_the_order_of_the_study():
@@ -155,9 +146,6 @@ def test_sheets(shared):
         sheet = np.asarray(image.convert("RGB"))
     place = np.flatnonzero(data.order("test", 10_000) == 2500 + 53)[0]
     np.testing.assert_array_equal(whole.test.x[place], sheet[32:64, 3 * 32 : 4 * 32])
-
-
-# ---- what the step sizes mean
 
 
 def test_steps_are_those_of_the_study():
@@ -201,9 +189,6 @@ def test_a_plan_keeps_to_the_passes_and_ends_with_a_draw():
         setup._replace(epochs=0.001).lengths  # noqa: B018
 
 
-# ---- judging
-
-
 def result_of(probs, rhat=None, **changes):
     rhat = np.zeros((0, 10), np.float32) if rhat is None else rhat
     values = Result(probs.astype(np.float16), rhat, 3.0, 12.0, 5.0, 7, True, "{}")
@@ -240,9 +225,6 @@ def test_unknown_sampler(capsys):
     with pytest.raises(SystemExit, match="2"):
         cifar10.main(["run", "nuts"])
     assert "unknown sampler(s) ['nuts']" in capsys.readouterr().err
-
-
-# ---- runs
 
 
 @pytest.fixture(scope="module")
@@ -314,9 +296,6 @@ def test_a_run_that_is_cut_goes_on_to_the_same_probabilities(tiny, tmp_path, mon
     assert taken
     result = checked(chains.run("sgld", cut))
     np.testing.assert_array_equal(result.probs, whole.probs)
-
-
-# ---- speed
 
 
 def test_rates_and_shares_of_timings():

@@ -117,9 +117,6 @@ def test_runs_of_too_few_draws_are_not_called_converged():
     assert mnist_posteriors.said_of("MAP", 0.0) == "no sampler"
 
 
-# -- the study of covariate shift by prior: its priors, averages and differences -----------------
-
-
 def test_a_prior_along_centred_components_has_the_variance_of_the_other():
     x = np.random.default_rng(0).normal(1.0, [0.2, 0.5, 1.0, 0.0], (300, 4)).astype(np.float32)
     inputs = shift_by_prior.inputs_under(shift_by_prior.EMPCOV, x)

@@ -202,9 +202,6 @@ def test_weights_over_their_scales_have_the_curvature_one_where_the_data_say_not
     assert given.predictions(weights).shape == (4,)
 
 
-# -- the study of methods beside HMC -------------------------------------------------------------
-
-
 # Rows of each problem's training set, of the size "full".
 ROWS = {**dict.fromkeys(against_hmc_methods.IMAGES, 1000), "boston": 455, "wine_red": 1439}
 

@@ -43,14 +43,17 @@ def test_quadrature_has_the_moments_of_a_gaussian_and_of_a_skewed_density():
     np.testing.assert_allclose(nodes.covariance, np.pi**2 / 6, rtol=1e-6)
 
 
+def energy_of(model, x, y):
+    """Energy of a linear network as a function of its intercept and slopes."""
+    potential = bnn.potential_of(model, x, y)
+    return lambda theta: potential(
+        {"net/Dense_0.bias": theta[:1], "net/Dense_0.kernel": theta[1:, None]}
+    )
+
+
 def test_the_exact_logistic_posterior_is_that_of_the_model():
     nodes = step_size.exact()
-    x, y = step_size.data()
-    potential = bnn.potential_of(step_size.MODELS["logistic"], x, y)
-
-    def energy(theta):
-        return potential({"net/Dense_0.bias": theta[:1], "net/Dense_0.kernel": theta[1:, None]})
-
+    energy = energy_of(step_size.MODELS["logistic"], *step_size.data())
     some = nodes.points[np.argsort(-nodes.weights)[[0, 50, 2000]]]
     energies = np.array([float(energy(jnp.asarray(p, jnp.float32))) for p in some])
     log_weights = np.log(nodes.weights[np.argsort(-nodes.weights)[[0, 50, 2000]]])
@@ -157,11 +160,7 @@ def test_exact_posteriors_are_those_of_the_models(name):
     y = (x[:, 0] + rng.normal(size=30)).astype(np.float32)
     y = (y > 0).astype(np.int32) if name == "logistic" else y
     exact = sgd_as_inference.Exact(name, Split(x, y, x, y))
-    potential = bnn.potential_of(sgd_as_inference.MODELS[name], x, y)
-
-    def energy(theta):
-        return potential({"net/Dense_0.bias": theta[:1], "net/Dense_0.kernel": theta[1:, None]})
-
+    energy = energy_of(sgd_as_inference.MODELS[name], x, y)
     theta = jnp.asarray(exact.mean, jnp.float32)
     np.testing.assert_allclose(jax.jit(jax.grad(energy))(theta), 0, atol=1e-4)
     hessian = jax.jit(jax.hessian(energy))(theta)
@@ -214,9 +213,6 @@ def test_rows_of_the_calibration_study_are_in_one_part_each():
     assert (len(held), len(test)) == (88, 88)
     np.testing.assert_array_equal(np.sort(np.concatenate([fit, held, test])), np.arange(442))
     assert sum(map(len, calibration.parts(442, split=3, most=50))) == 50
-
-
-# -- the tables of `bde` on its own splits -------------------------------------------------------
 
 
 # The scale of a distribution that is too narrow on purpose, in true standard deviations.
@@ -316,18 +312,22 @@ def test_a_regressor_of_another_package_knows_signal_and_noise(name):
         assert found["coverage before"] > 0.6
 
 
+# Cells of a stored row, but for those that a test is about.
+FIXED = {"table": "airfoil", "held": 0, "rmse": 0.1, "lppd of moments": 0.2, "draws": 1200}
+FIXED |= {"coverage before": 0.9, "width before": 0.5, "coverage after": "", "width after": ""}
+FIXED |= {"worst rhat": "", "median rhat": ""}
+
+
 def test_means_are_over_the_same_splits_and_gains_over_those_that_both_have():
     scores = {
         "100 steps a draw": {0: 0.5, 1: 0.7, 2: 0.9},
         "trees": {0: 0.1, 1: 0.3, 2: 0.8, 3: 9.0},
         "fan-in": {1: 0.8, 2: 1.2},
     }
-    fixed = {"table": "airfoil", "rmse": 0.1, "lppd of moments": 0.2, "draws": 1200}
-    fixed |= {"coverage before": 0.9, "width before": 0.5, "coverage after": "", "width after": ""}
     rows = [
-        fixed
-        | {"seed": seed, "method": method, "held": 0, "lppd": value, "CPU seconds": 2.0 + seed}
-        | {"worst rhat": 1.5 if method == "fan-in" else "", "median rhat": ""}
+        FIXED
+        | {"seed": seed, "method": method, "lppd": value, "CPU seconds": 2.0 + seed}
+        | {"worst rhat": 1.5 if method == "fan-in" else ""}
         for method, values in scores.items()
         for seed, value in values.items()
     ]
@@ -361,16 +361,13 @@ def test_options_ran_on_no_split_that_is_told_as_without_a_say():
 
 
 def test_a_table_of_other_splits_has_methods_that_ran_on_all_of_them():
-    fixed = {"table": "airfoil", "held": 0, "rmse": 0.1, "lppd of moments": 0.2, "draws": 1200}
-    fixed |= {"coverage before": 0.9, "width before": 0.5, "coverage after": "", "width after": ""}
-    fixed |= {"worst rhat": "", "median rhat": ""}
     scores = {
         "100 steps a draw": (9, 9, 9, 0.5, 0.7, 0.9),
         "trees": (0, 0, 0, 0.1, 0.3, 0.8),
         "few": (1,),
     }
     rows = [
-        fixed | {"seed": seed, "method": method, "lppd": value, "CPU seconds": 2.0 + len(method)}
+        FIXED | {"seed": seed, "method": method, "lppd": value, "CPU seconds": 2.0 + len(method)}
         for method, values in scores.items()
         for seed, value in enumerate(values)
     ]

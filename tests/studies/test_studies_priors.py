@@ -173,9 +173,6 @@ def test_a_penalty_ends_at_a_mode_and_decoupled_decay_does_not(shared):
     assert np.abs(found[weight_decay.DECOUPLED] - expected).max() > 1e-2
 
 
-# -- temperature by training rows ----------------------------------------------------------------
-
-
 ALPHA, TEMPERATURE = 0.7, 0.25
 
 

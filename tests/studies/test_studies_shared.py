@@ -1,4 +1,4 @@
-"""What studies share: cells of a table, stored results, and whether a run has converged."""
+"""What studies share: cells of a table, stored results, convergence; and the studies of the judge."""
 
 import numpy as np
 import pytest
@@ -81,9 +81,6 @@ def test_the_jackknife_over_chains_is_the_spread_of_log_scores_of_averages():
     errors = [chain_errors.jackknife_error(run) for run in without.T]
     assert scores.std() == pytest.approx(spread / chains**0.5, rel=0.05)
     assert np.mean(np.square(errors)) ** 0.5 == pytest.approx(scores.std(), rel=0.05)
-
-
-# -- studies of the judge ------------------------------------------------------------------------
 
 
 def test_the_report_is_cut_out_of_what_the_main_job_prints():

@@ -66,14 +66,7 @@ CALLS = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "prior_predictive",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in CALLS
-            if name != "prior_predictive"
-        ),
-    ],
+    [n if n == "prior_predictive" else pytest.param(n, marks=pytest.mark.slow) for n in CALLS],
 )
 def test_a_second_call_compiles_nothing(name):
     CALLS[name](model_of(Y), jax.random.key(0))

@@ -152,9 +152,6 @@ def test_data_that_cannot_be_compared_are_left_out(tmp_path):
     )
 
 
-# -- columns that rounding to a shorter float has emptied ----------------------------------------
-
-
 TIMES = 1.7145e9 + 15 * np.arange(40)
 
 

@@ -106,9 +106,6 @@ def plain(draws):
     return mcmc
 
 
-# -- when it stops ---------------------------------------------------------------------------
-
-
 def test_a_run_goes_on_for_four_looks(four_looks):
     stopped = four_looks.stopped
     assert isinstance(stopped, StopReason)
@@ -215,9 +212,6 @@ def test_the_text_says_what_the_last_judgement_said(four_looks):
     last = whole.looks[-1]
     alone = last._replace(report=replace(last.report, num_chains=1))
     assert str(whole._replace(looks=(alone,))).endswith("and halves of the one chain agree.")
-
-
-# -- on disk ---------------------------------------------------------------------------------
 
 
 class Dies(Exception):
@@ -329,9 +323,6 @@ def test_what_was_dropped_stays_out_of_a_store(tmp_path, monkeypatch):
     assert "The first 30 draws of each chain were dropped." in str(stopped)
 
 
-# -- what it refuses -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -361,9 +352,6 @@ def test_runs_that_cannot_be_predicted_are_refused():
     )
     with pytest.raises(ValueError, match="run_until: predictions need a kernel over a model"):
         over_potential.run_until(jax.random.key(0), test_data=(X, Y))
-
-
-# -- the parts -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -409,9 +397,6 @@ def test_no_time_is_promised_before_an_error_is_known(draws, accepted):
     assert np.isfinite(left) == (draws == 100)
     if draws == 100 and accepted < 1e-3:
         assert left > 1e9
-
-
-# -- chains that fail, stay or come from far away ----------------------------------------------
 
 
 class _WalkState(NamedTuple):

@@ -26,8 +26,6 @@ width = priors.Hierarchical.width
 KERNEL, OUT = "net/Dense_0.kernel", "net/Dense_1.kernel"
 
 
-# -- the distribution of (precisions, weights, data) is left as it is -------------------------------------
-
 NOISE = likelihoods.Precision.width(0.5, common=3.0, output=4.0, case=5.0)
 PRIOR = priors.ByPath(
     {
@@ -116,9 +114,6 @@ def test_weights_and_residuals_follow_their_precisions(after_a_step):
         assert stats.ks_2samp(*spread).pvalue > 1e-4
 
 
-# -- a posterior that is known ----------------------------------------------------------------------
-
-
 def linear(x, y):
     prior = priors.Hierarchical(CONCENTRATION, RATE, groups="layer")
     net = bnn.random_module("net", nets.Linear(), prior, x[:1])
@@ -169,9 +164,6 @@ def test_all_coordinates_and_kernels_give_the_same_precision(starts, name):
     for draws, expected in zip((tau, np.log(tau)), exact_moments()):
         batches = draws.reshape(40, -1).mean(1)
         assert abs(draws.mean() - expected) < 4 * batches.std(ddof=1) / np.sqrt(40)
-
-
-# -- what it refuses --------------------------------------------------------------------------------
 
 
 def run(kernel, *args):

@@ -4,6 +4,7 @@ At first try means: no chain explodes, and the average prediction is far better 
 one. How far a sampler of some hundred steps gets is not the question here.
 """
 
+import itertools
 from functools import partial
 
 import jax
@@ -119,12 +120,7 @@ FAST = {("BAOAB", "regression", "tanh")}
     ("name", "kind", "activation"),
     [
         case if case in FAST else pytest.param(*case, marks=pytest.mark.slow)
-        for case in (
-            (name, kind, activation)
-            for name in METHODS
-            for kind in MODELS
-            for activation in ("tanh", "relu")
-        )
+        for case in itertools.product(METHODS, MODELS, ("tanh", "relu"))
     ],
 )
 def test_small_networks_at_first_try(name, kind, activation):
@@ -142,14 +138,9 @@ def test_small_networks_at_first_try(name, kind, activation):
     assert explained > (0.4 if name in ("SGLD", "PSGLD", "MALA") else 0.75)
 
 
-@pytest.mark.parametrize(
-    ("name", "data_set"),
-    [
-        pytest.param(name, data_set, marks=pytest.mark.slow)
-        for name in ("BAOAB", "PSGLD", "SGHMC from_warmup", "AMAGOLD")
-        for data_set in ("yacht", "energy", "concrete", "boston")
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("data_set", ["yacht", "energy", "concrete", "boston"])
+@pytest.mark.parametrize("name", ["BAOAB", "PSGLD", "SGHMC from_warmup", "AMAGOLD"])
 def test_real_data_at_first_try(name, data_set, shared):
     archive = np.load(shared / "data" / "uci" / f"{data_set}.npz")
     x, y = archive["x"], archive["y"]
@@ -158,8 +149,6 @@ def test_real_data_at_first_try(name, data_set, shared):
     kernel = METHODS[name](model)
     assert gain(kernel, model, jnp.asarray(x), jnp.asarray(y), num_warmup=1000) > 0.4
 
-
-# What it is made of ------------------------------------------------------------------------------
 
 HESSIAN = jnp.diag(jnp.array([100.0, 4.0, 1.0]))
 QUADRATIC = Rows(lambda z: 0.5 * z @ HESSIAN @ z)
@@ -289,11 +278,7 @@ STIFF = jnp.array([1e4] * 6 + [1.0] * 6)
 
 @pytest.mark.parametrize(
     "method",
-    [
-        bnn.BAOAB,
-        pytest.param(bnn.SGHMC, marks=pytest.mark.slow),
-        pytest.param(bnn.SGNHT, marks=pytest.mark.slow),
-    ],
+    [bnn.BAOAB, *(pytest.param(m, marks=pytest.mark.slow) for m in (bnn.SGHMC, bnn.SGNHT))],
 )
 def test_with_all_rows_momenta_last_as_long_as_the_broad_scales(method):
     """Ten steps are a twentieth of them: at a friction of 0.1 / step_size, which is 20, a chain

@@ -11,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from catalogue import BATCH, SAMPLERS, data, make
+from linear_gaussian import within_errors
 from quiet import quiet, together
 from separate_programs import separate_programs
 
@@ -61,9 +62,7 @@ def test_a_sampler_from_outside_has_the_distribution_of_its_target():
     z = np.asarray(mcmc.get_samples(group_by_chain=True), np.float64)
     assert 0.8 < float(np.mean(mcmc.get_extra_fields()["accept_prob"])) < 0.97
     for value, expected in ((z, 1.0), ((z - 1.0) ** 2, np.square(SCALES))):
-        by_chain = value.mean(1)
-        error = by_chain.std(0, ddof=1) / np.sqrt(len(by_chain))
-        assert np.all(np.abs(by_chain.mean(0) - expected) < 5 * error)
+        within_errors(value.mean(1), expected)
 
 
 class Damped(Dynamics):
@@ -81,9 +80,7 @@ def test_dynamics_from_outside_run_without_any_of_ours():
     kernel = bnn.SGMCMC(potential_fn=energy, dynamics=Damped(), step_size=0.6)
     z = np.asarray(run(kernel, 50).get_samples(group_by_chain=True), np.float64)
     expected = np.square(SCALES) / (1 - 0.09 / np.square(SCALES))
-    found = ((z - 1.0) ** 2).mean(1)
-    error = found.std(0, ddof=1) / np.sqrt(len(found))
-    assert np.all(np.abs(found.mean(0) - expected) < 5 * error)
+    within_errors(((z - 1.0) ** 2).mean(1), expected)
 
 
 class Averaging(bnn.BAOAB):
@@ -151,9 +148,6 @@ def test_a_named_sampler_is_ingredients_and_a_docstring(kernel):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
     ]
     assert not stored, f"{kernel.__name__} sets attributes after construction"
-
-
-# -- A chain whose position is one vector takes the same steps as one that keeps its sites apart ----
 
 
 ANCHOR = {"weights": jnp.asarray([0.8, -0.4]), "scale": jnp.asarray(-0.3)}

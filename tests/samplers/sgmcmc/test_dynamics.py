@@ -225,9 +225,6 @@ def test_noise_that_cannot_be_taken_off_leaves_none_added():
     np.testing.assert_allclose(end.momentum["w"], 0.95, rtol=1e-12)
 
 
-# --- a potential that is not quadratic, for the limits -----------------------------------------
-
-
 @jax.jit
 def gradient(position):
     return jax.grad(lambda x: jnp.sum(jnp.exp(x["a"]) - x["a"]) + jnp.sum(jnp.cosh(x["b"])))(

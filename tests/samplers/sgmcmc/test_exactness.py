@@ -218,8 +218,6 @@ def test_the_distributions_differ_by_more_than_the_tolerance():
     assert np.trace(plain) < 0.92 * np.trace(corrected) < 0.8 * np.trace(noisy)
 
 
-# A skewed target behind a transform ------------------------------------------------------------
-
 WAITS = np.array([0.2, 2.0])
 
 
@@ -258,17 +256,13 @@ EXACT = {
 PROBABILITIES = np.array([0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98])
 
 
-def distribution_of_rate(temperature):
-    """exp(z) of the density above to the power 1/T, in z."""
-    return stats.gamma(3 / temperature, scale=temperature / (1 + WAITS.sum()))
-
-
 def below_quantiles(kernel, temperature, num_chains=12_000, num_warmup=40):
     """z-scores of the fractions below exact quantiles, for chains that begin in the distribution.
 
     An invariant distribution stays; chains that begin in it show any drift out of it in few steps.
     """
-    distribution = distribution_of_rate(temperature)
+    # exp(z) of the density of `waiting` to the power 1/T.
+    distribution = stats.gamma(3 / temperature, scale=temperature / (1 + WAITS.sum()))
     start = jnp.asarray(np.log(distribution.rvs(num_chains, random_state=3)), jnp.float32)
     data = jnp.asarray(WAITS, jnp.float32)
     mcmc = run(
@@ -302,9 +296,6 @@ def test_exact_samplers_are_exact_at_a_large_step(name, temperature):
 def test_the_biased_samplers_are_seen_to_be_biased():
     biased = bnn.SGLD(waiting, step_size=0.6, batch_size=1, accept="minibatch")
     assert np.abs(below_quantiles(biased, 1.0)[0]).max() > 10
-
-
-# Inside Gibbs ------------------------------------------------------------------------------------
 
 
 def hierarchical(y):

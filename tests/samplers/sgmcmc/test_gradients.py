@@ -316,9 +316,6 @@ def test_blocks_are_neighbours_and_replacement_is_independent():
     assert abs(same - 0.2) < 5 * np.sqrt(0.16 / 4000)
 
 
-# Refusals -------------------------------------------------------------------------------------
-
-
 def init(estimator, model, *args, plate=None):
     potential = Potential(model, args)
     rows = Rows(potential, *potential.data_plate(plate))

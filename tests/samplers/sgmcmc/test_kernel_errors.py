@@ -176,9 +176,6 @@ def test_a_metric_from_warmup_needs_one():
         mcmc_of(kernel, num_warmup=0).run(jax.random.key(0), *data())
 
 
-# Explosions ------------------------------------------------------------------------------------
-
-
 def cliff(z):
     """A unit Gaussian from which everything beyond 50 falls off for ever."""
     return jnp.sum(jnp.where(jnp.abs(z) < 50, 0.5 * z**2, -(jnp.abs(z) ** 4)))
@@ -228,9 +225,6 @@ def test_metropolis_rejects_what_would_explode():
     assert not mcmc.left_out
     assert np.abs(draws).max() < 3
     assert len(np.unique(draws)) > 5
-
-
-# Cycles ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("corrected", [pytest.param(False, marks=pytest.mark.slow), True])

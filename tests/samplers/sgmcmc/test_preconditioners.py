@@ -1,4 +1,4 @@
-"""Preconditioners: the metric they state, frozen when told, and its divergence when not."""
+"""Preconditioners: the metric, frozen or diverging; thermostats that absorb noise nobody told them of."""
 
 import jax
 import jax.numpy as jnp
@@ -217,9 +217,6 @@ def test_state_is_a_carry_of_scan_and_vmap():
 def test_what_cannot_be_a_metric_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-# -- the thermostat absorbs gradient noise that nobody told it of, in 1, 10 and 100 dimensions ----
 
 
 STEP, TEMPERATURE, FRICTION, RELAXATION = 0.05, 1.5, 1.0, 0.8

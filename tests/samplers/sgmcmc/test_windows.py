@@ -124,8 +124,6 @@ def test_a_rejection_goes_back_along_the_trajectory():
     assert set(np.round(10 * place).astype(int)) == {-2, -1, 0, 1, 2}
 
 
-# -- the metric -------------------------------------------------------------------------------------
-
 X = jnp.asarray(np.random.default_rng(2).normal(size=(12, 2)) * [1.0, 3.0])
 SIGMA = 0.5
 

@@ -167,9 +167,6 @@ def test_no_verdict_without_round_trips_or_where_evidence_parts():
     assert "The log evidence of the two runs runs from 3.00 to 5.10" in other.explanation
 
 
-# -- what makes states travel along a ladder -----------------------------------------------------
-
-
 CURVATURE, STEPS = 30.0, 6
 
 

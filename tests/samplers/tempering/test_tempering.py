@@ -11,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from affine_models import by_hand, log_integral
+from deaths import dies_after
 from jax.flatten_util import ravel_pytree
 from ladders import check_evidence, errors_of, hierarchical, hierarchy, hmc, sampler
 from numpyro.handlers import seed
@@ -241,12 +242,8 @@ def test_a_pilot_that_is_too_coarse_is_repeated(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_rungs", [4, "auto"])
-def test_a_run_that_ends_early_goes_on_to_the_same_bits(num_rungs, tmp_path, monkeypatch):
+def test_a_run_that_ends_early_goes_on_to_the_same_bits(num_rungs, tmp_path):
     pytest.importorskip("orbax.checkpoint")
-    from numpyro_bnn.storage.checkpoints import Checkpoint
-
-    class Dies(Exception):
-        pass
 
     def make(folder):
         kernel = bnn.ParallelTempering(two_modes, hmc(two_modes, 2), num_rungs=num_rungs)
@@ -255,18 +252,8 @@ def test_a_run_that_ends_early_goes_on_to_the_same_bits(num_rungs, tmp_path, mon
 
     whole = make(tmp_path / "whole")
     whole.run(jax.random.key(3))
-    save, calls = Checkpoint.save, []
-
-    def dying(self, states, progress):
-        if len(calls) == 2:
-            raise Dies("before the next chunk")
-        calls.append(progress)
-        save(self, states, progress)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "save", dying)
-        with pytest.raises(Dies, match="before the next chunk"):
-            make(tmp_path / "broken").run(jax.random.key(3))
+    with dies_after(2):
+        make(tmp_path / "broken").run(jax.random.key(3))
     again = make(tmp_path / "broken")
     again.resume()
     np.testing.assert_array_equal(again.get_samples(True)["x"], whole.get_samples(True)["x"])

@@ -512,6 +512,7 @@ class ArvizGroups:
 
 def _lazily(array: StoredArray, axes: Sequence[str], attrs: dict | None) -> xr.Variable:
     """Draws on disk as a variable of xarray that is read when it is indexed."""
+    array.refuse_other_run()
     group, _, name = array.place.rpartition("/")
     opened = xr.open_zarr(array.path, group=group, chunks=None)[name].isel(chain=array.chains)
     variable = opened.rename(dict(zip(opened.dims, axes))).variable

@@ -183,7 +183,7 @@ class StoredArray:
     def _read(self, drawn: slice, more: tuple) -> np.ndarray:
         begin, end, step = drawn.indices(self.shape[1])
         part = slice(begin + self._first, max(begin, end) + self._first, step)
-        self._refuse_other_run()
+        self.refuse_other_run()
         try:
             self._files.require(part)
             return np.asarray(self._array[(slice(None), part, *more)])[self.chains]
@@ -195,7 +195,7 @@ class StoredArray:
                 f"chain are whole{advice}."
             ) from error
 
-    def _refuse_other_run(self) -> None:
+    def refuse_other_run(self) -> None:
         """Refuse to read from a folder that was removed, or replaced by that of another run."""
         advice = (
             "Draws on disk are read when they are used: put the folder of their run back, or read it with "

@@ -221,11 +221,12 @@ def run(
             f"{fitted.seconds['optimise']:.0f} s of it. Give a minute more."
         )
     add(POSTERIOR, fitted.draws, fitted.seconds["optimise"] + fitted.seconds["sample"])
-    found: tuple[Any, ...] = (table, options, train, test, fitted, fitted.mcmc, rows, predictions)
+    calibrated = evaluation = None
     if held.size:
         calibrated = calibrate(fitted, table.x[held], table.y[held], COVERAGE)
-        found = (*found, calibrated, calibrated.evaluate(x_test, y_test))
-    return Outcome(*found)
+        evaluation = calibrated.evaluate(x_test, y_test)
+    own = fitted, fitted.mcmc, rows, predictions, calibrated, evaluation
+    return Outcome(table, options, train, test, *own)
 
 
 def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:

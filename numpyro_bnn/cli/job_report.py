@@ -107,8 +107,9 @@ def write(outcome: Outcome, folder: Path) -> Path:
     require_folder(folder)
     (folder / _MARK).touch()
     table, y = outcome.table, outcome.table.y[outcome.test]
-    frame = saved_fit.frame_of(table, _test_names(outcome), outcome.posterior, y)
-    frame = saved_fit.with_calibrated(frame, table, outcome.calibrated, table.x[outcome.test])
+    posterior, x_test = outcome.posterior, table.x[outcome.test]
+    frame = saved_fit.frame_of(table, _test_names(outcome), posterior, y)
+    frame = saved_fit.with_calibrated(frame, table, outcome.calibrated, posterior, x_test)
     frame.to_csv(folder / "predictions.csv", index=False)
     data = table.x[outcome.train], table.y[outcome.train]
     save = partial(saved_fit.write, table, outcome.options, folder, outcome.mcmc, *data)

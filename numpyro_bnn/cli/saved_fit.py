@@ -98,10 +98,9 @@ def read(folder: Path) -> SavedFit:
         data = {"constant_data": "x", "observed_data": "y"}
         if data.keys() <= set(tree.children):
             draws._args = tuple(np.asarray(tree[group][name]) for group, name in data.items())
-    if "calibration" not in content:
-        return SavedFit(table, draws, options)
-    kept = content["calibration"]
-    calibrated = Calibrated(draws, **kept | {"scores": np.asarray(kept["scores"])})
+    calibrated = None
+    if kept := content.get("calibration"):
+        calibrated = Calibrated(draws, **kept | {"scores": np.asarray(kept["scores"])})
     return SavedFit(table, draws, options, calibrated)
 
 
@@ -158,8 +157,9 @@ def predict_fields(
     """Predictions of the rows of a new file, and the rows that `skip` left out for unknown texts."""
     fields, x, found = _new_rows(fit, path, every, skip)
     names = tables.row_names(every.loc[fields.index], fit.table.named_by)
-    frame = frame_of(fit.table, names, predict(None, fit.draws, x, batch_size=_BATCH))
-    return with_calibrated(frame, fit.table, fit.calibrated, x), found
+    predictions = predict(None, fit.draws, x, batch_size=_BATCH)
+    frame = frame_of(fit.table, names, predictions)
+    return with_calibrated(frame, fit.table, fit.calibrated, predictions, x), found
 
 
 def update_by_fields(
@@ -239,7 +239,11 @@ def frame_of(
 
 
 def with_calibrated(
-    frame: pd.DataFrame, table: tables.Table, calibrated: Calibrated | None, x: np.ndarray
+    frame: pd.DataFrame,
+    table: tables.Table,
+    calibrated: Calibrated | None,
+    predictions: Predictions,
+    x: np.ndarray,
 ) -> pd.DataFrame:
     """The table with calibrated intervals or sets of classes at its rows, where a fit has them."""
     if calibrated is None:
@@ -247,9 +251,9 @@ def with_calibrated(
     share = f"{calibrated.coverage * 100:g} %"
     if table.classes:
         labels = np.asarray(table.classes)
-        sets = [" | ".join(labels[inside]) for inside in calibrated.predict_set(x)]
+        sets = [" | ".join(labels[inside]) for inside in calibrated.sets_of(predictions, x)]
         return frame.assign(**{f"calibrated {share} set": sets})
-    low, high = map(np.float64, calibrated.predict_interval(x))
+    low, high = calibrated.intervals_of(predictions).astype(np.float64).T
     decimals = max(0, 4 - int(np.floor(np.log10((high - low).min()))))
     ends = {"low": low.round(decimals), "high": high.round(decimals)}
     return frame.assign(**{f"calibrated {share} {name}": end for name, end in ends.items()})

@@ -272,13 +272,8 @@ def plot_reliability(
     title = f"calibration error {error:.3f}"
     ax.legend(frameon=False, loc="lower right", title=title, alignment="left")
     counts = ax.inset_axes((0.0, 1.03, 1.0, 0.2), sharex=ax)
-    bins: dict[str, Any] = {
-        "align": "edge",
-        "color": blue,
-        "alpha": 0.6,
-        "edgecolor": ax.get_facecolor(),
-    }
-    counts.bar(table.edges[:-1], table.num_rows, np.diff(table.edges), **bins)
+    style: dict[str, Any] = {"color": blue, "alpha": 0.6, "edgecolor": ax.get_facecolor()}
+    counts.bar(table.edges[:-1], table.num_rows, np.diff(table.edges), align="edge", **style)
     counts.tick_params(labelbottom=False)
     counts.set_ylabel("rows")
     counts.spines[["top", "right"]].set_visible(False)

@@ -266,12 +266,7 @@ def plot_density_surface(
     # The colours of the map do not depend on the background, and neither do those of the marks on it.
     x, y = places.T
     ax.scatter(x, y, s=60, color=PALETTE[1], edgecolors="white", linewidths=1.2, zorder=3)
-    box: dict[str, Any] = {
-        "boxstyle": "round,pad=0.15",
-        "facecolor": "black",
-        "alpha": 0.6,
-        "linewidth": 0,
-    }
+    box = {"boxstyle": "round,pad=0.15", "facecolor": "black", "alpha": 0.6, "linewidth": 0}
     named: dict[str, Any] = {
         "textcoords": "offset points",
         "fontweight": "bold",

@@ -482,9 +482,7 @@ class ArvizGroups:
     def add_observed(self, training: TrainingData) -> None:
         """Add the observed targets; those that are others in every draw are no data."""
         for name in training.observed.keys() - training.moving:
-            value = training.observed[name]
-            if name in training.known:
-                value = np.where(training.known[name], value, np.nan)
+            value = training.with_gaps(name)
             self.add("observed_data", name, _row_axes("", value.ndim, 0), value)
 
     def datasets(self) -> dict[str, xr.Dataset]:

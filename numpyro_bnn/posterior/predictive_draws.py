@@ -241,15 +241,13 @@ class Predictions:
         check_array(what, "y", y)
         classes = self.probs.shape[-1] if "probs" in self.values else None
         shape = self.mean.shape[2:] if classes is None else self.probs.shape[2:-1]
-        if classes is not None and len(shape) == 1:
-            check_labels(f"{what}: y", y, classes)
+        if classes is not None:
+            check_labels(f"{what}: y", y if len(shape) == 1 else y.reshape(-1), classes)
         if np.shape(y) != shape:
             raise ValueError(
                 f"{what}: y has shape {np.shape(y)}, but the predictions are for targets of "
                 f"shape {shape}. Give the targets of the rows that were predicted."
             )
-        if classes is not None and len(shape) > 1:
-            check_labels(f"{what}: y", y.reshape(-1), classes)
         if y.dtype == bool:
             # A class is an index: `categorical` converts the targets of a fit in this way.
             y = y.astype(np.int32)

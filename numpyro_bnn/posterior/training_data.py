@@ -69,6 +69,11 @@ class TrainingData(NamedTuple):
         entries = self.counted[site]
         return entries.reshape(len(entries), -1).any(1)
 
+    def with_gaps(self, site: str) -> np.ndarray:
+        """Values of an observed site, NaN where they are missing: labels too, as real numbers then."""
+        value = self.observed[site]
+        return np.where(self.known[site], value, np.nan) if site in self.known else value
+
 
 def call_with(arguments: Mapping[Place, PyTree]) -> tuple[tuple, dict[str, PyTree]]:
     """Positional and keyword arguments from arguments by place; None stands where one was taken out."""
@@ -277,10 +282,9 @@ def as_observed(
     if len(names) != 1:
         return y
     refuse_moving(owner, data, names[0])
-    made = data.observed[names[0]]
+    made = data.with_gaps(names[0])
     if made.shape[:1] != y.shape[:1]:
         return y
-    made = np.where(data.known[names[0]], made, np.nan) if names[0] in data.known else made
     made = _with_gaps(made, y)
     same = made.shape == y.shape and np.array_equal(
         made, y.astype(made.dtype), equal_nan=made.dtype.kind == "f"

@@ -216,9 +216,12 @@ class Calibrated:
         :raises TypeError: for classes.
         """
         self._check_kind("predict_interval", "mean", "Use `predict_set` for classes.")
-        predictions = predictions_of(self._source, x)
-        low, high = _intervals(predictions, self.method, self.coverage, self.threshold).T
+        low, high = self.intervals_of(predictions_of(self._source, x)).T
         return low, high
+
+    def intervals_of(self, predictions: Predictions) -> np.ndarray:
+        """Lower and upper ends, (N, 2), at rows that are predicted already."""
+        return _intervals(predictions, self.method, self.coverage, self.threshold)
 
     def predict_set(self, x: PyTree) -> np.ndarray:
         """Sets of classes that hold new labels with probability `coverage`, on average over rows.
@@ -231,9 +234,10 @@ class Calibrated:
         :raises TypeError: for regression.
         """
         self._check_kind("predict_set", "probs", "Use `predict_interval` for regression.")
-        return self._sets(predictions_of(self._source, x), _inputs(self._source, x))
+        return self.sets_of(predictions_of(self._source, x), _inputs(self._source, x))
 
-    def _sets(self, predictions: Predictions, inputs: PyTree) -> np.ndarray:
+    def sets_of(self, predictions: Predictions, inputs: PyTree) -> np.ndarray:
+        """Sets of classes, (N, classes), at inputs that are arrays and predicted already."""
         penalty = PENALTY if self.method == "raps" else 0.0
         return class_scores(predictions, inputs, penalty) <= self.threshold + _ROUNDING
 
@@ -267,12 +271,12 @@ class Calibrated:
         if self.temperature is None:
             tail = (1 - self.coverage) / 2
             own = predictions.quantiles((tail, 1 - tail)).T
-            made = _intervals(predictions, self.method, self.coverage, self.threshold)
+            made = self.intervals_of(predictions)
             before, after = (
                 _measured((low <= y) & (y <= high), high - low) for low, high in (own.T, made.T)
             )
             return Evaluation(before, after)
-        made = self._sets(predictions, inputs)
+        made = self.sets_of(predictions, inputs)
         own = class_scores(predictions, inputs) <= self.coverage
         return Evaluation(*(_measured(held[range(len(y)), y], held.sum(1)) for held in (own, made)))
 

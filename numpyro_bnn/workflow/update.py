@@ -156,11 +156,11 @@ def update(
     if hasattr(run, "classes_"):
         y_new = targets_of(run, y_new, "update")
     x_new = checked_inputs("update", draws.model, draws.info, x_new)
-    if given and "weights" in by_row and is_ready(draws.model):
-        given.setdefault("weights", np.ones(_count("update", {0: given[0]})))
+    size = _count("update", {0: given[0]}) if given else 0
+    if size and "weights" in by_row and is_ready(draws.model):
+        given.setdefault("weights", np.ones(size))
     names = {name: i for i, name in enumerate(names_of(draws.model)) if i in given}
     named = {names.get(name, name): value for name, value in by_row.items()}
-    size = _count("update", {0: given[0]}) if given else 0
     # The first row tells which argument the target is.
     first = {place: taken(value, slice(1), size) for place, value in given.items()}
     places = training_data.target_places(draws.model, first) - {*named} if first else ()

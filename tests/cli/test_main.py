@@ -566,7 +566,7 @@ def test_calibrated_intervals_are_written_and_kept_with_the_fit(shop, tmp_path):
 
 def test_calibrated_sets_name_their_classes():
     inside = np.array([[True, False], [True, True], [False, False]])
-    known = SimpleNamespace(coverage=0.9, predict_set=lambda x: inside)
-    frame = pd.DataFrame({"row": [1, 2, 3]})
-    made = saved_fit.with_calibrated(frame, SimpleNamespace(classes=("no", "yes")), known, None)
+    known = SimpleNamespace(coverage=0.9, sets_of=lambda predictions, x: inside)
+    frame, table = pd.DataFrame({"row": [1, 2, 3]}), SimpleNamespace(classes=("no", "yes"))
+    made = saved_fit.with_calibrated(frame, table, known, None, None)
     assert made["calibrated 90 % set"].tolist() == ["no", "no | yes", ""]

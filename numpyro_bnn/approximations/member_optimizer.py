@@ -47,6 +47,8 @@ _Trains = TypeVar("_Trains", bound=Callable)
 _RESTARTS = 2
 # Each start is the best of so many prior draws.
 _CANDIDATES = 8
+# A time limit leaves so many seconds of steps to a program that has taken several to compile.
+_LEAST_SECONDS = 2.0
 
 
 class TrainingOptions(NamedTuple):
@@ -298,6 +300,8 @@ class MemberOptimizer:
                 if without_gain >= training.patience and not to_the_end:
                     self.stopped = "held-out rows no longer gain"
                     break
+                if self.steps == count:
+                    self.ends = max(self.ends, time.monotonic() + _LEAST_SECONDS)
                 if time.monotonic() > self.ends:
                     self.stopped = "time is over"
                     break

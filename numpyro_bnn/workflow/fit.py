@@ -266,9 +266,10 @@ def fit(
     :param until: the Monte Carlo error that is accepted: sampling goes on until the errors of
         predictions at these inputs are within it, see :meth:`numpyro_bnn.MCMC.run_until`.
     :param max_minutes: time limit of the fit, compiling and judging included, kept to a tenth or 5 s; but the
-        optimisation is compiled in any case, some ten seconds the first time. Where `num_warmup` and
-        `num_samples` would take longer, both become shorter in proportion, and `mcmc` has them. Without time
-        to sample, draws are the optimised members, `mcmc` is None, and a warning says so.
+        optimisation is compiled in any case, some ten seconds the first time, and runs for up to two seconds
+        then. Where `num_warmup` and `num_samples` would take longer, both become shorter in proportion, and
+        `mcmc` has them. Without time to sample, draws are the optimised members, `mcmc` is None, and a
+        warning says so.
     :param on_ensemble: called with the optimised members, a chain of one draw each, before sampling begins:
         to show what they predict while the chains run.
     :param progress_bar: show progress.

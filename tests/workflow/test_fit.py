@@ -267,6 +267,12 @@ def test_without_time_to_sample_draws_are_the_optimised_members(monkeypatch, slo
     assert result.report.verdict == "too_short"
     assert str(result).startswith("Fit(ensemble, too_short")
     assert result.predict(X[:3]).mean.shape == (2, 1, 3)
+    # However long the optimisation compiles, it then gets the time that it needs.
+    key = jax.random.split(jax.random.key(0), 4)[1]
+    settled = bnn.optimize(linear_gaussian.model, key, X, Y, num_chains=2, progress_bar=False)
+    np.testing.assert_allclose(
+        result.ensemble[linear_gaussian.KERNEL][:, 0], settled[linear_gaussian.KERNEL], rtol=1e-4
+    )
 
 
 def test_the_terminal_and_advice_name_kernels_that_there_are():

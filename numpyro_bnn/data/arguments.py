@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
@@ -66,6 +67,20 @@ def is_by_row(value: PyTree, size: int) -> bool:
     """Whether an argument has an array as long as there are rows."""
     leaves = (leaf for leaf in jax.tree.leaves(value) if not isinstance(leaf, type))
     return any(np.shape(leaf)[:1] == (size,) for leaf in leaves)
+
+
+def about_numbers(model: Callable | None, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of single numbers beside x and y that a model was fitted with, such as a known noise."""
+    names = names_of(model)
+    named = dict(zip(names, args)) | dict(kwargs)
+    kinds = (int, float, np.number, np.ndarray, jax.Array)
+    single = {n: v for n, v in named.items() if isinstance(v, kinds) and np.ndim(v) == 0}
+    numbers = {
+        name: np.asarray(value).item()
+        for name, value in single.items()
+        if name not in names[:2] and jnp.issubdtype(jnp.result_type(value), jnp.number)
+    }
+    return {"numbers": numbers} if numbers else {}
 
 
 def names_of(model: Callable | None) -> list[str]:

@@ -11,10 +11,10 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.data.arguments import as_arrays, units_of
+from numpyro_bnn.data.arguments import about_numbers, as_arrays, bound_by_row, units_of
 from numpyro_bnn.data.columns import about_inputs, check_columns, check_row_shapes
 from numpyro_bnn.data.units import native
-from numpyro_bnn.posterior.fitted import held_by, inputs_of
+from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of
 from numpyro_bnn.potential.compiled_arguments import like
 from numpyro_bnn.samplers.kernels import has_exact_energy
 from numpyro_bnn.samplers.suspects import suspects_in
@@ -49,7 +49,10 @@ class Draws(Mapping[str, Any]):
             )
         # Files of netCDF-3, for one, hold numbers in a byte order that JAX does not take.
         self.values_by_site: dict[str, Any] = {n: native("Draws", n, v) for n, v in values.items()}
-        self.model = model
+        # Numbers that the fit was given are part of its model; one that the caller binds comes first.
+        numbers = (info or {}).get("numbers", {})
+        more = {n: v for n, v in numbers.items() if n not in bound_by_row(model, None)}
+        self.model = partial(model, **more) if model is not None and more else model
         self.stats: dict[str, Any] = {n: native("Draws", n, v) for n, v in (stats or {}).items()}
         self.info: dict[str, Any] = dict(info or {})
         # Arguments of the model in the fit, where they are kept.
@@ -150,6 +153,7 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
         # NumPyro's own MCMC keeps the tables that it was given, and no names.
         info |= about_inputs(inputs_of(run, model), getattr(run, "columns", ()), samples)
         own = getattr(run.sampler, "model", None)
+        info |= about_numbers(own, *arguments_of(run))
         return Draws(samples, like(model, own) or own, stats, info)
     if isinstance(run, Mapping):
         return Draws(run, model)

@@ -21,6 +21,7 @@ from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import (
+    about_numbers,
     as_array,
     as_arrays,
     bound_by_row,
@@ -192,7 +193,8 @@ def known_rows(fitted: object) -> dict[str, Any]:
 def data_facts(bound: BoundModel, draws: Mapping[str, Any]) -> dict[str, Any]:
     """What draws keep of the data that a model was fitted to."""
     inputs = inputs_of_call(bound.model, *bound.arrays)
-    return about_inputs(inputs, bound.columns, draws) | rows_of_call(bound.model, *bound.arrays)
+    facts = about_inputs(inputs, bound.columns, draws) | rows_of_call(bound.model, *bound.arrays)
+    return facts | about_numbers(bound.model, *bound.arrays)
 
 
 def _shaped(model: Callable) -> Callable[[jax.Array], Callable]:

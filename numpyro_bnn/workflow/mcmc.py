@@ -13,11 +13,11 @@ from numpyro.util import _is_under_jax_transform
 from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import refuse_network
+from numpyro_bnn.data.arguments import about_numbers, refuse_network
 from numpyro_bnn.data.columns import Columns, about_inputs
 from numpyro_bnn.posterior.archive import known_predictions
 from numpyro_bnn.posterior.draws import draws_of
-from numpyro_bnn.posterior.fitted import inputs_of
+from numpyro_bnn.posterior.fitted import arguments_of, inputs_of
 from numpyro_bnn.posterior.training_data import known_rows
 from numpyro_bnn.potential.potential import chunked_kernel
 from numpyro_bnn.potential.starts import starts_for
@@ -334,6 +334,7 @@ class MCMC(CompiledRuns):
         # A kernel may have a potential energy in place of a model.
         draws = None if self.model is None else draws_of(self)
         inputs = about_inputs(inputs_of(self), self.columns, draws) | known_rows(self)
+        inputs |= about_numbers(self.model, *arguments_of(self))
         inputs["exact_energy"] = has_exact_energy(self.sampler)
         known = None if draws is None else known_predictions(draws)
         disk.store.note(inputs=inputs, predictions=known, **facts)

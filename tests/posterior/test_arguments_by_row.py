@@ -10,6 +10,8 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.handlers import condition
+from numpyro.infer import MCMC as NumPyroMCMC
+from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior import training_data
@@ -175,3 +177,30 @@ def test_a_file_takes_them_by_name(model, tmp_path):
     load = jax.export.deserialize(bytearray(path.read_bytes()))
     found = load.call(X[:7], exposure=EXPOSURE[:7])["mean"]
     assert np.allclose(found, WANT[:7], rtol=1e-5)
+
+
+def gaussian(x, y=None, sd=1.0, noisy=False):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(b * x[:, 0], jnp.where(noisy, 9.0, sd)), obs=y)
+
+
+@pytest.mark.parametrize("args", [((), {"sd": 0.25}), ((0.25,), {}), ((jnp.float32(0.25),), {})])
+def test_a_number_of_the_run_is_that_of_its_predictions(args, tmp_path):
+    more, named = args
+    x, y = X[:5], X[:5, 0]
+    runs = [
+        make(NUTS(gaussian), num_warmup=0, num_samples=2, progress_bar=False, **disk)
+        for make, disk in ((bnn.MCMC, {"draws": tmp_path / "draws"}), (NumPyroMCMC, {}))
+    ]
+    for run in runs:
+        # Flags may differ between a fit and its predictions, and are given again.
+        run.run(jax.random.key(0), x, y, *more, **named, noisy=False)
+    bnn.save(runs[0], tmp_path / "draws.npz")
+    mode = bnn.map_estimate(gaussian, jax.random.key(0), x, y, *more, **named, progress_bar=False)
+    loaded = [bnn.load(tmp_path / name, gaussian) for name in ("draws", "draws.npz")]
+    for run in (*runs, mode, *loaded):
+        assert np.all(bnn.predict(None, run, x).scale == 0.25)
+        assert np.all(bnn.predict(gaussian, run, x).scale == 0.25)
+        assert np.all(bnn.predict(None, run, x, sd=2.0).scale == 2)
+        assert np.all(bnn.predict(partial(gaussian, sd=3.0), run, x).scale == 3)

@@ -59,11 +59,14 @@ _UNKNOWN = 0.5
 # Chains are joined to so many draws. Twice as many are moved as are effective, at least so many of each
 # chain, which `diagnose` needs for a verdict, and at most so many in all.
 _JOINED, _OF_CHAIN, _MOVED = 50, 100, 2000
-# Most powers, and trajectories at one power; the longest trajectory, in units of the metric and in steps.
-_POWERS, _ROUNDS, _LENGTH, _STEPS = 60, 20, 1.0, 8
+# Most powers, and trajectories at one power.
+_POWERS, _ROUNDS = 60, 20
+# The longest trajectory, in units of the metric and in steps, where rows come, and where they go: the
+# posterior widens then, and draws that moved by a third of that stayed behind it.
+_COMING, _GOING = (1.0, 8), (3.0, 24)
 # Acceptance of trajectories that step sizes are adapted to, and the least that counts as a move.
 _ACCEPTANCE, _LEAST_ACCEPTANCE = 0.8, 0.4
-# A draw under which rows are less likely than this, in nats below the best of its chain, has no weight.
+# A draw whose weight is so many nats below the best of its chain has none.
 _NO_WEIGHT = 700.0
 
 Sites = dict[str, np.ndarray]
@@ -389,7 +392,8 @@ def _moved(
     momenta = rng.standard_normal((count, width)).astype(kind)
     # Single steps find the step size, where no update before has found one.
     step_size = kept["step_size"] or width**-0.25
-    steps = _STEPS if kept["step_size"] else 1
+    length, most = _GOING if change.removed else _COMING
+    steps = most if kept["step_size"] else 1
     done, moves, accepted, size = 0.0, 0, 0.0, 0.0
     for _ in range(_POWERS):
         part = _part((1 - done) * log_weights)
@@ -410,17 +414,17 @@ def _moved(
             noise = fresh, rng.uniform(size=(count, 2)).astype(kind)
             within = {n: v.reshape(*shape, *v.shape[1:]).var(1).mean(0) for n, v in z.items()}
             spread = {n: np.maximum(v, 1e-10).astype(z[n].dtype) for n, v in within.items()}
-            step = np.float32(step_size), np.int32(max(1, min(steps, int(_LENGTH / step_size))))
+            step = np.float32(step_size), np.int32(max(1, min(steps, int(length / step_size))))
             made = energies.move((z, momenta), noise, step, spread, energies.arrays, target)
             (z, momenta), accepted = jax.tree.map(np.asarray, made)
-            log_weights = _log_weights(change, energies, z, shape)
+            log_weights = _log_weights(change, energies, z, shape, 1 - done)
             kept["step_size"] = step_size = step_size * float(np.exp(accepted - _ACCEPTANCE))
             moves, size = moves + 1, _size(log_weights)
             if accepted < _LEAST_ACCEPTANCE:
                 continue
-            if steps == _STEPS and (done < 1 or size >= needed):
+            if steps == most and (done < 1 or size >= needed):
                 break
-            steps = _STEPS
+            steps = most
         else:
             break
         if done == 1:
@@ -433,12 +437,15 @@ def _moved(
     )
 
 
-def _log_weights(change: _Change, energies: RowEnergies, z: Sites, shape: Any) -> np.ndarray:
-    """Log weights of draws by the rows that come or go, (chain, draw)."""
+def _log_weights(
+    change: _Change, energies: RowEnergies, z: Sites, shape: Any, left: float = 1.0
+) -> np.ndarray:
+    """Log weights of draws by the rows that come or go, (chain, draw), with the power `left` of them to go."""
     rows = energies.arrays, energies.weighted(change.changing)
     likelihood = run_in_blocks(energies.likelihood, z, *rows).astype(np.float64).reshape(shape)
     log_weights = -likelihood if change.removed else likelihood
-    return np.maximum(log_weights, log_weights.max(1, keepdims=True) - _NO_WEIGHT)
+    least = log_weights.max(1, keepdims=True) - _NO_WEIGHT / max(left, 1 / _NO_WEIGHT**2)
+    return np.maximum(log_weights, least)
 
 
 def _size(values: np.ndarray) -> float:

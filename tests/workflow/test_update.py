@@ -96,6 +96,20 @@ def test_moves_reach_what_no_weights_reach(shape):
     assert abs(run.log_evidence - gained) < 5 * run.log_evidence_error
 
 
+def test_a_column_is_forgotten_with_the_only_rows_that_have_it():
+    """Its weight goes back to the prior, seventeen times as wide."""
+    x = X[:ROWS].copy()
+    x[:, 0] = np.where(np.arange(ROWS) < 12, 3.0, 0.0)
+    y, rest = Y[:ROWS] + 2 * x[:, 0], slice(12, ROWS)
+    run = bnn.without(exact(x, y), np.arange(12))
+    mean, precision = linear_gaussian.posterior(x[rest], y[rest])
+    errors = mean_errors(linear_gaussian.weights(run))
+    assert (errors.known & (np.abs(errors.mean - mean) < 5 * errors.error)).all()
+    np.testing.assert_allclose(errors.sd, np.sqrt(np.diag(np.linalg.inv(precision))), rtol=0.1)
+    lost = log_evidence(x[rest], y[rest]) - log_evidence(x, y)
+    assert abs(run.log_evidence - lost) < 5 * run.log_evidence_error < 0.8
+
+
 def test_a_second_batch_compiles_nothing_and_scores_add_up():
     run, gained, squares, count = first(), 0.0, 0.0, []
     for begin in range(ROWS, 200, 10):

@@ -324,6 +324,11 @@ def _of_some_rows(
     if what in OF_TARGETS:
         given, extra = extra, np.repeat(extra[-1:], size, 0)
         extra[rows] = given
+        if not np.array_equal(extra[rows], given, equal_nan=True):
+            raise ValueError(
+                "at_rows: rows that are chosen more than once have one target each here. For other targets "
+                "predict these rows: `predict(model, run, x[rows])`."
+            )
     return {name: made[:, :, rows] for name, made in evaluate(what, extra).items()}
 
 

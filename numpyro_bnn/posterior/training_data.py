@@ -114,6 +114,20 @@ def training_data(
     return TrainingData(x) if model is None else data_of(model, arguments)
 
 
+def others_at(
+    owner: str, form: str, known: Mapping[str, PyTree], size: int, given: Mapping[str, PyTree]
+) -> dict[str, PyTree]:
+    """Arguments beside x and y at other rows: those of the fit that are constant, and those given."""
+    constants = {name: value for name, value in known.items() if not is_by_row(value, size)}
+    if missing := [name for name in known if name not in {*constants, *given}]:
+        values = ", ".join(f"'{name}': …" for name in missing)
+        raise ValueError(
+            f"{owner}: the model has a value for each training row in {missing}, and none of the rows in "
+            f"{form}. Give {form}=(x, y, {{{values}}}), with None for what predictions can do without."
+        )
+    return constants | dict(given)
+
+
 def holds_host_rows(run: Run | None) -> bool:
     """Whether the data of a run stay on the host (:class:`~numpyro_bnn.OnHost`)."""
     return any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves(arguments_of(run)))

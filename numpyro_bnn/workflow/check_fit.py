@@ -12,14 +12,7 @@ from numpyro_bnn import scores
 from numpyro_bnn._checks import check_key
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import (
-    as_arrays,
-    by_name,
-    innermost,
-    is_by_row,
-    targets_of,
-    units_of,
-)
+from numpyro_bnn.data.arguments import as_arrays, by_name, innermost, targets_of, units_of
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS, SeenRows, row_hashes, seen_rows
 from numpyro_bnn.data.units import known_targets
 from numpyro_bnn.diagnostics.checked_draws import distinct_chains
@@ -48,6 +41,7 @@ from numpyro_bnn.posterior.training_data import (
     as_observed,
     holds_host_rows,
     observed_targets,
+    others_at,
     refuse_moving,
     training_data,
 )
@@ -284,16 +278,9 @@ def _held_out(
     """The score of rows that were not fitted."""
     x, y, own = rows if len(rows) == 3 else (*rows, {})
     others = by_name(draws.model, fitted.others)
-    constants = {name: v for name, v in others.items() if not is_by_row(v, fitted.size)}
-    missing = [name for name in others if name not in {*constants, *own}]
-    if missing:
-        form = ", ".join(f"'{name}': …" for name in missing)
-        raise ValueError(
-            f"check_fit: the model has a value for each training row in {missing}, and none of the held-out "
-            f"rows. Give held_out=(x, y, {{{form}}}), with None for what predictions can do without."
-        )
+    others = others_at("check_fit", "held_out", others, fitted.size, own)
     draws = draws.bound_to(own)
-    predictor = predictor_of(draws, x, constants | own, **options)
+    predictor = predictor_of(draws, x, others, **options)
     labels = targets_of(run, y, "check_fit")
     refuse_training_rows("check_fit", run, x, labels, draws.model, "held-out")
     given = draws.model, predictor.inputs, y, options["site"]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import jax
 from jax.sharding import Mesh
-from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform
 
@@ -235,10 +234,10 @@ class MCMC(CompiledRuns):
         self,
         rng_key: jax.Array,
         *args: object,
-        test_data: tuple[PyTree, ArrayLike | None] | None = None,
+        test_data: tuple[PyTree, ...] | None = None,
         until: "Tolerance | None" = None,
         max_minutes: float | None = None,
-        at: tuple[PyTree, ArrayLike | None] | None = None,
+        at: tuple[PyTree, ...] | None = None,
         extra_fields: tuple[str, ...] | list[str] = (),
         init_params: PyTree | None = None,
         **kwargs: object,
@@ -259,7 +258,8 @@ class MCMC(CompiledRuns):
         :param rng_key: one key, or one a chain.
         :param args: arguments of the model.
         :param test_data: inputs and targets ``(x, y)`` at which predictions are to be known; y may be
-            None, and then nothing is asked of the log score.
+            None, and then nothing is asked of the log score. A model with more arguments by row needs their
+            values there: ``(x, y, {"offset": offset_test})``.
         :param until: the Monte Carlo error that is accepted; default ``bnn.Tolerance()``.
         :param max_minutes: time limit of compiling, warm-up, sampling and judging together. Compiling,
             warm-up and the first half of `num_samples` are never cut short, so that a run may take
@@ -284,9 +284,8 @@ class MCMC(CompiledRuns):
         from numpyro_bnn.workflow.until import UntilKnown
 
         def make_rule() -> UntilKnown:
-            fitted = inputs_of(self)
             where = at if test_data is None else test_data
-            return UntilKnown(self.sampler, until, where, max_minutes, fitted, self.columns)
+            return UntilKnown(self.sampler, until, where, max_minutes, self, self.columns)
 
         self._begin(rng_key, args, kwargs, tuple(extra_fields), init_params, make_rule)
         assert self.stopped is not None
@@ -326,7 +325,7 @@ class MCMC(CompiledRuns):
             if start.until is not None:
                 from numpyro_bnn.workflow.until import stored_judge
 
-                judge = stored_judge(self.sampler, start, inputs_of(self))
+                judge = stored_judge(self.sampler, start, self)
             self._sample(start, fit, accept, judge)
 
     def _note(self, disk: Disk) -> None:

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._checks import check_positive
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, num_rows
+from numpyro_bnn.data.arguments import as_arrays, by_name, is_ready, num_rows
 from numpyro_bnn.data.columns import Columns, about_inputs, check_columns, check_row_shapes
 from numpyro_bnn.data.not_finite import first_bad_draws
 from numpyro_bnn.diagnostics.diagnose import diagnose_draws
@@ -28,9 +27,10 @@ from numpyro_bnn.diagnostics.monte_carlo.agreement import draws_to_drop
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance, checked_tolerance
 from numpyro_bnn.diagnostics.report import Report
-from numpyro_bnn.posterior.draws import limits_of, stats_by_site
+from numpyro_bnn.posterior.draws import Run, limits_of, stats_by_site
+from numpyro_bnn.posterior.fitted import inputs_of
 from numpyro_bnn.posterior.predictions import Predictor
-from numpyro_bnn.posterior.training_data import as_observed
+from numpyro_bnn.posterior.training_data import as_observed, others_at, training_data
 from numpyro_bnn.run.sampling import DrawsSoFar
 from numpyro_bnn.samplers.suspects import exploded_chains
 from numpyro_bnn.storage.checkpoints import Start
@@ -111,20 +111,25 @@ class UntilKnown:
         self,
         kernel: MCMCKernel,
         until: Tolerance | None,
-        test_data: tuple[PyTree, ArrayLike | None] | None,
+        test_data: tuple[Any, ...] | None,
         max_minutes: float | None,
-        fitted: PyTree | None = None,
+        run: Run,
         columns: Columns = (),
     ) -> None:
         self.tolerance = check_until(until, max_minutes)
         self.max_seconds = None if max_minutes is None else 60.0 * max_minutes
         self.at = _checked_test_data(kernel.model, test_data, columns)
-        x, y = self.at
+        (x, y, own), fitted = self.at, inputs_of(run)
+        others: Mapping[str, PyTree] = {}
+        if fitted is not None and not is_ready(kernel.model):
+            others = by_name(kernel.model, training_data("run_until", kernel.model, run).others)
+            size = num_rows("run_until: x", fitted)
+            others = others_at("run_until", "test_data", others, size, own)
         # A ready model has not learned its units yet, and its targets stay as they are.
         self._y = None if y is None else as_observed("run_until", None, kernel.model, x, y, None)
         check_row_shapes("run_until", "x of test_data", about_inputs(fitted), x)
         about = {"fitted_rows": fitted}
-        self._predictor = Predictor(kernel.model, x, about=about, owner="run_until")
+        self._predictor = Predictor(kernel.model, x, about=about, others=others, owner="run_until")
         self._sample_field = kernel.sample_field
         self._limits = limits_of(kernel)
         self._parts: list[dict[str, dict[str, np.ndarray]]] = []
@@ -271,12 +276,12 @@ class UntilKnown:
         return StopReason(self.reason, draws, self.dropped, tuple(self.looks), self._why_not_finite)
 
 
-def stored_judge(kernel: MCMCKernel, start: Start, fitted: PyTree) -> UntilKnown:
-    """The stopping rule of a stored run, which was fitted to some inputs."""
+def stored_judge(kernel: MCMCKernel, start: Start, run: Run) -> UntilKnown:
+    """The stopping rule of a stored run."""
     assert start.until is not None
     numbers = dict(start.until)
     minutes = numbers.pop("max_minutes")
-    return UntilKnown(kernel, Tolerance(**numbers), start.at, minutes, fitted)
+    return UntilKnown(kernel, Tolerance(**numbers), start.at, minutes, run)
 
 
 def check_until(until: object, max_minutes: object) -> Tolerance:
@@ -286,18 +291,22 @@ def check_until(until: object, max_minutes: object) -> Tolerance:
     return checked_tolerance("run_until: until", until)
 
 
-def _checked_test_data(model: Callable, test_data: Any, columns: Columns) -> tuple[Any, Any]:
-    """Check the inputs and targets at which a run is judged; returned on the host."""
-    if not isinstance(test_data, (tuple, list)) or len(test_data) != 2:
+def _checked_test_data(model: Callable, test_data: Any, columns: Columns) -> tuple[Any, Any, dict]:
+    """Check inputs, targets and other arguments at which a run is judged; returned on the host."""
+    several = isinstance(test_data, (tuple, list))
+    named = all(isinstance(values, Mapping) for values in test_data[2:]) if several else False
+    if not (named and len(test_data) in (2, 3)):
+        of = f" of {len(test_data)}" if several else ""
         raise TypeError(
             "run_until: expected the inputs and targets at which predictions are to be known, "
-            f"`test_data=(x_test, y_test)` or `test_data=(x_test, None)`, got {type(test_data).__name__}."
+            "`test_data=(x_test, y_test)` or `test_data=(x_test, None)`, and as a third part further "
+            f"arguments by name, got {type(test_data).__name__}{of}."
         )
     check_columns("run_until", "x of test_data", columns, test_data[0])
-    (x, y), _ = as_arrays(model, (test_data[0], test_data[1]), {})
+    (x, y), others = as_arrays(model, tuple(test_data[:2]), dict(*test_data[2:]))
     advice = " Give a target for every input, or `test_data=(x_test, None)`."
     num_rows("run_until: x and y of test_data", (x, y), advice)
-    return jax.tree.map(np.asarray, x), None if y is None else np.asarray(y)
+    return jax.tree.map(np.asarray, (x, y, others))
 
 
 def _separate_modes(

@@ -440,7 +440,7 @@ def _moved(
 def _log_weights(
     change: _Change, energies: RowEnergies, z: Sites, shape: Any, left: float = 1.0
 ) -> np.ndarray:
-    """Log weights of draws by the rows that come or go, (chain, draw), with the power `left` of them to go."""
+    """Log weights of draws by the rows that come or go, (chain, draw); a power of `left` is to go."""
     rows = energies.arrays, energies.weighted(change.changing)
     likelihood = run_in_blocks(energies.likelihood, z, *rows).astype(np.float64).reshape(shape)
     log_weights = -likelihood if change.removed else likelihood

@@ -242,6 +242,11 @@ def test_log_scores_and_their_errors_are_those_of_rows_with_a_label():
     with pytest.warns(UserWarning, match="diagnose: 4 of 12 rows have no target"):
         assert "log score" in bnn.diagnose(run, ON_A_LINE, gaps).details()
     assert score == pytest.approx(bnn.scores.lppd(found.at_rows(KNOWN), y[KNOWN]), abs=1e-12)
+    twice = np.flatnonzero(KNOWN)[[0, 1, 0]]
+    chosen, again = found.at_rows(twice), y[twice]
+    np.testing.assert_array_equal(chosen.log_prob(again)[:, :, 2], chosen.log_prob(again)[:, :, 0])
+    with pytest.raises(ValueError, match="chosen more than once have one target each"):
+        chosen.log_prob(np.append(again[:2], 1 - again[0]))
 
 
 POSITIVE = np.linspace(0.5, 2, 5, dtype="f4")[:, None]

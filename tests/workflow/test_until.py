@@ -49,10 +49,10 @@ def two_modes(x, y=None):
     bnn.likelihoods.gaussian(jnp.where(x < 0, level**2, level), y, noise=0.1)
 
 
-def hmc(step_size, num_steps):
+def hmc(step_size, num_steps, model=line):
     """HMC that adapts nothing."""
     return HMC(
-        line,
+        model,
         step_size=step_size,
         num_steps=num_steps,
         trajectory_length=None,
@@ -61,8 +61,8 @@ def hmc(step_size, num_steps):
     )
 
 
-def sampler(folder=None, **options):
-    kernel = hmc(0.15, 3)
+def sampler(folder=None, kernel=None, **options):
+    kernel = kernel or hmc(0.15, 3)
     settings = {"num_warmup": 20, "num_samples": 100, "num_chains": 2, "progress_bar": False}
     if folder is not None:
         settings |= {"checkpoint": folder, "checkpoint_every": 50}
@@ -104,6 +104,27 @@ def plain(draws):
     mcmc = sampler(num_samples=draws)
     mcmc.run(jax.random.key(1), X, Y, init_params=STARTS)
     return mcmc
+
+
+def shifted(x, y=None, off=0.0, sd=1.0):
+    """The line with an offset of each row and a noise that is given."""
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    bnn.likelihoods.gaussian(weights[0] + weights[1] * x + off, y, noise=sd)
+
+
+def test_arguments_by_row_and_numbers_of_the_run_are_those_of_its_looks():
+    off = 100.0 * np.arange(len(X), dtype=np.float32)
+    mcmc = sampler(kernel=hmc(0.15, 3, shifted), num_samples=20)
+    given, rule = {"off": off, "sd": 0.5}, {"init_params": STARTS, "max_minutes": 1e-4}
+    with pytest.raises(
+        ValueError, match=r"training row in \['off'\].*test_data=\(x, y, {'off': …}\)"
+    ):
+        mcmc.run_until(jax.random.key(1), X, Y + off, test_data=(X, Y), **given, **rule)
+    rows = slice(3)
+    judged = (X[rows], (Y + off)[rows], {"off": off[rows]})
+    stopped = mcmc.run_until(jax.random.key(1), X, Y + off, test_data=judged, **given, **rule)
+    own = bnn.diagnose(mcmc, *judged[:2], off=off[rows])
+    assert stopped.report.headline == own.headline
 
 
 def test_a_run_goes_on_for_four_looks(four_looks):
@@ -329,7 +350,7 @@ def test_what_was_dropped_stays_out_of_a_store(tmp_path, monkeypatch):
         ({"max_minutes": -1.0}, ValueError, "max_minutes must be positive and finite, got .*-1.0"),
         ({"until": 0.01}, TypeError, "until must be a bnn.Tolerance, got 0.01. Write"),
         ({"test_data": None}, TypeError, "the inputs and targets at which .* got NoneType"),
-        ({"test_data": (X, Y, Y)}, TypeError, r"expected .* `test_data=\(x_test, y_test\)`"),
+        ({"test_data": (X, Y, Y)}, TypeError, r"expected .* `test_data=\(x_test, y_test\)`.* of 3"),
         ({"test_data": (X, Y[:-1])}, ValueError, r"the same positive number of rows, got \[5, 6\]"),
         ({"extra_fields": ("~z.weights",)}, ValueError, "predict: the sites"),
     ],

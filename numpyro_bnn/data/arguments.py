@@ -38,6 +38,21 @@ def units_of(model: Callable | None) -> Any:
     return getattr(innermost(model), "standardization", None)
 
 
+def stored_units(model: Callable | None) -> dict[str, Any]:
+    """The units of a ready model in a form that JSON has, to keep with its draws; none of other models."""
+    units = units_of(model)
+    return (
+        {} if units is None else {k: (v.tolist(), str(v.dtype)) for k, v in units._asdict().items()}
+    )
+
+
+def restore_units(model: Callable | None, stored: Mapping[str, Any]) -> None:
+    """Give a ready model the units that :func:`stored_units` told."""
+    ready = innermost(model)
+    if stored and hasattr(ready, "restore"):
+        ready.restore({name: np.asarray(value, kind) for name, (value, kind) in stored.items()})
+
+
 def is_ready(model: Callable | None) -> bool:
     """Whether a model standardises its data itself, as those of ``regression`` and ``classification``."""
     return hasattr(innermost(model), "standardization")

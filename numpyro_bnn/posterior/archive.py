@@ -17,7 +17,7 @@ import numpy as np
 
 from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._checks import require_extra
-from numpyro_bnn.data.arguments import innermost, units_of
+from numpyro_bnn.data.arguments import innermost, restore_units, units_of
 from numpyro_bnn.data.columns import probe_inputs
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.prediction_sites import targets_without_draws
@@ -156,6 +156,7 @@ def _from_store(store: DrawStore, model: Callable | None) -> Draws:
             {source: array.take_chains(good) for source, array in group.items()}
             for group in (values, stats)
         )
+    restore_units(model, store.about.get("units", {}))
     draws = Draws(values, model, stats, info or None)
     refuse_other_model("load", draws, store.about.get("predictions"))
     return draws

@@ -25,7 +25,7 @@ from numpyro.infer.util import compute_log_probs
 from numpyro_bnn._checks import warn
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.compilation.program_identity import Program
-from numpyro_bnn.data.arguments import innermost, prepared, targets_of, units_of
+from numpyro_bnn.data.arguments import prepared, restore_units, stored_units, targets_of
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.archive import known_predictions, refuse_other_model
 from numpyro_bnn.posterior.draws import NOT_READ, Draws, Run, checked_inputs, draws_of
@@ -248,10 +248,7 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
             value = variable.transpose("chain", "draw", ...).values
             if name not in _DERIVED:
                 stats[_FIELDS.get(str(name), str(name))] = -value if name == "lp" else value
-    units = json.loads(posterior.attrs.get("numpyro_bnn_units", "null"))
-    ready = innermost(model)
-    if units is not None and hasattr(ready, "restore"):
-        ready.restore({k: np.asarray(value, kind) for k, (value, kind) in units.items()})
+    restore_units(model, json.loads(posterior.attrs.get("numpyro_bnn_units", "{}")))
     draws = Draws(values, model, stats, info)
     known = json.loads(posterior.attrs.get("numpyro_bnn_predictions", "null"))
     refuse_other_model("from_inference_data", draws, known)
@@ -386,10 +383,8 @@ class ArvizGroups:
         }
         if draws.suspect:
             self.attrs["posterior"]["suspect"] = named(draws.suspect)
-        units = units_of(draws.model)
-        if units is not None:
-            listed = {k: (np.asarray(v).tolist(), str(v.dtype)) for k, v in units._asdict().items()}
-            self.attrs["posterior"]["numpyro_bnn_units"] = json.dumps(listed)
+        if units := stored_units(draws.model):
+            self.attrs["posterior"]["numpyro_bnn_units"] = json.dumps(units)
 
     def add_sample_stats(self) -> None:
         """Add statistics of the sampler under ArviZ's names."""

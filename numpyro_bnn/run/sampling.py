@@ -23,6 +23,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from tqdm.auto import tqdm
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import stored_units
 from numpyro_bnn.data.not_finite import first_bad_draws
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.run.chain_states import ChainStates, Plan, Segment, chain_of, library_of
@@ -223,6 +224,8 @@ class Sampling:
             like = self.chain_states.abstract_draws()
             self._prepare()
             recorder = disk.recorder(like, self.sample_field, self.plan, done, resumed)
+            if units := stored_units(getattr(self.kernel, "model", None)):
+                self.processes.first(lambda: recorder.store.note(units=units))
         self.kept = recorder
         try:
             done = self._advance_all(done)

@@ -1,5 +1,6 @@
 """A run whose model is given again, in other units."""
 
+import jax
 import numpy as np
 import pytest
 import small_run
@@ -43,3 +44,18 @@ def test_the_same_units_of_another_object_are_taken(draws):
     again = small_run.regression(x=small_run.X, y=small_run.Y)
     expected = bnn.predict(None, draws, small_run.X).mean
     assert np.array_equal(bnn.predict(again, draws, small_run.X).mean, expected)
+
+
+def test_a_folder_of_draws_gives_its_units_back(tmp_path, monkeypatch):
+    """Also that of a run which was killed, and noted nothing at its end."""
+    monkeypatch.setattr(bnn.MCMC, "_note", lambda mcmc, disk: None)
+    kernel = bnn.SGLD(small_run.regression(), step_size=1e-4)
+    settings = {"num_warmup": 0, "num_samples": 2, "progress_bar": False}
+    mcmc = bnn.MCMC(kernel, draws=tmp_path / "draws", **settings)
+    mcmc.run(jax.random.key(0), small_run.X, small_run.Y)
+    loaded = bnn.load(tmp_path / "draws", small_run.regression())
+    expected = bnn.predict(None, mcmc, small_run.X).mean
+    np.testing.assert_allclose(bnn.predict(None, loaded, small_run.X).mean, expected, rtol=1e-6)
+    for x, y in OTHERS.values():
+        with pytest.raises(ValueError, match="keeps the units of other data than the saved draws"):
+            bnn.load(tmp_path / "draws", small_run.regression(x=x, y=y))

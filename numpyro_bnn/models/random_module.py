@@ -124,8 +124,8 @@ def random_module(
         then be called so that it uses them (linen: ``use_running_average=True``).
     :param apply_rng: names of random streams (``["dropout"]``) that the module draws from, anew for each
         draw of a prediction; a fit keeps one draw for all its steps, and warns of it. Without it dropout
-        layers are the identity. Equinox modules take their keys as an
-        argument, and their dropout layers always are the identity here.
+        layers are the identity; attention of linen with a dropout of its own needs ``deterministic=True``.
+        Equinox modules take their keys as an argument, and their dropout layers always are the identity here.
     :param init_kwargs: example keyword arguments of a linen module.
     :return: a callable with the sampled weights.
     :raises TypeError: if `module` is none of these, or an option is not for its kind.

@@ -9,6 +9,7 @@ stops at the first good verdict would often stop too early by chance.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -120,16 +121,16 @@ class UntilKnown:
         self.max_seconds = None if max_minutes is None else 60.0 * max_minutes
         self.at = _checked_test_data(kernel.model, test_data, columns)
         (x, y, own), fitted = self.at, inputs_of(run)
-        others: Mapping[str, PyTree] = {}
-        if fitted is not None and not is_ready(kernel.model):
-            others = by_name(kernel.model, training_data("run_until", kernel.model, run).others)
+        model = kernel.model
+        if fitted is not None and not is_ready(model):
+            others = by_name(model, training_data("run_until", model, run).others)
             size = num_rows("run_until: x", fitted)
-            others = others_at("run_until", "test_data", others, size, own)
+            model = partial(model, **others_at("run_until", "test_data", others, size, own))
         # A ready model has not learned its units yet, and its targets stay as they are.
-        self._y = None if y is None else as_observed("run_until", None, kernel.model, x, y, None)
+        self._y = None if y is None else as_observed("run_until", None, model, x, y, None)
         check_row_shapes("run_until", "x of test_data", about_inputs(fitted), x)
         about = {"fitted_rows": fitted}
-        self._predictor = Predictor(kernel.model, x, about=about, others=others, owner="run_until")
+        self._predictor = Predictor(model, x, about=about, owner="run_until")
         self._sample_field = kernel.sample_field
         self._limits = limits_of(kernel)
         self._parts: list[dict[str, dict[str, np.ndarray]]] = []

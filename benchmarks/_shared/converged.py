@@ -108,7 +108,7 @@ CONVERGED = {
         if row["worst rhat"] > 0 and row["method"] != "SWAG"
     ],
     "predictions/against_boosting": lambda: by_limits("predictions/against_boosting", "worst rhat"),
-    "predictions/defaults": lambda: estimators("predictions/defaults"),
+    "predictions/anytime": lambda: estimators("predictions/anytime"),
     "predictions/calibration": lambda: [
         row["verdict"] == "within_tolerance"
         for row in last_of_each(rows_of("predictions/calibration"), "table", "split")
@@ -131,7 +131,7 @@ CONVERGED = {
 BY_VERDICT = {
     "mixing/verdicts": "Not within tolerance",
     "diagnostics/against_references": "Not within tolerance",
-    "predictions/defaults": "Not within tolerance",
+    "predictions/anytime": "Not within tolerance",
     "predictions/calibration": "Not within tolerance",
     "predictions/polynomials": "Not within tolerance",
     "predictions/averaging_or_width": "Not within tolerance",

@@ -239,7 +239,7 @@ def _known(owner: str, run: Any, key: jax.Array | None) -> tuple[Any, dict[Place
         kernel = draws.info.get("kernel", "optimisation")
         why = f"these draws are of an approximation ({kernel}), not of the posterior. Approximate it again."
     elif draws.num_chains * draws.num_draws < LEAST_DRAWS or draws.num_draws < 4:
-        few = f"{owner}: {draws.num_chains} chains of {draws.num_draws} draws are too few to be weighted."
+        few = f"{owner}: draws of shape {draws.num_chains} × {draws.num_draws} are too few to be weighted."
         raise NotReached(f"{few} Give at least {LEAST_DRAWS}, and 4 of each chain.")
     elif training_data.holds_host_rows(run):
         why = "data of this run stay on the host (`OnHost`): they are needed in memory. Fit again."

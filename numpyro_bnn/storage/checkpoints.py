@@ -115,8 +115,9 @@ class Checkpoint:
         """Store what a run is and its start, before its first step."""
         self.refuse_occupied()
         leaves, structure = jax.tree.flatten((start.keys, start.init_params, start.at))
+        form: Any = structure
         try:
-            form = structure.serialize_using_proto().hex()
+            form = form.serialize_using_proto().hex()
         except ValueError as error:
             raise TypeError(
                 "checkpoint=: starts must be dicts, lists or tuples of arrays, got "

@@ -97,9 +97,8 @@ def picture(
             draw(figure)
             file = io.BytesIO()
             figure.savefig(file, format="png", dpi=150)
-        addresses.append(
-            "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
-        )
+        encoded = base64.b64encode(file.getvalue()).decode("ascii")
+        addresses.append(f"data:image/png;base64,{encoded}")
     light, dark = addresses
     width, height = (round(96 * side) for side in size)
     return Picture(alt, caption, light, dark, width, height)

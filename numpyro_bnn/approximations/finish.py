@@ -117,9 +117,8 @@ class _LBFGS:
         done = 0
         while done < num_steps:
             count = min(BLOCK, num_steps - done)
-            members, energy, _ = self.advance(
-                members, count, self.noise, self.member_optimizer.arrays
-            )
+            arrays = self.member_optimizer.arrays
+            members, energy, _ = self.advance(members, count, self.noise, arrays)
             energy = np.asarray(energy, np.float64)
             done += count
             bar.set_postfix_str(f"potential energy {energy.mean():.6g}", refresh=False)

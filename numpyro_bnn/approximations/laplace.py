@@ -266,9 +266,8 @@ def low_rank(
         matrix = basis.T @ jax.lax.map(whitened, basis.T).T
         return diagonal, coupling, basis, matrix
 
-    diagonal, coupling, basis, matrix = member_optimizer.compiled(program)(
-        z, member_optimizer.arrays
-    )
+    compiled = member_optimizer.compiled(program)
+    diagonal, coupling, basis, matrix = compiled(z, member_optimizer.arrays)
     _check_prior(diagonal, float(coupling))
     matrix = np.asarray(matrix, np.float64)
     if not (np.isfinite(basis).all() and np.isfinite(matrix).all()):

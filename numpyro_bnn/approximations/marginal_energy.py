@@ -100,9 +100,8 @@ class Marginal:
         distributions = {}
         for name, distribution in self._conditionals(z).items():
             least = distribution.concentration / self._largest[name]
-            distributions[name] = Gamma(
-                distribution.concentration, jnp.maximum(distribution.rate, least)
-            )
+            rate = jnp.maximum(distribution.rate, least)
+            distributions[name] = Gamma(distribution.concentration, rate)
         return distributions
 
     def prior_energy(self, z: Values, precisions: Values) -> jax.Array:

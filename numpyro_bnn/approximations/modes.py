@@ -157,12 +157,11 @@ def randomized_map(
     inputs = inputs_of_call(model, member_optimizer.args, member_optimizer.kwargs)
     rows = {leaf.shape[0] for leaf in jax.tree.leaves(inputs) if getattr(leaf, "shape", ())}
     refuse_common_weights(member_optimizer.whole.centered.structure, known, rows)
-    anchored = gaussian_priors(member_optimizer.whole)
+    whole = member_optimizer.whole
+    anchored = gaussian_priors(whole)
     member_optimizer.perturb = partial(perturbed, known=known)
     key_noise, key_fit = jax.random.split(key)
-    one = partial(
-        draw_noise, marginal=member_optimizer.whole, anchored=anchored, known=known, counts=counts
-    )
+    one = partial(draw_noise, marginal=whole, anchored=anchored, known=known, counts=counts)
     noise = jax.jit(jax.vmap(one))(jax.random.split(key_noise, num_members))
     z, energy, found = fit_modes(member_optimizer, key_fit, num_members, options, noise)
     say_if_not_reached("randomized_map", found)
@@ -261,13 +260,11 @@ def known_noise(potential: Potential) -> tuple[frozenset[str], Noise]:
     def found(key: jax.Array) -> tuple[Noise, Noise]:
         drawn = substitute(seed(potential.bound, key), substitute_fn=init_to_sample)
         sites = trace(drawn).get_trace(*potential.args, **potential.kwargs)
-        distributions = {
-            name: family_of(sites[name]["fn"]) for name in potential.structure.evidence
-        }
-        gaussian = {name: fn for name, fn in distributions.items() if isinstance(fn, GAUSSIAN)}
-        scales = {
-            n: fn.covariance_matrix if fn.event_shape else fn.scale for n, fn in gaussian.items()
-        }
+        scales = {}
+        for name in potential.structure.evidence:
+            fn = family_of(sites[name]["fn"])
+            if isinstance(fn, GAUSSIAN):
+                scales[name] = fn.covariance_matrix if fn.event_shape else fn.scale
         kept = {name: sites[name]["scale"] for name in potential.structure.sites if name in sites}
         return scales, {name: count for name, count in kept.items() if count is not None}
 
@@ -324,9 +321,8 @@ def gaussian_priors(marginal: Marginal) -> list[str]:
     def visit(key: jax.Array, blank: jax.Array) -> jax.Array:
         shaped = seed(substitute(potential.bound, substitute_fn=blanks(blank)), key)
         sites = trace(shaped).get_trace(*potential.args, **potential.kwargs)
-        found.extend(
-            name for name in marginal.sites if isinstance(family_of(sites[name]["fn"]), GAUSSIAN)
-        )
+        families = {name: family_of(sites[name]["fn"]) for name in marginal.sites}
+        found.extend(name for name, family in families.items() if isinstance(family, GAUSSIAN))
         return key
 
     jax.eval_shape(visit, jax.random.key(0), 0.0)

@@ -164,9 +164,8 @@ def rows_by_member(
         real = size - padding
         count = num_held(real)
         # On the host: on the device each number of rows would be compiled.
-        place = np.random.default_rng([*np.asarray(jax.random.key_data(key)), size]).permutation(
-            real
-        )
+        rng = np.random.default_rng([*np.asarray(jax.random.key_data(key)), size])
+        place = rng.permutation(real)
         first = count * np.arange(num_members)[:, None]
         held = (place - first) % real < count
         found[str(size)] = np.pad(held, [(0, 0), (0, padding)])

@@ -76,9 +76,8 @@ class _Parser(argparse.ArgumentParser):
     def choice(self, flag: str, words: str, **settings: Any) -> None:
         """Add an option that takes one of some words."""
         shown, allowed = words.replace(" ", ", "), words.split()
-        self.checked(
-            flag, f"one of {shown}", str, allowed.__contains__, metavar=f"{{{shown}}}", **settings
-        )
+        settings["metavar"] = f"{{{shown}}}"
+        self.checked(flag, f"one of {shown}", str, allowed.__contains__, **settings)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """The values of the arguments; ends the process where any is wrong."""
@@ -358,9 +357,8 @@ def _compare(parsed: argparse.Namespace, console: Console) -> int:
     table = _table(parsed, console)
     from numpyro_bnn.cli import job
 
-    comparison = job.compare_methods(
-        table, _options(parsed), parsed.methods, _shows_progress(parsed)
-    )
+    progress = _shows_progress(parsed)
+    comparison = job.compare_methods(table, _options(parsed), parsed.methods, progress)
     console.print(str(comparison), markup=False, highlight=False, soft_wrap=True)
     return 0
 
@@ -443,9 +441,8 @@ def _update(parsed: argparse.Namespace, console: Console) -> int:
     fields = _new_fields(parsed, output)
     from numpyro_bnn.cli import saved_fit
 
-    said = saved_fit.update_by_fields(
-        parsed.run, parsed.csv, fields, parsed.unknown == "skip", output
-    )
+    skip = parsed.unknown == "skip"
+    said = saved_fit.update_by_fields(parsed.run, parsed.csv, fields, skip, output)
     for line in (*said, f"The updated fit, for `predict` and the next `update`: {output}"):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 0

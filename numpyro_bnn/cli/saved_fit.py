@@ -84,9 +84,8 @@ def read(folder: Path) -> SavedFit:
         if content.pop("checksum") != _checksum(content, posterior):
             raise ValueError(f"it or {posterior.name} was changed since: their checksum is another")
         table = _table_of(content["table"])
-        options = Options(
-            hidden=tuple(content["options"]["hidden"]), prior=content["options"]["prior"]
-        )
+        made = content["options"]
+        options = Options(hidden=tuple(made["hidden"]), prior=made["prior"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged, or of another version ({error}); expected {_FORMAT!r}. Fit again."
@@ -112,9 +111,7 @@ def _checksum(content: dict[str, Any], posterior: Path) -> str:
 
 def _table_of(kept: dict[str, Any]) -> tables.Table:
     """A table without rows, as it was written to JSON."""
-    fields: dict[str, Any] = {
-        name: tuple(v) if isinstance(v, list) else v for name, v in kept.items()
-    }
+    fields: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in kept.items()}
     fields["sources"] = tuple(tables.Source(n, k, tuple(lv), m) for n, k, lv, m in kept["sources"])
     nothing = np.zeros((0, len(kept["columns"])))
     return tables.Table(x=nothing, y=nothing[:, 0], row_names=(), **fields)
@@ -125,9 +122,8 @@ def _new_rows(
 ) -> tuple[pd.DataFrame, np.ndarray, dict[str, list[int]]]:
     """Fields of the rows of a new file, their inputs, and the rows that `skip` left out."""
     sources = [*fit.table.sources, *goals]
-    tables.refuse(
-        path, [tables.absent(s.name, list(every.columns)) for s in sources if s.name not in every]
-    )
+    absent = [source.name for source in sources if source.name not in every]
+    tables.refuse(path, [tables.absent(name, list(every.columns)) for name in absent])
     fields = every[[source.name for source in sources]]
     if fields.empty:
         raise ValueError(f"{path} has a header and no rows. Give at least one row.")

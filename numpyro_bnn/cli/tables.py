@@ -96,9 +96,8 @@ def read_fields(path: Path, separator: str | None = None) -> pd.DataFrame:
     try:
         text = path.read_text(encoding="utf-8-sig")
         separator = separator or max(",;\t|", key=text.lstrip().partition("\n")[0].count)
-        read = list(
-            csv.reader(StringIO(text), delimiter=separator, skipinitialspace=True, strict=True)
-        )
+        lines = StringIO(text)
+        read = list(csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
         advice = "Save it as UTF-8, and close every quote."
         raise ValueError(f"{path} is not a CSV table with a header: {error}. {advice}") from error
@@ -468,9 +467,8 @@ def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str
     numeric = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
     whole = numeric and bool((column == column.round()).all())
     if task is None:
-        task = (
-            "classification" if not numeric or (whole and levels <= _MAX_CLASSES) else "regression"
-        )
+        is_label = not numeric or (whole and levels <= _MAX_CLASSES)
+        task = "classification" if is_label else "regression"
     if task == "regression":
         if not numeric:
             raise ValueError(

@@ -26,10 +26,8 @@ def column_names(values: PyTree) -> Columns:
     if names := _names_of(values):
         return names
     leaves = jax.tree_util.tree_flatten_with_path(values)[0]
-    tables = {
-        jax.tree_util.keystr(path): _names_of(leaf) for path, leaf in leaves if _names_of(leaf)
-    }
-    return tables or []
+    tables = {jax.tree_util.keystr(path): _names_of(leaf) for path, leaf in leaves}
+    return {path: names for path, names in tables.items() if names} or []
 
 
 def _names_of(table: Any) -> list[str]:
@@ -56,9 +54,8 @@ def _check_names(owner: str, label: str, trained: list[str], given: list[str]) -
     unknown = [name for name in given if name not in trained]
     if missing or unknown:
         parts = [("lacks", missing), ("has the unknown", unknown)]
-        difference = " and ".join(
-            f"{what} column(s) {_some(names)}" for what, names in parts if names
-        )
+        said = [f"{what} column(s) {_some(names)}" for what, names in parts if names]
+        difference = " and ".join(said)
     else:
         at = next(i for i, pair in enumerate(zip(given, trained)) if len(set(pair)) > 1)
         difference = f"has {given[at]!r} where the training data had {trained[at]!r}"

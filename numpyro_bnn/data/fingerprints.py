@@ -51,9 +51,8 @@ def is_same(first: str, second: str) -> bool:
     one, other = first.split(), second.split()
     if len(one) == 1 or len(other) == 1:
         return one[0] == other[0]
-    return len(one) == len(other) and all(
-        a == b or _NO_MORE in (a, b) for a, b in zip(one[1:], other[1:])
-    )
+    pairs = zip(one[1:], other[1:])
+    return len(one) == len(other) and all(a == b or _NO_MORE in (a, b) for a, b in pairs)
 
 
 # Most training rows that are hashed, and bytes of one hash.

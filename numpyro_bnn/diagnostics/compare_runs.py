@@ -149,11 +149,9 @@ def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike
             for q in (None, 0.05, 0.5, 0.95):
                 quantity = "mean" if q is None else f"P(below the {100 * q:.0f} % quantile)"
                 values = _compare_block(a[:, :, block], b[:, :, block], q)
-                for k, (one, other, errors) in enumerate(zip(*values)):
+                for k, numbers in enumerate(zip(*values)):
                     site = label_of(name, np.unravel_index(start + k, scalars))
-                    found.append(
-                        QuantileDifference(site, quantity, float(one), float(other), float(errors))
-                    )
+                    found.append(QuantileDifference(site, quantity, *map(float, numbers)))
     limit = limit_of_errors(len(found))
     parted = sorted((p for p in found if not p.errors <= limit), key=lambda p: -p.errors)
     return SecondOpinion(len(found), len(parted), limit, tuple(parted[:5]))

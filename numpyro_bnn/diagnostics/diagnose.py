@@ -316,12 +316,9 @@ def diagnose_draws(
     # Labels stay with their chains when others are dropped.
     labels = None if superchains is None else superchain_labels(superchains, chains)
     least = max(_FEWEST, min_draws)
-    other = (
-        dict(zip(("weights", "predictions"), second))
-        if isinstance(second, (tuple, list))
-        else second
-    )
-    settings = _Settings(accepted, least, sample_stats, other or {}, labels)
+    if isinstance(second, (tuple, list)):
+        second = dict(zip(("weights", "predictions"), second))
+    settings = _Settings(accepted, least, sample_stats, second or {}, labels)
     copies = copies_of(checked_draws.by_label.values())
     if not copies:
         return _report_on(checked_draws, settings)

@@ -287,9 +287,8 @@ class ErrorsAndAgreement(NamedTuple):
             for found, limit in zip(apart, accepted.limits[unit])
         )
         score_limit = accepted.log_score_limit(self.error.log_score_rows or 0.0)
-        return (second.differs and far) or (
-            second.scores_differ and abs(second.score) > score_limit
-        )
+        scores_far = second.scores_differ and abs(second.score) > score_limit
+        return (second.differs and far) or scores_far
 
     @property
     def needed(self) -> tuple[float, str]:

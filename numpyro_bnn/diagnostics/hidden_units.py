@@ -178,9 +178,8 @@ def find_hidden_layers(
     for layer, (kernel, exchanged, flipped, scaled) in zip(candidates, unchanged.reshape(-1, 4)):
         # If the kernel alone can be reordered, predictions do not depend on it.
         if exchanged and not kernel:
-            found.setdefault(
-                layer.incoming, layer._replace(flips=bool(flipped), scales=bool(scaled))
-            )
+            known = layer._replace(flips=bool(flipped), scales=bool(scaled))
+            found.setdefault(layer.incoming, known)
     return tuple(found.values())
 
 
@@ -211,9 +210,8 @@ def _unchanged(values: np.ndarray, trials: int) -> np.ndarray:
     first = values[:, :1]
     # Some values may overflow, as a noise scale exp(f) does, or have no mean: these must stay what they are.
     known = np.where(np.isfinite(first), first, 0.0)
-    size = np.maximum(
-        _ROUNDING * known.std(axis=2), _LAST_DIGITS * np.abs(known).max(axis=2, initial=1e-300)
-    )
+    largest = np.abs(known).max(axis=2, initial=1e-300)
+    size = np.maximum(_ROUNDING * known.std(axis=2), _LAST_DIGITS * largest)
     with np.errstate(invalid="ignore"):
         change = np.abs(values - first)
     same = (values == first) | (np.isnan(values) & np.isnan(first))

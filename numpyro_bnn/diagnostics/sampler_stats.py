@@ -163,16 +163,13 @@ class Temperatures(NamedTuple):
         worst_first = {
             advice: sorted(found, key=self._off, reverse=True) for advice, found in wrong.items()
         }
-        order = sorted(
-            worst_first, key=lambda advice: self._off(worst_first[advice][0]), reverse=True
-        )
-        said = [self._comment(worst_first[advice], advice) for advice in order]
+        order = sorted(worst_first.items(), key=lambda pair: self._off(pair[1][0]), reverse=True)
+        said = [self._comment(found, advice) for advice, found in order]
         if self.shares_noise and self.along_gradient is not None:
             value, error, _ = self.along_gradient
             advice, asked = say("shared noise"), self.asked
-            said.append(
-                say("gradient temperature", value=value, error=error, asked=asked, advice=advice)
-            )
+            numbers = {"value": value, "error": error, "asked": asked}
+            said.append(say("gradient temperature", **numbers, advice=advice))
         return said
 
     def _off(self, site: str) -> float:

@@ -236,10 +236,8 @@ def _errors(measured: ErrorsAndAgreement, what: str) -> list[str]:
             lines.append(say(key, **words, **found))
     if error.log_score is not None:
         rows = error.log_score_rows or 0.0
-        limit, bias = accepted.log_score_limit(rows), -(error.log_score_bias or 0.0)
-        lines.append(
-            say("error of score", error=error.log_score, rows=rows, limit=limit, bias=bias)
-        )
+        found = {"limit": accepted.log_score_limit(rows), "bias": -(error.log_score_bias or 0.0)}
+        lines.append(say("error of score", error=error.log_score, rows=rows, **found))
     if measured.num_impossible:
         rows = len(next(iter(error.by_row.values())))
         lines.append(say("impossible", count=measured.num_impossible, rows=rows))

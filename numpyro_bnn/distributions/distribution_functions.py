@@ -175,9 +175,8 @@ def _of_components(distribution: dist.Distribution, y: jax.Array) -> jax.Array |
     if isinstance(distribution, dist.MixtureSameFamily):
         return distribution_function(distribution.component_distribution, jnp.expand_dims(y, -1))
     if isinstance(distribution, dist.MixtureGeneral):
-        return jnp.stack(
-            [distribution_function(c, y) for c in distribution.component_distributions], -1
-        )
+        functions = [distribution_function(c, y) for c in distribution.component_distributions]
+        return jnp.stack(functions, -1)
     return None
 
 

@@ -15,7 +15,7 @@ Source: C. E. Rasmussen and C. K. I. Williams, *Gaussian Processes for Machine L
 *Matrix Computations* (2013), §5.3.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,10 +33,7 @@ class LinearGaussian(dist.Distribution):
     :param scale: standard deviation of the noise, broadcast to the shape of `mean`.
     """
 
-    arg_constraints = {  # noqa: RUF012
-        "mean": constraints.real,
-        "scale": constraints.positive,
-    }
+    arg_constraints: ClassVar = {"mean": constraints.real, "scale": constraints.positive}
     pytree_data_fields = ("_mean", "features", "scale")
 
     def __init__(

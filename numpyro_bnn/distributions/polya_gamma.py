@@ -39,9 +39,8 @@ def _sum_over_first(x: jax.Array) -> jax.Array:
     # Terms are (2n+1) e^(-2n(n+1)/x) below the meeting point and (2n+1) e^(-n(n+1) π² x/2)
     # above. The term n = 4 is below 1e-26, the rounding error of double precision is larger.
     exponent = jnp.where(x <= _MEET, 2 / x, math.pi**2 / 2 * x)
-    return 1 - sum(
-        (-1) ** (n + 1) * (2 * n + 1) * jnp.exp(-n * (n + 1) * exponent) for n in (1, 2, 3)
-    )
+    signed = ((-1) ** (n + 1) * (2 * n + 1) * jnp.exp(-n * (n + 1) * exponent) for n in (1, 2, 3))
+    return 1 - sum(signed)
 
 
 def _propose(numbers: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:

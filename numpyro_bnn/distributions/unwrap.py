@@ -58,15 +58,13 @@ def of_known(distribution: dist.Distribution, known: Array) -> dist.Distribution
     base = unwrapped(distribution)
     if isinstance(base, GAUSSIAN[1:]):
         both = known[..., :, None] & known[..., None, :]
-        covariance = jnp.where(
-            both, base.covariance_matrix, jnp.eye(known.shape[-1]) / (2 * jnp.pi)
-        )
+        unit = jnp.eye(known.shape[-1]) / (2 * jnp.pi)
+        covariance = jnp.where(both, base.covariance_matrix, unit)
         return dist.MultivariateNormal(jnp.where(known, base.loc, 0.0), covariance)
     if isinstance(base, dist.Normal):
-        loc, scale = jnp.where(known, base.loc, 0.0), (2 * jnp.pi) ** -0.5
-        return dist.Normal(loc, jnp.where(known, base.scale, scale)).to_event(
-            distribution.event_dim
-        )
+        scale = jnp.where(known, base.scale, (2 * jnp.pi) ** -0.5)
+        each = dist.Normal(jnp.where(known, base.loc, 0.0), scale)
+        return each.to_event(distribution.event_dim)
     # Entries of one event that are not independent stay as they are.
     return distribution if base.event_dim else base.mask(known).to_event(distribution.event_dim)
 

@@ -189,9 +189,8 @@ def of_distribution(
 
 def of_classes(loo: LeaveOneOut, probs: np.ndarray, y: np.ndarray) -> Calibration:
     """Calibration of the most probable class of each row, by probabilities (chain, draw, row, class)."""
-    means = np.stack(
-        [loo.average(probs[..., k].astype(np.float64))[0] for k in range(probs.shape[-1])], -1
-    )
+    by_class = np.moveaxis(probs, -1, 0)
+    means = np.stack([loo.average(each.astype(np.float64))[0] for each in by_class], -1)
     best = means.argmax(-1)
     of_best = np.take_along_axis(probs, best[None, None, :, None], -1)[..., 0]
     confidence, effects = loo.average(of_best.astype(np.float64))

@@ -146,9 +146,7 @@ def target_of(parts: SiteParts) -> str:
         moving = [owner for owner, latent in zip(parts.owners, parts.sources) if latent]
         targets = [name for name in targets if (name, asked.part) in moving]
     if len(targets) != 1:
-        distributions = {
-            name: type(distribution).__name__ for name, distribution in parts.observed.items()
-        }
+        distributions = {name: type(one).__name__ for name, one in parts.observed.items()}
         raise ValueError(
             f"{asked.owner}: expected one observed site with {asked.family_words}, and the "
             f"model observes {distributions}. {asked.for_other_distributions}"

@@ -66,9 +66,8 @@ class Network:
         """Shapes of the parameters that can be random; `inputs` are for the order of calls."""
         if inputs is None:
             return paths.NetworkShapes(self.random_shapes)
-        return paths.NetworkShapes(
-            self.random_shapes, partial(call_order, self.apply, self.leaves, *inputs)
-        )
+        find = partial(call_order, self.apply, self.leaves, *inputs)
+        return paths.NetworkShapes(self.random_shapes, find)
 
     def over_rows(self) -> "Network":
         """This network as a function of all rows: itself, unless it takes one row at a time."""
@@ -319,10 +318,8 @@ def _layouts(module: Any) -> Iterator[tuple[str, paths.LaidOut]]:
             owner, name = _owner(module, keys)
             summed = _summed(owner, name, leaf.ndim)
             units = _grouped_units(owner, summed, leaf.shape)
-            yield (
-                paths.path_of(keys),
-                paths.LaidOut(leaf.shape, summed, type(owner).__name__, units),
-            )
+            laid_out = paths.LaidOut(leaf.shape, summed, type(owner).__name__, units)
+            yield paths.path_of(keys), laid_out
 
 
 def _grouped_units(owner: Any, summed: tuple[int, ...] | None, shape: paths.Shape) -> Any:
@@ -409,10 +406,9 @@ def call_order(
     feeds: dict[str, Sources] = {}
     _visit(program.jaxpr, inputs, feeds)
     from_data = frozenset(layer for layer, others in feeds.items() if others == {_DATA})
-    not_called = dict.fromkeys(
-        paths.layer_of(path) for path in leaves if paths.layer_of(path) not in feeds
-    )
-    return paths.CallOrder(tuple(feeds), from_data, tuple(not_called))
+    layers = dict.fromkeys(map(paths.layer_of, leaves))
+    not_called = tuple(layer for layer in layers if layer not in feeds)
+    return paths.CallOrder(tuple(feeds), from_data, not_called)
 
 
 def _called(equation: Any) -> Any:

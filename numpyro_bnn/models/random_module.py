@@ -206,10 +206,9 @@ def _in_single_precision(apply: Callable, *args: PyTree, **kwargs: PyTree) -> Py
 
     def converted(leaf: Any) -> Any:
         kind = getattr(leaf, "dtype", None)
-        small = (
-            kind is not None and jnp.issubdtype(kind, jnp.floating) and jnp.finfo(kind).bits < 32
-        )
-        return leaf.astype(jnp.float32) if small else leaf
+        if kind is None or not jnp.issubdtype(kind, jnp.floating):
+            return leaf
+        return leaf.astype(jnp.float32) if jnp.finfo(kind).bits < 32 else leaf
 
     return jax.tree.map(converted, apply(*args, **kwargs))
 
@@ -298,9 +297,11 @@ class linearize(Messenger):
             if paths.site_name(name, path) in self.at
         }
         steps = {path: values[path] - at[path] for path in at}
-        primal, tangent = jax.jvp(
-            lambda some: apply(values | some, *args, **kwargs), (at,), (steps,)
-        )
+
+        def function(some: dict[str, Any]) -> Any:
+            return apply(values | some, *args, **kwargs)
+
+        primal, tangent = jax.jvp(function, (at,), (steps,))
         return jax.tree.map(jnp.add, primal, tangent)
 
 

@@ -155,11 +155,8 @@ class ReadyModel:
     def traced_as(self) -> tuple | None:
         """What predictions of one fit share; None if the module can change, as those of NNX can."""
         intercepted = linen.module._global_interceptor_stack
-        return (
-            (self, self._fits)
-            if isinstance(self.module, linen.Module) and not intercepted
-            else None
-        )
+        is_fixed = isinstance(self.module, linen.Module) and not intercepted
+        return (self, self._fits) if is_fixed else None
 
     @property
     def shift(self) -> float | np.ndarray | None:

@@ -116,10 +116,8 @@ def plot_intervals(
         middle, (low, high) = predictor.predict(X), predictor.predict_interval(X, coverage)
     else:
         made = predictor if X is None else predictor.predict(X)
-        middle, (low, high) = (
-            average(made).mean,
-            made.quantiles((0.5 - coverage / 2, 0.5 + coverage / 2)),
-        )
+        middle = average(made).mean
+        low, high = made.quantiles((0.5 - coverage / 2, 0.5 + coverage / 2))
     target = None if y is None else np.asarray(y)
     if middle.ndim != 1 or (target is not None and target.shape != middle.shape):
         shape = () if target is None else target.shape

@@ -147,21 +147,13 @@ def plot_temperature(
         ax.plot(start, smooth, linewidth=2.2, label=name, **style)
         # The axis shows most of the values only: configurational temperatures have heavy tails.
         middles.append(np.nanquantile(values, [0.01, 0.99]))
-    ax.plot(
-        np.broadcast_to(targets, (num_draws,)),
-        color=foreground(ax),
-        linewidth=1.2,
-        linestyle="--",
-        label="target",
-    )
+    line = np.broadcast_to(targets, (num_draws,))
+    ax.plot(line, color=foreground(ax), linewidth=1.2, linestyle="--", label="target")
     ends: np.ndarray = np.concatenate(middles)
     margin = 0.15 * max(np.ptp(ends), 0.1)
     ax.set(xlim=(0, max(1, num_draws - 1)), ylim=(ends.min() - margin, ends.max() + margin))
-    label_axes(
-        ax,
-        f"draw after warm-up (thick: mean over chains and {' or '.join(sorted(widths))} draws)",
-        "temperature (1: posterior)",
-    )
+    draw = f"draw after warm-up (thick: mean over chains and {' or '.join(sorted(widths))} draws)"
+    label_axes(ax, draw, "temperature (1: posterior)")
     legend_above(ax)
     return ax
 
@@ -184,7 +176,8 @@ def plot_layer_temperature(
     ax = axes_or_new(ax, (6.4, 1.2 + 0.45 * len(layers)))
     for index, (kind, by_layer) in enumerate(temperatures.items()):
         shift = 0.24 * (index - (len(temperatures) - 1) / 2)
-        pairs = [(layers.index(layer), *_value_and_error(v)) for layer, v in by_layer.items()]
+        # A number without an error gets the error 0.
+        pairs = [(layers.index(layer), *np.append(v, 0.0)[:2]) for layer, v in by_layer.items()]
         place, value, error = (np.array(part, np.float64) for part in zip(*pairs))
         points: dict[str, Any] = {"fmt": "so^D"[index % 4], "markersize": 5, "capsize": 3}
         points["color"] = line_style(ax, index)["color"]
@@ -195,11 +188,6 @@ def plot_layer_temperature(
     label_axes(ax, "temperature ± 2 standard errors (1: posterior)", "layer")
     legend_above(ax)
     return ax
-
-
-def _value_and_error(value: ArrayLike) -> tuple[float, float]:
-    pair = np.ravel(np.asarray(value, np.float64))
-    return float(pair[0]), float(pair[1]) if pair.size > 1 else 0.0
 
 
 def plot_density_surface(
@@ -267,14 +255,9 @@ def plot_density_surface(
     x, y = places.T
     ax.scatter(x, y, s=60, color=PALETTE[1], edgecolors="white", linewidths=1.2, zorder=3)
     box = {"boxstyle": "round,pad=0.15", "facecolor": "black", "alpha": 0.6, "linewidth": 0}
-    named: dict[str, Any] = {
-        "textcoords": "offset points",
-        "fontweight": "bold",
-        "color": "white",
-        "bbox": box,
-    }
+    bold: dict[str, Any] = {"fontweight": "bold", "color": "white", "bbox": box}
     for letter, place in zip("ABC", places):
-        ax.annotate(letter, place, (7, 6), **named)
+        ax.annotate(letter, place, (7, 6), textcoords="offset points", **bold)
     ax.set_aspect("equal")
     label_axes(ax, "distance along A to B (weight units)", "distance towards C (weight units)")
     return ax

@@ -99,7 +99,5 @@ def chains_by_draws(value: ArrayLike) -> np.ndarray:
 
 def flat_values(value: ArrayLike | Mapping[str, ArrayLike]) -> np.ndarray:
     """All numbers of an array or of a mapping of arrays."""
-    if isinstance(value, Mapping):
-        parts = [np.ravel(np.asarray(part, np.float64)) for part in value.values()]
-        return np.concatenate(parts) if parts else np.zeros(0)
-    return np.ravel(np.asarray(value, np.float64))
+    parts = value.values() if isinstance(value, Mapping) else [value]
+    return np.concatenate([np.zeros(0), *(np.ravel(np.asarray(part)) for part in parts)])

@@ -66,9 +66,8 @@ def _smoothed_by_arviz(
             log_weights, k = import_module("arviz").psislw(-flat, relative_size)
         else:
             # From ArviZ 1 this takes log densities, not log weights.
-            log_weights, k = import_module("arviz_stats.base").array_stats.psislw(
-                flat, relative_size
-            )
+            array_stats = import_module("arviz_stats.base").array_stats
+            log_weights, k = array_stats.psislw(flat, relative_size)
     return log_weights.T.reshape(log_likelihood.shape), k
 
 

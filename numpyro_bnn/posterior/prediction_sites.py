@@ -228,9 +228,8 @@ def check_same_rows(
     if fitted is None or target not in structure.sites:
         return
     plates = set(structure.sites[target].plates)
-    local = [
-        n for n in structure.latent if n in samples and plates & set(structure.sites[n].plates)
-    ]
+    drawn = [n for n in structure.latent if n in samples]
+    local = [n for n in drawn if plates & set(structure.sites[n].plates)]
     if not local:
         return
     if not is_of_rows(x, fitted):
@@ -398,9 +397,8 @@ def _numbers_of(site: dict[str, Any]) -> list[jax.Array]:
     if site["type"] == "deterministic":
         return [jnp.asarray(site["value"])]
     distribution = site["fn"]
-    found = [
-        leaf for leaf in jax.tree.leaves(distribution) if isinstance(leaf, (jax.Array, np.ndarray))
-    ]
+    leaves = jax.tree.leaves(distribution)
+    found = [leaf for leaf in leaves if isinstance(leaf, (jax.Array, np.ndarray))]
     shape = distribution.shape()
     if shape and len(shape) == family_of(distribution).event_dim:
         # One joint distribution of all rows: this array by pairs of rows makes them dependent.

@@ -271,9 +271,8 @@ class Predictor:
             self.batch_size = self.size
             self.structure = self._structure_at(self.size)
         if self.structure.unfixed:
-            self.model = with_first_values(
-                self.model, *self.arguments, is_lost="fixed_anew" in about
-            )
+            is_lost = "fixed_anew" in about
+            self.model = with_first_values(self.model, *self.arguments, is_lost=is_lost)
             self._frozen = None
             self.structure = self._structure_at(self.batch_size)
         # Sites with draws for fewer groups than the data have.
@@ -574,9 +573,7 @@ def _with_new_groups(
             break  # the refusal says which index it is
         done |= here
         entries = jnp.arange(known_indices.largest_beside(index, model, args, kwargs) + 1)
-        model = substitute(
-            _Completed(model, dict.fromkeys(here, size)), data=dict.fromkeys(here, entries)
-        )
-    return model, {
-        n for n in drawn if n in structure.sites and done & set(structure.sites[n].plates)
-    }
+        completed = _Completed(model, dict.fromkeys(here, size))
+        model = substitute(completed, data=dict.fromkeys(here, entries))
+    known = {name for name in drawn if name in structure.sites}
+    return model, {name for name in known if done & set(structure.sites[name].plates)}

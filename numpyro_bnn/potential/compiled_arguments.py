@@ -57,10 +57,11 @@ def map_in_blocks(function: Callable, entries: PyTree, most: int) -> Any:
         ),
         starts,
     )
-    last = count - size
-    return jax.tree.map(
-        lambda x: jnp.concatenate([x[:-1].reshape(-1, *x.shape[2:])[:last], x[-1]]), found
-    )
+
+    def joined(x: jax.Array) -> jax.Array:
+        return jnp.concatenate([x[:-1].reshape(-1, *x.shape[2:])[: count - size], x[-1]])
+
+    return jax.tree.map(joined, found)
 
 
 KINDS = ("param", "mutable")
@@ -109,6 +110,6 @@ def with_values(model: Callable, args: tuple, values: list[Any]) -> Callable:
 def like(model: Callable | None, other: Callable | None) -> Callable | None:
     """A model with the fixed parameters that another one has, unless it has its own."""
     values = fixed_in(other)
-    return (
-        Fixed(model, data=values) if values and model is not None and not fixed_in(model) else model
-    )
+    if not values or model is None or fixed_in(model):
+        return model
+    return Fixed(model, data=values)

@@ -55,9 +55,8 @@ def unknown_index(
 
     def program(arrays: list[Any]) -> Any:
         args, kwargs = Arguments.join(arrays, static)
-        drawn = substitute(
-            seed(model, jax.random.key(0)), substitute_fn=init_to_uniform(radius=0.1)
-        )
+        seeded = seed(model, jax.random.key(0))
+        drawn = substitute(seeded, substitute_fn=init_to_uniform(radius=0.1))
         return drawn(*args, **kwargs)
 
     def found() -> tuple[int, int] | None:

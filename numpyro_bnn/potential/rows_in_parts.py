@@ -79,10 +79,9 @@ def _parts(size: int, part: int, most: int) -> list[tuple]:
     count = min(size, max(most, 2))
     part = min(part, -(-count // 2))
     rows, every = np.arange(count), slice(None)
-    return [
-        (rows, rows[:part], slice(part), every),
-        (rows, rows[-part:], slice(-part, None), every),
-    ]
+    first = rows, rows[:part], slice(part), every
+    last = rows, rows[-part:], slice(-part, None), every
+    return [first, last]
 
 
 def _replaced(size: int, part: int) -> list[tuple]:

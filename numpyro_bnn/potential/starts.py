@@ -97,9 +97,8 @@ def complete(potential: Potential, given: Values, chains: tuple[int, ...]) -> Va
     check_shapes(given, in_centered_coordinates.structure, chains)
 
     def one(values: Values) -> Values:
-        placeholder = {
-            n: jnp.zeros(in_centered_coordinates.structure.sites[n].shape) for n in levels
-        }
+        sites = in_centered_coordinates.structure.sites
+        placeholder = {name: jnp.zeros(sites[name].shape) for name in levels}
         constrained = in_centered_coordinates.constrain({**placeholder, **values})
         constrained = {n: constrained[n] for n in constrained if n in values or n not in levels}
         return own_coordinates(potential, fill_precisions(in_centered_coordinates, constrained))

@@ -161,9 +161,8 @@ def enclosing_handlers(site: str) -> EnclosingHandlers:
             handler.process_message(message)
     # NumPyro's `Predictive` masks every model with the constant False, and uses no density.
     is_masked = not isinstance(numpyro.get_mask(), (bool, NoneType))
-    return EnclosingHandlers(
-        bool(message["is_observed"]), message["scale"] is not None or is_masked
-    )
+    is_altered = message["scale"] is not None or is_masked
+    return EnclosingHandlers(bool(message["is_observed"]), is_altered)
 
 
 GroupRule = Literal["array", "layer"] | Callable[[str], str]
@@ -439,9 +438,8 @@ def _weights(array: Array, shape: Shape, precision: Any, parameterization: str) 
 
     if parameterization != "noncentered" or any(enclosing_handlers(array.site)):
         return numpyro.sample(array.site, distribution(scale))
-    base = numpyro.sample(
-        f"{array.site}.base", distribution(1.0), infer={"hierarchy": Standardized(scale)}
-    )
+    infer = {"hierarchy": Standardized(scale)}
+    base = numpyro.sample(f"{array.site}.base", distribution(1.0), infer=infer)
     return parameter(array.site, base * scale)
 
 

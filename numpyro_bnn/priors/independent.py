@@ -224,9 +224,10 @@ class ByPath(Prior):
         """
         values: dict[str, jax.Array] = {}
         taken = self._assign(shapes)
-        by_unit = {
-            p: s for p, s in taken.items() if getattr(self.rules[p], "unit", None) is not None
+        with_units = {
+            p for p, rule in self.rules.items() if getattr(rule, "unit", None) is not None
         }
+        by_unit = {pattern: s for pattern, s in taken.items() if pattern in with_units}
         warn_of_hidden_units(name, by_unit, shapes)
         for pattern, paths in taken.items():
             prior = self.rules[pattern]
@@ -265,9 +266,8 @@ def warn_of_hidden_units(name: str, by_unit: Mapping[str, Shapes], shapes: Shape
     """Warn if precisions by unit, which show relevant inputs, are on hidden layers only."""
     # Patterns by call order name a layer on purpose, so they do not warn.
     patterns = tuple(pattern for pattern in by_unit if _LAYER.fullmatch(pattern) is None)
-    reached = (
-        path for p in patterns for path, s in by_unit[p].items() if source_axis(path, s) is not None
-    )
+    arrays = [pair for pattern in patterns for pair in by_unit[pattern].items()]
+    reached = (path for path, shape in arrays if source_axis(path, shape) is not None)
     layers = tuple(dict.fromkeys(map(layer_of, reached)))
     if not layers or getattr(shapes, "find", None) is None or len(patterns) < len(by_unit):
         return

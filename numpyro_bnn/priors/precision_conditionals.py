@@ -17,7 +17,7 @@ Source: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), appendix A.3
 import zlib
 from collections.abc import Callable, Container, Mapping
 from math import prod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -184,9 +184,7 @@ class Level(NamedTuple):
 
     def typical(self, values: Values) -> jax.Array:
         """A central value of its conditional distribution: the mean where that is Gamma."""
-        own = {
-            site: distribution.mean for site, distribution in self.own_distributions(values).items()
-        }
+        own = {site: own.mean for site, own in self.own_distributions(values).items()}
         return jnp.exp(mode_of_log(*self.distribution(values, own)))
 
     def renamed(self, rename: Callable[[str], str]) -> "Level":
@@ -271,7 +269,7 @@ class GammaScaleMixture(dist.Distribution):
     :param array: the units that have their own precisions, and the factor of the precisions.
     """
 
-    arg_constraints = {  # noqa: RUF012
+    arg_constraints: ClassVar = {
         "concentration": constraints.positive,
         "rate": constraints.positive,
     }
@@ -334,9 +332,8 @@ def key_of(site: str, values: list[jax.Array]) -> jax.Array:
     if not words:
         return key
     # A loop, because each call of the generator takes a tenth of a second to compile.
-    return lax.scan(lambda key, word: (jax.random.fold_in(key, word), None), key, jnp.stack(words))[
-        0
-    ]
+    folded, _ = lax.scan(lambda k, word: (jax.random.fold_in(k, word), None), key, jnp.stack(words))
+    return folded
 
 
 def _hash(array: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -161,8 +161,7 @@ def grade(run: Run | Mapping[str, np.ndarray], reference: Reference | str) -> Gr
     True
     """
     reference = load(reference) if isinstance(reference, str) else reference
-    scalars = _scalars_of(run, reference)
-    scalars = counted_once(scalars)
+    scalars = counted_once(_scalars_of(run, reference))
     functions = scalars.pop(FUNCTIONS)
     floor = PROBLEMS[reference.name].floor
     kept = reference.draws.reshape(len(reference.draws), -1)

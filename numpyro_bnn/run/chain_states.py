@@ -175,11 +175,8 @@ class ChainStates:
         """The text that start and steps of the first group lower to."""
         start, arrays = self._starts[0], self.arrays
         steps = (self._state, self._buffer, start, 0, 1, 1, arrays)
-        texts = (
-            self.programs.start.text(self._keys[0], start, arrays),
-            self.programs.advance.text(*steps),
-        )
-        return "\n".join(texts)
+        begin = self.programs.start.text(self._keys[0], start, arrays)
+        return f"{begin}\n{self.programs.advance.text(*steps)}"
 
     @property
     def stacked(self) -> PyTree:

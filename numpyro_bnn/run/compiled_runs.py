@@ -208,9 +208,8 @@ class CompiledRuns(NumPyroMCMC):
         least = 1 if plan.every is None else plan.chunk
         num_warmup = steps_of_warmup(self._warmup_state, self.num_warmup)
         fixed = None if takes_traced_warmup(self._kernel) else num_warmup
-        collected, removed = split_fields(
-            (self._sample_field, *fields_of(self.sampler), *start.extra_fields)
-        )
+        fields = (self._sample_field, *fields_of(self.sampler), *start.extra_fields)
+        collected, removed = split_fields(fields)
         key = (arguments.static, collected, removed, fixed)
         try:
             programs = self._programs.get(key)
@@ -302,9 +301,8 @@ class CompiledRuns(NumPyroMCMC):
             if self._disk.dtype is not None:
                 latent = getattr(self._last_state, self._sample_field, {})
                 sites = self._states[self._sample_field]
-                warn_of_rounding(
-                    sites, [name for name in latent if name in sites], self._disk.dtype
-                )
+                recorded = [name for name in latent if name in sites]
+                warn_of_rounding(sites, recorded, self._disk.dtype)
         self._set_collection_params()
         suspects.warn_of_run(self.suspect, self.num_chains)
         if not self.suspect:

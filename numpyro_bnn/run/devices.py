@@ -74,10 +74,8 @@ class Placement:
     @property
     def spans_processes(self) -> bool:
         """Whether some of the devices belong to other processes."""
-        here = jax.process_index()
-        return self.mesh is not None and any(
-            d.process_index != here for d in self.mesh.devices.flat
-        )
+        devices = () if self.mesh is None else self.mesh.devices.flat
+        return any(device.process_index != jax.process_index() for device in devices)
 
     @property
     def num_shards(self) -> int:
@@ -106,9 +104,8 @@ class Placement:
                 continue
             size = len(array)
             more = [(0, -size % shards)] + [(0, 0)] * (np.ndim(array) - 1)
-            padded: Any = (
-                jnp.pad(array, more) if isinstance(array, jax.Array) else np.pad(array, more)
-            )
+            library: Any = jnp if isinstance(array, jax.Array) else np
+            padded = library.pad(array, more)
             on_devices.append(Padded(_put(padded, self._sharding(DATA)), size))
         return on_devices
 

@@ -107,10 +107,7 @@ def suspect_chains(
     if not leaves or not all(leaves[0].shape[:2]):
         return {}
     shape = leaves[0].shape[:2]
-    temperature = stats.get("temperature")
-    hot = (
-        np.ones(shape, bool) if temperature is None else np.asarray(temperature).reshape(shape) > 0
-    )
+    hot = np.asarray(stats.get("temperature", np.ones(shape))).reshape(shape) > 0
     found: dict[int, list[str]] = {}
     energy = stats.get("potential_energy") if exact_energy else None
     for part in _parts(sites, stats, state, hot, steps_a_draw, energy):
@@ -165,9 +162,8 @@ def _reasons_of(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterat
     """Suspect chains of a part, each with its reason; chains that never moved come first."""
     more = f" and {len(part.names) - 3} more" if len(part.names) > 3 else ""
     of = f" of the block of {', '.join(part.names[:3])}{more}" if part.names else ""
-    steps = np.asarray(
-        stats.get("step_size", stats.get("adapt_state.step_size", np.ones(len(hot))))
-    )
+    tuned = stats.get("adapt_state.step_size", np.ones(len(hot)))
+    steps = np.asarray(stats.get("step_size", tuned))
     zeros = np.zeros(len(hot), bool)
     chance = np.zeros(len(hot))
     failing = zeros
@@ -187,9 +183,8 @@ def _reasons_of(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterat
         if stuck[chain]:
             reasons.append(f"{stays[chain]} of {draws} draws in a row{of} are the same")
         if still[chain]:
-            reasons.append(
-                f"all draws{of} are the same{'' if steps[chain].any() else ' (step_size is 0)'}"
-            )
+            why = "" if steps[chain].any() else " (step_size is 0)"
+            reasons.append(f"all draws{of} are the same{why}")
         if failing[chain] and part.acceptance is not None:
             rate = part.acceptance[chain]
             share = f"{100 * rate:.2g} %" if rate >= 1e-4 else "less than 0.01 %"

@@ -65,9 +65,8 @@ def rmse(mean: Scored, y: ArrayLike, *, pointwise: bool = False) -> float | np.n
     """
     y = inputs.target("rmse", y)
     draws = inputs.draws_like("rmse", "mean", inputs.values_of("rmse", mean, "mean"), y)
-    found = inputs.mean_of_targets(
-        np.square(draws.mean(axis=0, dtype=np.float64) - y), y, pointwise
-    )
+    squares = np.square(draws.mean(axis=0, dtype=np.float64) - y)
+    found = inputs.mean_of_targets(squares, y, pointwise)
     return found if pointwise else float(np.sqrt(found))
 
 

@@ -202,9 +202,8 @@ def mixture(
     values = values_of(name, predictions, "mean")
     if scale is None:
         return draws_like(name, "samples", values, y), None
-    return draws_like(name, "mean", values, y), draws_like(
-        name, "scale", scale_like(name, scale, values), y
-    )
+    scale = scale_like(name, scale, values)
+    return draws_like(name, "mean", values, y), draws_like(name, "scale", scale, y)
 
 
 def _refuse_without_mean(name: str, predictions: PredictionsLike) -> None:

@@ -182,7 +182,6 @@ class DrawStore:
         about["left_out"] = {c: o for c, o in about["left_out"].items() if o["after"] < num_draws}
         about["num_draws"] = num_draws
         about["dropped"] = 0
-        self._files = self._found()
         self._commit(about)
 
     def append(self, variables: list[Variable], leaves: list[np.ndarray]) -> None:
@@ -199,7 +198,6 @@ class DrawStore:
 
     def note(self, **facts: object) -> None:
         """Write facts about the whole run into the metadata, such as its suspect chains."""
-        self._files = self._found()
         self._commit(self.about | facts)
 
     def _found(self) -> dict[tuple[str, str], DrawFiles]:

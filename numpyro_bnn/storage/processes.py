@@ -51,14 +51,11 @@ class Processes:
 
     def _worked(self, work: Callable[[], Any]) -> list[Any]:
         """Run `work`, exchange errors, and return its value in each process, by process number."""
-        value, failed = None, None
+        value = failed = message = None
         try:
             value = work()
         except Exception as error:
-            failed = error
-        message = (
-            None if failed is None else f"{type(failed).__name__}: {failed}"[:_MOST_CHARACTERS]
-        )
+            failed, message = error, f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS]
         answers = self._gathered([message, value])
         if failed is not None:
             raise failed

@@ -106,9 +106,8 @@ def refuse_other_program(
     """Refuse to continue the stored run with another program."""
     if before["program"] == now["program"] or "program" in (accept or ()):
         return
-    lines = [
-        f"program (of kernel and model): {first_differences(before['program'], now['program'])}"
-    ]
+    differences = first_differences(before["program"], now["program"])
+    lines = [f"program (of kernel and model): {differences}"]
     if before["kernel"] != now["kernel"]:
         lines.insert(0, f"kernel: there {before['kernel']}, here {now['kernel']}")
     _refuse(directory, lines, ["program"], accept)

@@ -222,15 +222,12 @@ class StoredArray:
 
 def _reads_a_part(index: tuple, ndim: int) -> bool:
     """Whether an index (whole numbers, forward slices, a list of chains) is the same for some draws."""
-    if not 2 <= len(index) <= ndim:
+    if not 2 <= len(index) <= ndim or not all(map(_is_plain, index[1:])):
         return False
-    chains, *rest = index
-    if isinstance(chains, (list, np.ndarray)):
-        chains = np.asarray(chains)
-        is_known = chains.ndim == 1 and chains.dtype.kind in "iu"
-    else:
-        is_known = _is_plain(chains)
-    return is_known and all(map(_is_plain, rest))
+    if isinstance(index[0], (list, np.ndarray)):
+        chains = np.asarray(index[0])
+        return chains.ndim == 1 and chains.dtype.kind in "iu"
+    return _is_plain(index[0])
 
 
 def _is_plain(part: Any) -> bool:
@@ -249,7 +246,6 @@ def read_by_scalar(array: StoredArray) -> np.ndarray:
         turned = np.memmap(file, kind, "w+", shape=(*shape, chains, num_draws))
     step = max(1, _IN_MEMORY // (4 * array.nbytes // num_draws))
     for begin in range(0, num_draws, step):
-        turned[..., begin : begin + step] = np.moveaxis(
-            array[:, begin : begin + step], (0, 1), (-2, -1)
-        )
+        some = array[:, begin : begin + step]
+        turned[..., begin : begin + step] = np.moveaxis(some, (0, 1), (-2, -1))
     return np.moveaxis(turned, (-2, -1), (0, 1))

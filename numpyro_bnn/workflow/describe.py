@@ -164,15 +164,13 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[list
     computed = _computed_numbers(handler.fn, args, kwargs, sites)
     # A target that is not given and values of single rows are no parameters, effects of groups are.
     sizes = {len(leaf) for leaf in jax.tree.leaves(args[:1]) if jnp.ndim(leaf)}
-    plates = {
-        name: {p.size for p in site.get("cond_indep_stack", ())} for name, site in sites.items()
-    }
-    latent = {
-        name: site
-        for name, site in sites.items()
-        if (site["type"] == "sample" and not site["is_observed"] and not sizes & plates[name])
-        or (site["type"] == "deterministic" and is_parameter(site))
-    }
+
+    def is_latent(site: Mapping[str, Any]) -> bool:
+        if site["type"] != "sample":
+            return site["type"] == "deterministic" and is_parameter(site)
+        return not site["is_observed"] and not sizes & {p.size for p in site["cond_indep_stack"]}
+
+    latent = {name: site for name, site in sites.items() if is_latent(site)}
     levels = levels_of(sites)
     rows: dict[str, Row] = {}
 
@@ -189,9 +187,7 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[list
         rows.setdefault(name, Row(name, shape, layer, prior, kind, prod(shape)))
 
     for network, (apply, values, inputs, keywords, _) in handler.seen.items():
-        leaves = {
-            p: jax.ShapeDtypeStruct(jnp.shape(v), jnp.result_type(v)) for p, v in values.items()
-        }
+        leaves = jax.eval_shape(lambda own: own, values)
         order = call_order(apply, leaves, inputs, keywords)
         for place, layer in enumerate([*order.layers, *order.not_called]):
             own = [path for path in values if layer_of(path) == layer]
@@ -199,9 +195,8 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[list
             prefixes = [f"{site_name(network, path)}." for path in own]
             names = [site_name(network, path) for path in own]
             # Precisions of a whole layer are named after it.
-            beside = [
-                n for n in latent if n.startswith((*prefixes, f"{site_name(network, layer)}."))
-            ]
+            starts = (*prefixes, f"{site_name(network, layer)}.")
+            beside = [name for name in latent if name.startswith(starts)]
             for name, path in zip(names, own):
                 add(name, at, tuple(jnp.shape(values[path])))
             for name in beside:
@@ -223,7 +218,10 @@ def _computed_numbers(
         seeded = seed(substitute(model, data=values), jax.random.key(0))
         found = trace(seeded).get_trace(*args, **kwargs)
         return {
-            name: {key: _leaves(value) for key, value in _numbers(found[name]).items()}
+            name: {
+                key: [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, _NUMBERS)]
+                for key, value in _numbers(found[name]).items()
+            }
             for name in latent
         }
 
@@ -236,18 +234,12 @@ def _computed_numbers(
     def written(number: Any, latent: frozenset[str]) -> str:
         return site_of.get(id(number), f"f({', '.join(sorted(latent))})" if latent else "")
 
-    texts = jax.tree.unflatten(
-        jax.tree.structure(shapes), map(written, program.jaxpr.outvars, sources)
-    )
+    found = map(written, program.jaxpr.outvars, sources)
+    texts = jax.tree.unflatten(jax.tree.structure(shapes), found)
     return {
         name: {key: max(several, default="") for key, several in of_site.items()}
         for name, of_site in texts.items()
     }
-
-
-def _leaves(value: Any) -> list[Any]:
-    """The arrays and numbers of a parameter, which may be a distribution."""
-    return [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, _NUMBERS)]
 
 
 def _numbers(site: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,10 +265,8 @@ def _prior_text(
                 scale = "τ" if array.factor == 1 else f"({array.factor:g} τ)"
                 family = "Normal(0, " if array.df is None else f"StudentT({array.df:g}, 0, "
                 return f"{family}{scale}^-1/2), τ = {level.site}"
-    parts = [
-        f"{key}={computed[key] or text_of(_rounded(value))}"
-        for key, value in _numbers(site).items()
-    ]
+    numbers = _numbers(site).items()
+    parts = [f"{key}={computed[key] or text_of(_rounded(value))}" for key, value in numbers]
     return f"{type(unwrapped(site['fn'])).__name__}({', '.join(parts)})"
 
 

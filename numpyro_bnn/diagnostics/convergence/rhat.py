@@ -477,9 +477,8 @@ def nested_rhat(x: ArrayLike, superchains: int | ArrayLike, *, method: str = "ra
             return [result]
         split, bad = finite_split(block)
         halves = np.repeat(labels, 2)
-        result = np.fmax(
-            _nested(rank_scores(split), halves), _nested(rank_scores(split, True), halves)
-        )
+        folded = _nested(rank_scores(split, True), halves)
+        result = np.fmax(_nested(rank_scores(split), halves), folded)
         result[bad] = np.nan
         return [result]
 
@@ -547,6 +546,5 @@ def nested_rhat_limit(
     :return: of the shape of `ess`; NaN for superchains of one chain.
     """
     degrees = (num_superchains - 1, num_chains - num_superchains)
-    return np.sqrt(
-        1 + num_superchains / np.asarray(ess) * f.isf(alpha / (2 * num_scalars), *degrees)
-    )
+    largest = f.isf(alpha / (2 * num_scalars), *degrees)
+    return np.sqrt(1 + num_superchains / np.asarray(ess) * largest)

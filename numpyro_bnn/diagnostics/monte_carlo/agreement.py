@@ -353,12 +353,10 @@ def _shuffled(flat: np.ndarray, order: np.ndarray, num_kept: int) -> tuple[np.nd
 
 def _by_name(flags: np.ndarray, judged: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Flags of judged scalars, in the shapes of their arrays."""
-    found, start = {}, 0
-    for name, mask in judged.items():
-        found[name] = np.zeros(mask.shape, bool)
-        size = int(mask.sum())
-        found[name][mask] = flags[start : start + size]
-        start += size
+    found = {name: np.array(mask) for name, mask in judged.items()}
+    ends = np.cumsum([mask.sum() for mask in judged.values()])
+    for name, own in zip(judged, np.split(flags, ends[:-1])):
+        found[name][judged[name]] = own
     return found
 
 
@@ -391,7 +389,6 @@ def chain_groups(means: np.ndarray, seed: int = 0) -> np.ndarray:
 def draws_to_drop(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -> int:
     """Number of draws, up to five tenths, to drop at the beginning so that halves of the rest agree."""
     count = next(iter(predictions.values())).shape[1]
-    drop = 0
     for tenth in range(_MOST_DROPPED + 1):
         drop = tenth * count // _PARTS
         if not halves_differ({n: x[:, drop:] for n, x in predictions.items()}, tolerance):

@@ -221,9 +221,8 @@ def _decisions_open(probs: np.ndarray, errors: MeanErrors) -> float:
     num_rows, num_classes = means.shape
     first, second = np.argsort(-means, axis=-1)[:, :2].T + num_classes * np.arange(num_rows)
     flat = probs.reshape(*probs.shape[:2], -1)
-    difference = mean_errors(
-        np.take(flat, first, axis=2) - np.take(flat, second, axis=2), ratio=errors.ratio
-    )
+    apart = np.take(flat, first, axis=2) - np.take(flat, second, axis=2)
+    difference = mean_errors(apart, ratio=errors.ratio)
     return float((np.abs(difference.mean) <= _OPEN_ERRORS * difference.error).mean())
 
 

@@ -28,6 +28,7 @@ from numpyro_bnn._text import ReprMixin
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.generalized_inverse_gaussian import sample_log
 from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.models.affine_sites import prior_part
 from numpyro_bnn.potential.flat_position import flat_like
 from numpyro_bnn.potential.potential import Potential, Values, tempered_likelihood
 from numpyro_bnn.potential.starts import own_coordinates
@@ -249,9 +250,8 @@ class UnitRefresh(ReprMixin):
         sites = bound.sites(values)
         priors = {name: _gaussian(name, sites) for name in names}
         key_units, key_scales = jax.random.split(key)
-        log_scales = jax.random.uniform(
-            key_scales, (units,), minval=jnp.log(self.smallest), maxval=0.0
-        )
+        smallest = jnp.log(self.smallest)
+        log_scales = jax.random.uniform(key_scales, (units,), minval=smallest, maxval=0.0)
 
         def log_prior(own: Values) -> jax.Array:
             logs = (jnp.sum(priors[name].log_prob(own[name])) for name in names)
@@ -263,13 +263,9 @@ class UnitRefresh(ReprMixin):
             scale = jnp.exp(log_scales[unit])
             own = {name: now[name] for name in names}
             for name, key_name in zip(names, jax.random.split(key_draw, len(names))):
-                distribution = priors[name]
-                drawn = distribution.sample(key_name) - distribution.loc
-                mixed = (
-                    distribution.loc
-                    + jnp.sqrt(1 - scale**2) * (own[name] - distribution.loc)
-                    + scale * drawn
-                )
+                distribution, loc = priors[name], priors[name].loc
+                drawn = distribution.sample(key_name) - loc
+                mixed = loc + jnp.sqrt(1 - scale**2) * (own[name] - loc) + scale * drawn
                 own[name] = jnp.where(jnp.arange(units) == unit, mixed, own[name])
             after = bound.log_joint(now | own)
             gain = after - before - log_prior(own) + log_prior({n: now[n] for n in names})
@@ -288,9 +284,7 @@ def _gaussian(name: str, sites: dict[str, Any]) -> dist.Normal:
             f"UnitRefresh: the prior of '{name}' is {type(base).__name__}, and the step keeps Gaussian "
             "ones. Use Normal or hierarchical weights."
         )
-    return dist.Normal(
-        *(jnp.broadcast_to(part, distribution.shape()) for part in (base.loc, base.scale))
-    )
+    return dist.Normal(prior_part(distribution, "loc"), prior_part(distribution, "scale"))
 
 
 def _squares(name: str, sites: dict[str, Any], values: Values) -> jax.Array:
@@ -376,9 +370,8 @@ class Interleaved(ReprMixin, MCMCKernel):
         if isinstance(self.kernel, Gibbs):
             hidden = [name for name in bound.latent if name not in z]
         else:
-            sites = trace(seed(self.model, jax.random.key(0))).get_trace(
-                *bound.args, **bound.kwargs
-            )
+            seeded = seed(self.model, jax.random.key(0))
+            sites = trace(seeded).get_trace(*bound.args, **bound.kwargs)
             sampled = {n: unwrapped(s["fn"]) for n, s in sites.items() if s["type"] == "sample"}
             hidden = [n for n, fn in sampled.items() if isinstance(fn, GammaScaleMixture)]
         if hidden:

@@ -162,10 +162,8 @@ class _Layer(NamedTuple):
                 offset = jax.nn.logsumexp(others, axis=1)
             tilt = logits[:, k] - offset
             omega = polya_gamma.draw(key_omega, self.trials, tilt)
-            design = self.design[:, :, k]
-            own = _gaussian_draw(
-                key_weights, design, omega, self.kappa[:, k], self.fixed[:, k] - offset
-            )
+            design, fixed = self.design[:, :, k], self.fixed[:, k] - offset
+            own = _gaussian_draw(key_weights, design, omega, self.kappa[:, k], fixed)
             return u.at[:, k].set(own), logits.at[:, k].set(self.fixed[:, k] + product(own, design))
 
         logits = self.fixed + jnp.einsum("qnk,qk->nk", self.design, u, precision="highest")

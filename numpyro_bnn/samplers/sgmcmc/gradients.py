@@ -100,9 +100,8 @@ def shuffled(key: jax.Array, place: jax.Array, size: int) -> jax.Array:
     def walk(value: jax.Array) -> jax.Array:
         return jnp.where(value < size, value, rounds(value))
 
-    value = lax.while_loop(
-        lambda v: jnp.any(v >= size), walk, rounds(jnp.asarray(place, jnp.uint32))
-    )
+    first = rounds(jnp.asarray(place, jnp.uint32))
+    value = lax.while_loop(lambda v: jnp.any(v >= size), walk, first)
     return ((value + bits[4] % jnp.uint32(size)) % jnp.uint32(size)).astype(jnp.int32)
 
 
@@ -316,9 +315,8 @@ class _ControlVariate(_Minibatch):
         rows, batches = self.rows(potential, state.batches)
         here = self.some(potential, position, rows, batches)
         there = self.some(potential, state.anchor, rows, batches)
-        value, gradient = jax.tree.map(
-            lambda a, b, c: a - b + c, here, there, (state.value, state.gradient)
-        )
+        exact = state.value, state.gradient
+        value, gradient = jax.tree.map(lambda a, b, c: a - b + c, here, there, exact)
         return Estimate(value, gradient, state._replace(batches=batches))
 
 

@@ -325,9 +325,8 @@ class SGMCMC(Ingredients, MCMCKernel):
         name = type(self).__name__
         z = flattened(start_of(name, rows, key_start, init_params, model_kwargs))
         estimator = self.gradient.init(rows, z, key_batches)
-        preconditioner = transitions.conditioned(
-            self.preconditioner, self.preconditioner.init(z), rows
-        )
+        metric_state = self.preconditioner.init(z)
+        preconditioner = transitions.conditioned(self.preconditioner, metric_state, rows)
         parts = self._ingredients(num_warmup)
         metric = self.preconditioner.inverse_mass_matrix(preconditioner)
         step_size = None if self.tunes_step_size else self.step_size(0)

@@ -72,13 +72,11 @@ class Moments(NamedTuple):
         both = jnp.maximum(n + m, 1)
         # The quotient is computed first, because n m of a long warm-up is too large for 32 bits.
         weight = n * (m / both)
-        return map_like(
-            lambda s, t, a, b: (s + t + (a - b) ** 2 * weight) / jnp.maximum(both - 1, 1),
-            self.scatter,
-            other.scatter,
-            self.mean,
-            other.mean,
-        )
+
+        def variance(s: Any, t: Any, a: Any, b: Any) -> Any:
+            return (s + t + (a - b) ** 2 * weight) / jnp.maximum(both - 1, 1)
+
+        return map_like(variance, self.scatter, other.scatter, self.mean, other.mean)
 
 
 __all__ = ["diagonal", "from_warmup", "given_precisions", "identity", "rmsprop"]
@@ -217,9 +215,8 @@ class _RMSprop(Preconditioner):
 
     def _average(self, state: RMSpropState, gradient: PyTree) -> RMSpropState:
         square = jax.tree.map(lambda g: (self._scale * g) ** 2, gradient)
-        moment = map_like(
-            lambda v, s: self.decay * v + (1 - self.decay) * s, state.second_moment, square
-        )
+        decay = self.decay
+        moment = map_like(lambda v, s: decay * v + (1 - decay) * s, state.second_moment, square)
         return RMSpropState(state.num_updates + 1, moment, state.divergence)
 
     def _seen(self, count: jax.Array) -> jax.Array:
@@ -319,12 +316,12 @@ class _FromWarmup(Preconditioner):
         overall = total(lambda v: v, variance) / size(variance)
         # The identity until a window is complete, and if no parameter has moved.
         known = (state.old.size > 0) & (overall > 0)
+
+        def shrunk(v: Any) -> Any:
+            return jnp.where(known, (count * v + 5 * overall) / (count + 5), 1.0)
+
         # The barrier keeps the compiler from computing it again wherever momenta are used.
-        return lax.optimization_barrier(
-            map_like(
-                lambda v: jnp.where(known, (count * v + 5 * overall) / (count + 5), 1.0), variance
-            )
-        )
+        return lax.optimization_barrier(map_like(shrunk, variance))
 
 
 def from_warmup(first_window: int = 32) -> Preconditioner:
@@ -398,9 +395,8 @@ def _curvature(potential: Potential, key: jax.Array) -> tuple[Values, Values]:
             "could not follow them. Use it inside Gibbs, which `bnn.neal(model)` builds."
         )
     z = {n: biject_to(sites[n]["fn"].support).inv(drawn[n]) for n in drawn}
-    likelihoods = [
-        n for n in potential.structure.observed if not isinstance(sites[n]["fn"], dist.Unit)
-    ]
+    observed = potential.structure.observed
+    likelihoods = [name for name in observed if not isinstance(sites[name]["fn"], dist.Unit)]
     keys = jax.random.split(key_targets, max(1, len(likelihoods)))
     targets = {
         name: jax.lax.stop_gradient(sites[name]["fn"].sample(key))

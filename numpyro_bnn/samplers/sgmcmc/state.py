@@ -168,9 +168,8 @@ def freeze(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
     # stays in the state, so that the message of the run can give the reason.
     scheduled = jnp.stack([after.step_size, after.temperature])
     possible = (jnp.isfinite(scheduled) & (scheduled >= 0)).all()
-    finite = jnp.isfinite(after.potential_energy) & jnp.isfinite(
-        total(jnp.square, after.dynamics.position)
-    )
+    square = total(jnp.square, after.dynamics.position)
+    finite = jnp.isfinite(after.potential_energy) & jnp.isfinite(square)
     is_moving = before.exploded_at < 0
     kept = chosen(possible & finite & is_moving, after, before)
     shown = is_moving & ~possible

@@ -293,16 +293,10 @@ def _with_draw(
     block = jax.tree.map(jnp.add, learned.block, position)
     full = (at + 1) % length == 0
     mean = jax.tree.map(lambda x: x / length, block)
-    blocks = jax.tree.map(
-        lambda new, old: jnp.where(full, new, old), learned.blocks.add(mean), learned.blocks
-    )
+    blocks = jax.tree.map(partial(jnp.where, full), learned.blocks.add(mean), learned.blocks)
     block = jax.tree.map(lambda x: jnp.where(full, 0, x), block)
-    counts = at >= 0
-    block, blocks = jax.tree.map(
-        lambda new, old: jnp.where(counts, new, old),
-        (block, blocks),
-        (learned.block, learned.blocks),
-    )
+    before = learned.block, learned.blocks
+    block, blocks = jax.tree.map(partial(jnp.where, at >= 0), (block, blocks), before)
     added = draws.add(position)
     draws = jax.tree.map(lambda new, old: jnp.where(at >= -third, new, old), added, draws)
     return learned._replace(block=block, blocks=blocks, draws=draws)

@@ -112,9 +112,8 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         moves: Sequence[Move] = (),
     ) -> None:
         if num_rungs != "auto":
-            num_rungs = check_whole(
-                "ParallelTempering", "num_rungs ('auto' or a number)", num_rungs, 2
-            )
+            label = "num_rungs ('auto' or a number)"
+            num_rungs = check_whole("ParallelTempering", label, num_rungs, 2)
         self._model = model
         self.moves = tuple(moves)
         self.kernel = kernel
@@ -236,9 +235,8 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         if state.i.ndim:
             return jax.vmap(lambda s: self.sample(s, model_args, model_kwargs))(state)
         potential = Potential(self._model, model_args, model_kwargs)
-        rng_key, key_prior, key_trajectories, *key_moves, key_swaps = jax.random.split(
-            state.rng_key, 6
-        )
+        keys = jax.random.split(state.rng_key, 6)
+        rng_key, key_prior, key_trajectories, *key_moves, key_swaps = keys
         powers, tuning = state.likelihood_powers, state.adaptation
         unravel = ravel_pytree(state.z)[1]
         flat = jax.vmap(lambda z: ravel_pytree(z)[0])(state.rungs)
@@ -269,10 +267,9 @@ class ParallelTempering(ReprMixin, MCMCKernel):
             keys = jax.random.split(key_moves[1], powers.size - 1)
             by_moves = partial(moved_by, potential, self.moves)
             positions = jax.vmap(by_moves)(keys, powers[1:], positions)
-        first = rung_kernels.prior_draw(potential, key_prior, noise)
-        first = rung_kernels.finite_or_before(
-            first, jax.tree.map(lambda leaf: leaf[0], state.rungs)
-        )
+        before = jax.tree.map(lambda leaf: leaf[0], state.rungs)
+        drawn = rung_kernels.prior_draw(potential, key_prior, noise)
+        first = rung_kernels.finite_or_before(drawn, before)
         rungs = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, positions)
         # Both in one call, so that the energies are compiled once.
         both = jax.tree.map(lambda *leaves: jnp.stack(leaves), state.rungs, rungs)
@@ -287,9 +284,8 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         warming = state.i < state.num_warmup
         moments = ladder.after_moves(state.move_moments, before.up[1:], found.up[1:])
         moments = jax.tree.map(partial(jnp.where, warming), state.move_moments, moments)
-        powers, adaptation = self._adapted(
-            warming, state, moved.position, moved.accept_prob, swap_probs
-        )
+        seen = moved.position, moved.accept_prob, swap_probs
+        powers, adaptation = self._adapted(warming, state, *seen)
         return state._replace(
             i=state.i + 1,
             z=jax.tree.map(lambda leaf: leaf[-1], rungs),
@@ -321,16 +317,16 @@ class ParallelTempering(ReprMixin, MCMCKernel):
         """Ladder and tuning after a sweep; unchanged once warm-up is over."""
         swept = state.i + 1
 
+        def same(*unchanged: Any) -> tuple:
+            return unchanged
+
         def learn(powers: jax.Array, adaptation: RungTuning) -> tuple[jax.Array, RungTuning]:
             target, last = self._rung_kernel.target_accept_prob, swept == state.num_warmup
             adaptation = ladder.after_sweep(adaptation, target, last, *seen)
             over = ladder.ends_round(swept, state.num_warmup)
-            return lax.cond(
-                over, ladder.next_round, lambda *unchanged: unchanged, powers, adaptation
-            )
+            return lax.cond(over, ladder.next_round, same, powers, adaptation)
 
-        known = (state.likelihood_powers, state.adaptation)
-        return lax.cond(warming, learn, lambda *unchanged: unchanged, *known)
+        return lax.cond(warming, learn, same, state.likelihood_powers, state.adaptation)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """The function that turns a position into values of all sites."""

@@ -280,14 +280,9 @@ def prior_noise(
     sites = {name: structure.sites[name] for name in structure.latent}
     real = jnp.result_type(float)
     shapes = {name: (*count, *site.shape) for name, site in sites.items()}
-    noise: Values = normal_like(
-        key_normals,
-        {
-            n: jax.ShapeDtypeStruct(shapes[n], real)
-            for n, s in sites.items()
-            if s.distribution is Normal
-        },
-    )
+    normals = [name for name, site in sites.items() if site.distribution is Normal]
+    like = {name: jax.ShapeDtypeStruct(shapes[name], real) for name in normals}
+    noise: Values = normal_like(key_normals, like)
     gammas = {n: site.concentration for n, site in sites.items() if site.concentration is not None}
     known = [np.full(prod(shapes[name]), number) for name, number in gammas.items()]
     flat = np.concatenate([*known, more.reshape(-1)])
@@ -320,9 +315,8 @@ def best_draws(potential: Potential, key: jax.Array, num_rungs: int) -> Values:
     key_noise, key = jax.random.split(key)
     noise, _ = prior_noise(potential.structure, key_noise, (count,))
     # One after another: draws for a vector of keys take several times as long to compile.
-    draws = lax.map(
-        lambda given: prior_draw(potential, *given), (jax.random.split(key, count), noise)
-    )
+    given = jax.random.split(key, count), noise
+    draws = lax.map(lambda one: prior_draw(potential, *one), given)
     prior, likelihood = jax.vmap(potential.energies)(draws)
     likelihood = jnp.where(jnp.isnan(likelihood), jnp.inf, likelihood)
     usable = jnp.isfinite(prior)

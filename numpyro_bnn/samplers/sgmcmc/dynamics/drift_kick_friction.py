@@ -115,10 +115,8 @@ def inverse_mass_like(settings: Settings, tree: PyTree) -> PyTree:
 
 def momentum_from(noise: PyTree, settings: Settings) -> PyTree:
     r"""A momentum from its stationary distribution, :math:`p = \sqrt{T M} \xi`."""
-    scale = jnp.asarray(settings.temperature)
-    return map_like(
-        lambda xi, w: jnp.sqrt(scale / w) * xi, noise, inverse_mass_like(settings, noise)
-    )
+    scale, inverse_mass = jnp.asarray(settings.temperature), inverse_mass_like(settings, noise)
+    return map_like(lambda xi, w: jnp.sqrt(scale / w) * xi, noise, inverse_mass)
 
 
 def rescaled(momentum: PyTree, before: PyTree, after: PyTree) -> PyTree:
@@ -191,10 +189,8 @@ def kick_work(
     For a pure kick this is the kinetic energy gained, without the cancellation of subtracting
     two energies of D/2 nats each.
     """
-    inverse_mass = inverse_mass_like(settings, before)
-    return total(
-        lambda p, q, g, w: -0.5 * time * w * g * (p + q), before, after, gradient, inverse_mass
-    )
+    trees = before, after, gradient, inverse_mass_like(settings, before)
+    return total(lambda p, q, g, w: -0.5 * time * w * g * (p + q), *trees)
 
 
 def damp(
@@ -209,12 +205,11 @@ def damp(
     inverse_mass = inverse_mass_like(settings, momentum)
     if thermostat is None:
         keep, gain = jnp.exp(-friction * time), -jnp.expm1(-2 * friction * time)
-        return map_like(
-            lambda p, xi, w: keep * p + jnp.sqrt(gain * temperature / w) * xi,
-            momentum,
-            noise,
-            inverse_mass,
-        )
+
+        def with_friction(p: Any, xi: Any, w: Any) -> Any:
+            return keep * p + jnp.sqrt(gain * temperature / w) * xi
+
+        return map_like(with_friction, momentum, noise, inverse_mass)
 
     def with_rate(p: Any, xi: Any, w: Any, rate: Any) -> Any:
         # The rate of a thermostat can be zero, where the formula is 0/0: a series replaces it there.

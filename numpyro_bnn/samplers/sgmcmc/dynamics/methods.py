@@ -288,13 +288,9 @@ class Langevin(Dynamics):
             variance = jnp.maximum(epsilon * temperature * w - (0.5 * epsilon * w) ** 2 * v, 0.0)
             return x - 0.5 * epsilon * (w * g - temperature * gamma) + jnp.sqrt(variance) * xi
 
-        inverse_mass, known, divergence = (
-            spread(getattr(settings, name), state.position, name)
-            for name in ("inverse_mass_matrix", "gradient_noise", "divergence")
-        )
-        position = map_like(
-            move, state.position, gradient, *noises, inverse_mass, known, divergence
-        )
+        names = ("inverse_mass_matrix", "gradient_noise", "divergence")
+        others = [spread(getattr(settings, name), state.position, name) for name in names]
+        position = map_like(move, state.position, gradient, *noises, *others)
         return state._replace(position=position)
 
 
@@ -312,13 +308,12 @@ class RandomWalkProposal(Dynamics):
         self, state: DynamicsState, gradient: PyTree, noises: Noises, settings: Settings
     ) -> DynamicsState:
         """Move the position by noise alone."""
+
+        def move(x: Any, xi: Any, w: Any) -> Any:
+            return x + settings.step_size * jnp.sqrt(w) * xi
+
         inverse_mass = inverse_mass_like(settings, state.position)
-        position = map_like(
-            lambda x, xi, w: x + settings.step_size * jnp.sqrt(w) * xi,
-            state.position,
-            *noises,
-            inverse_mass,
-        )
+        position = map_like(move, state.position, *noises, inverse_mass)
         return state._replace(position=position)
 
 
@@ -402,15 +397,12 @@ class Amagold(Dynamics):
         """Kick with friction and noise, then drift for half a step."""
         h, temperature = jnp.asarray(settings.step_size), jnp.asarray(settings.temperature)
         b = 0.5 * settings.friction * h
-        momentum = map_like(
-            lambda p, g, xi, w: (
-                ((1 - b) * p - h * g + jnp.sqrt(4 * b * temperature / w) * xi) / (1 + b)
-            ),
-            state.momentum,
-            gradient,
-            *noises,
-            inverse_mass_like(settings, state.position),
-        )
+
+        def move(p: Any, g: Any, xi: Any, w: Any) -> Any:
+            return ((1 - b) * p - h * g + jnp.sqrt(4 * b * temperature / w) * xi) / (1 + b)
+
+        inverse_mass = inverse_mass_like(settings, state.position)
+        momentum = map_like(move, state.momentum, gradient, *noises, inverse_mass)
         work = state.work
         if self.metropolis:
             work = work + kick_work(state.momentum, momentum, gradient, h, settings)

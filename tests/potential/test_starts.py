@@ -161,7 +161,6 @@ def test_discrete_sites_need_no_start():
         (("energy", "speed"), r"extra_fields names 'speed'.*it has \['i', 'z', "),
         (("adapt_state.tempo",), "names 'adapt_state.tempo'"),
         (("~z.v",), r"leaves out the sites \['v'\], which are not among the draws: \['noise'"),
-        ("potential_energy", "extra_fields names 'p', which the state .* has .*energy"),
     ],
 )
 def test_fields_that_there_are_not_are_refused(fields, message):

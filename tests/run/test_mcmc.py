@@ -194,6 +194,10 @@ def test_fields_are_collected_and_sites_left_out(data):
     np.testing.assert_array_equal(
         extra["z.net/Dense_0.bias"], mcmc.get_samples()["net/Dense_0.bias"]
     )
+    with pytest.raises(
+        ValueError, match=r"extra_fields names 'p', which the state .* has .*energy"
+    ):
+        mcmc.run(jax.random.key(0), *data, extra_fields="potential_energy")
 
 
 def test_the_run_survives_pickling(data, two_chains):

@@ -1,8 +1,8 @@
 """What makes a program a study: its options, the files that it stores, the command that runs it.
 
 A study takes its options from :func:`parser` and keeps what it measures in :class:`Results`. A
-:class:`Study` does more: its cells are computed once each and kept at once, so that one that was
-interrupted goes on, with a table and a figure of all of them.
+:class:`Study`, which :func:`begin` makes with its options, does more: its cells are computed once
+each and kept at once, so that one that was interrupted goes on, with a table and a figure of all.
 
 Studies are modules of the package ``benchmarks``, run from the root of the checkout::
 
@@ -222,6 +222,25 @@ class Study(Results):
         machines = dict.fromkeys(str(row["machine"]) for row in self.rows)
         seconds = sum(row["seconds"] for row in self.rows)
         return f"{seconds / 60:.0f} minutes on {'; '.join(machines)}."
+
+
+def begin(
+    source: str,
+    doc: str | None,
+    keys: Sequence[str],
+    sizes: Mapping[str, Any],
+    argv: Sequence[str] | None,
+) -> tuple[Study, argparse.Namespace, Any]:
+    """A study with the options that all share and no more.
+
+    :param source: as in :class:`Study`, and so is ``keys``.
+    :param doc: as in :func:`parser`.
+    :param sizes: settings of the sizes "full", "quick" and "toy".
+    :param argv: the command line; None for that of the process.
+    :return: the study, what was given on the command line, and the settings of the size.
+    """
+    given = parser(doc or "").parse_args(argv)
+    return Study(source, keys, given), given, sizes[given.size]
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import publish, sampler, select, starts
-from benchmarks._shared.study import Results, Row, Study, every_cell, parser
+from benchmarks._shared.study import Results, Row, begin, every_cell
 from benchmarks.mixing.hierarchical_posteriors import Posterior, posterior
 from benchmarks.neal import posteriors
 from numpyro_bnn.diagnostics import diagnose_draws, mean_errors
@@ -206,14 +206,12 @@ def draw(rows: list[Row]) -> Any:
 
 
 def main(argv: Any = None) -> None:
-    asked = parser(__doc__).parse_args(argv)
-    size = SIZES[asked.size]
-    study = Study(__file__, ["case", "seed"], asked)
+    study, given, size = begin(__file__, __doc__, ("case", "seed"), SIZES, argv)
 
     def compute(case: str, seed: int) -> Iterator[Row]:
-        given = posterior(asked.data, CASES[case].posterior, size.rows)
-        reference = reference_of(case, size, given, study)
-        values = predictions_of(CASES[case], given, seed, size.looks[-1])
+        target = posterior(given.data, CASES[case].posterior, size.rows)
+        reference = reference_of(case, size, target, study)
+        values = predictions_of(CASES[case], target, seed, size.looks[-1])
         for draws in size.looks:
             first = {name: array[:, :draws] for name, array in values.items()}
             yield {"draws": draws} | judged(first, reference)

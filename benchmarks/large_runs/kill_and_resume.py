@@ -8,8 +8,6 @@ full (a limit on the size of files) and cuts a chunk short.
 
 import argparse
 import json
-import os
-import platform
 import random
 import resource
 import shutil
@@ -29,7 +27,7 @@ from numpyro.infer import HMC, NUTS
 from numpyro.infer.gibbs import CustomGibbs, Gibbs
 
 import numpyro_bnn as bnn
-from benchmarks._shared.study import ROOT, Results, command, parser
+from benchmarks._shared.study import ROOT, Results, command, machine, parser
 
 ROWS, FEATURES, HIDDEN = 400, 8, 64
 KERNELS = ("NUTS", "BAOAB", "Gibbs")
@@ -229,7 +227,7 @@ def main(argv=None):
             }
             rows += [(f"{name}: {what}", value) for what, value in found.items()]
         rows += faults(Path(folder), num_samples)
-    print(f"JAX {jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores")
+    print(machine())
     for what, value in rows:
         print(f"{what:<70} {value}")
     Results(__file__, given).write_values(rows)

@@ -8,8 +8,6 @@
 """
 
 import argparse
-import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -21,7 +19,7 @@ import jax
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.study import ROOT, Results, Study, command, parser
+from benchmarks._shared.study import ROOT, Results, Study, command, machine, parser
 
 HIDDEN, FEATURES, EVERY = 160, 60, 1000
 
@@ -123,7 +121,7 @@ def main(argv=None):
         num_samples, dtype, path = given.work
         work(int(num_samples), dtype, path)
         return
-    print(f"JAX {jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores")
+    print(machine())
     for part, measured in PARTS.items():
         with tempfile.TemporaryDirectory() as folder:
             rows = measured(Path(folder).resolve(), given)

@@ -6,7 +6,6 @@ gradients a step. Tuning is counted in neither.
     python -m benchmarks.mixing.against_blackjax [--quick]
 """
 
-import platform
 from functools import partial
 
 import blackjax
@@ -21,7 +20,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 
 import numpyro_bnn as bnn
 from benchmarks._shared import sampled_runs
-from benchmarks._shared.study import Results, parser, read_rows
+from benchmarks._shared.study import Results, machine, parser, read_rows
 from benchmarks._shared.words import span
 from numpyro_bnn.diagnostics import ess, rhat
 
@@ -228,9 +227,7 @@ def main(argv=None):
     if options.report:
         table = read_rows(results.path("csv"))
     else:
-        print(
-            f"JAX {jax.__version__}, BlackJAX {blackjax.__version__}, Python {platform.python_version()}"
-        )
+        print(f"{machine()}, BlackJAX {blackjax.__version__}")
         table = []
         for name, potential, starts, functions, truth in targets():
             for row in rows_of(name, potential, starts, functions, truth, num_gradients):

@@ -30,7 +30,7 @@ from benchmarks._shared.sampled_runs import (
     scores_of_chains,
     select,
 )
-from benchmarks._shared.study import Results, Row, Study, parser
+from benchmarks._shared.study import Results, Row, Study, begin
 from benchmarks._shared.words import number
 from benchmarks.mixing import against_hmc_prior
 from benchmarks.mixing.against_hmc_methods import (
@@ -270,10 +270,9 @@ def methods(size: Size, name: str) -> tuple[str, ...]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    asked = parser(__doc__ or "").parse_args(argv)
-    size = SIZES[asked.size]
-    prior = Study(__file__, against_hmc_prior.KEYS, asked, "prior")
-    of_scale = partial(against_hmc_prior.cell, size=size, folder=asked.data)
+    study, given, size = begin(__file__, __doc__, KEYS, SIZES, argv)
+    prior = Study(__file__, against_hmc_prior.KEYS, given, "prior")
+    of_scale = partial(against_hmc_prior.cell, size=size, folder=given.data)
     prior.run([{"scale": scale} for scale in size.scales], of_scale)
     scale = against_hmc_prior.chosen(prior.rows)
     table = columns(prior.rows, against_hmc_prior.TABLE)
@@ -281,13 +280,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     def one(problem: str, method: str, seed: int) -> Iterator[Row]:
         own = PROBLEMS[problem].scale or scale
-        return one_method(Case(asked.data, size, problem, own), method, seed)
+        return one_method(Case(given.data, size, problem, own), method, seed)
 
-    study = Study(__file__, KEYS, asked)
     study.run(cells(size), one)
     rows = averaged(study.rows)
     publish(study, rows, TABLE, findings(rows), lambda: draw(rows))
-    Results(__file__, asked, "distances").report(list(distances(rows)))
+    Results(__file__, given, "distances").report(list(distances(rows)))
 
 
 if __name__ == "__main__":

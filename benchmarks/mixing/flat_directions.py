@@ -21,7 +21,7 @@ from numpyro.infer import HMC
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import uci
 from benchmarks._shared.sampled_runs import ESS_LIMIT, RHAT_LIMIT, sampled
-from benchmarks._shared.study import Row, Study, every_cell, parser, without
+from benchmarks._shared.study import Row, begin, every_cell, without
 from benchmarks._shared.words import span
 from numpyro_bnn import diagnostics
 from numpyro_bnn.diagnostics import mcse_mean
@@ -188,12 +188,10 @@ def picture(rows: Sequence[Row]):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = parser(__doc__).parse_args(argv)
-    size = SIZES[options.size]
-    study = Study(__file__, ("table", "width", "activation"), options)
+    study, given, size = begin(__file__, __doc__, ("table", "width", "activation"), SIZES, argv)
     study.run(
         every_cell(table=size["tables"], width=size["widths"], activation=ACTIVATIONS),
-        lambda table, width, activation: cell(table, width, activation, size, options.data),
+        lambda table, width, activation: cell(table, width, activation, size, given.data),
     )
     study.publish(without(study.rows), findings(study.rows), lambda: picture(study.rows))
 

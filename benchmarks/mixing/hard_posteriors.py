@@ -18,7 +18,7 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, sampler, scores_of_chains, select
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.study import Row, begin
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
     FOUR_LAYERS,
@@ -261,9 +261,9 @@ TABLE = {
 
 
 def main(argv=None) -> None:
-    asked = parser(__doc__).parse_args(argv)
-    size = SIZES[asked.size]
-    study = Study(__file__, ["problem", "method", "seed", "draws"], asked)
+    study, given, size = begin(
+        __file__, __doc__, ("problem", "method", "seed", "draws"), SIZES, argv
+    )
     pairs = {
         (problem, method): pair
         for problem in size.problems
@@ -272,7 +272,7 @@ def main(argv=None) -> None:
     }
     study.run(
         ({"problem": problem, "method": method, "seed": 0} for problem, method in pairs),
-        lambda problem, method, seed: both(asked.data, problem, pairs[problem, method], seed, size)[
+        lambda problem, method, seed: both(given.data, problem, pairs[problem, method], seed, size)[
             method
         ],
     )

@@ -22,7 +22,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import mnist
 from benchmarks._shared.data_sets import table as stored_table
 from benchmarks._shared.sampled_runs import sampler, select
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.study import Row, begin
 from numpyro_bnn import gradients, preconditioners
 
 CHAINS = 4
@@ -290,9 +290,7 @@ def picture(rows: Sequence[Row]):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    given = parser(__doc__ or "").parse_args(argv)
-    size = SIZES[given.size]
-    study = Study(__file__, KEYS, given)
+    study, given, size = begin(__file__, __doc__, KEYS, SIZES, argv)
     full = given.size == "full"
     cells = (
         dict(zip(KEYS, (rows, batch, temperature, method, seed)))

@@ -15,7 +15,7 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import columns
-from benchmarks._shared.study import Study, every_cell, parser
+from benchmarks._shared.study import begin, every_cell
 from benchmarks._shared.words import span
 
 
@@ -98,9 +98,7 @@ def findings(rows):
 
 
 def main(argv=None) -> None:
-    asked = parser(__doc__).parse_args(argv)
-    size = SIZES[asked.size]
-    study = Study(__file__, ["rows", "hidden"], asked)
+    study, _, size = begin(__file__, __doc__, ("rows", "hidden"), SIZES, argv)
     study.run(
         every_cell(rows=size.rows, hidden=size.hidden),
         lambda rows, hidden: cost(rows, hidden, size.repeats),

@@ -20,7 +20,7 @@ from scipy.optimize import minimize
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import uci
 from benchmarks._shared.sampled_runs import select
-from benchmarks._shared.study import Results, Row, Study, every_cell, parser, without
+from benchmarks._shared.study import Results, Row, begin, every_cell, without
 
 NOISE, PREDICTED = 0.1, 100
 # Most that lies between predictions of one mode, in standard deviations of the noise.
@@ -250,15 +250,13 @@ def picture(rows: Sequence[Row]) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = parser(__doc__).parse_args(argv)
-    size = SIZES[options.size]
-    study = Study(__file__, ("table", "rows", "width", "subset"), options)
+    study, given, size = begin(__file__, __doc__, ("table", "rows", "width", "subset"), SIZES, argv)
     study.run(
         every_cell(table=size.tables, width=size.widths, rows=size.rows, subset=size.subsets),
-        lambda **which: cell(**which, size=size, folder=options.data),
+        lambda **which: cell(**which, size=size, folder=given.data),
     )
     study.publish(averaged(study.rows), findings(study.rows), lambda: picture(study.rows))
-    Results(__file__, options, "means").report(means(study.rows))
+    Results(__file__, given, "means").report(means(study.rows))
 
 
 if __name__ == "__main__":

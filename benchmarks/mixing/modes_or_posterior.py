@@ -15,7 +15,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.ensembles import log_mixture, stopped_early
 from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, sampler, select
 from benchmarks._shared.splits import split_error
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.study import Row, begin
 from benchmarks._shared.words import span
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
@@ -208,9 +208,7 @@ def draw(rows: list[Row]):
 
 
 def main(argv=None) -> None:
-    asked = parser(__doc__).parse_args(argv)
-    size = SIZES[asked.size]
-    study = Study(__file__, ["table", "split", "method"], asked)
+    study, given, size = begin(__file__, __doc__, ("table", "split", "method"), SIZES, argv)
     study.run(
         (
             {"table": table, "split": split, "method": method}
@@ -219,7 +217,7 @@ def main(argv=None) -> None:
             for method in METHODS
         ),
         lambda table, split, method: judged(
-            posterior(asked.data, table, size.rows, split), method, split, size
+            posterior(given.data, table, size.rows, split), method, split, size
         ),
     )
     publish(study, by_table(study.rows), TABLE, findings(study.rows), lambda: draw(study.rows))

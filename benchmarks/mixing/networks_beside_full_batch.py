@@ -17,7 +17,7 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import sampler, select
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.study import Row, begin
 from benchmarks._shared.words import span
 from benchmarks.mixing.hidden_heat import CONSTANT, of_predictions, standardised_rows
 from numpyro_bnn import gradients
@@ -209,9 +209,7 @@ def picture(rows: Sequence[Row]) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    given = parser(__doc__ or "").parse_args(argv)
-    size = SIZES[given.size]
-    study = Study(__file__, KEYS, given)
+    study, given, size = begin(__file__, __doc__, KEYS, SIZES, argv)
     study.run(
         [
             {"units": units, "batch": batch, "method": method, "seed": seed}

@@ -17,7 +17,7 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, sampler, scores_of_chains, select
-from benchmarks._shared.study import Results, Row, Study, parser, read_rows
+from benchmarks._shared.study import Results, Row, Study, begin, read_rows
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
     INTEGRATED,
@@ -307,16 +307,14 @@ TABLE = {
 
 
 def main(argv=None) -> None:
-    asked = parser(__doc__).parse_args(argv)
-    size = SIZES[asked.size]
-    study = Study(__file__, ["problem", "method", "seed"], asked)
-    study.run(cells(size), functools.partial(one, asked.data, size))
-    second = Study(__file__, ["problem", "method", "seed"], asked, part="added")
-    second.run(added_cells(size), functools.partial(one, asked.data, size))
+    study, given, size = begin(__file__, __doc__, ("problem", "method", "seed"), SIZES, argv)
+    study.run(cells(size), functools.partial(one, given.data, size))
+    second = Study(__file__, ["problem", "method", "seed"], given, part="added")
+    second.run(added_cells(size), functools.partial(one, given.data, size))
     every = all_runs(study, second)
     publish(study, worst_of_seeds(study.rows), TABLE, findings(every), lambda: draw(study.rows))
     publish(second, worst_of_seeds(second.rows), TABLE, [], lambda: draw(second.rows))
-    Results(__file__, asked, "medians").report(list(medians(every)))
+    Results(__file__, given, "medians").report(list(medians(every)))
 
 
 if __name__ == "__main__":

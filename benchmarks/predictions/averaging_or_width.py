@@ -18,7 +18,7 @@ from benchmarks._shared.data_sets import Split, uci
 from benchmarks._shared.ensembles import log_mixture, stopped_early
 from benchmarks._shared.sampled_runs import estimator, select
 from benchmarks._shared.splits import split_error
-from benchmarks._shared.study import Row, Study, parser
+from benchmarks._shared.study import Row, begin
 from benchmarks._shared.words import with_error
 from numpyro_bnn import scores
 
@@ -192,9 +192,9 @@ def picture(rows: Sequence[Row]) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    given = parser(__doc__ or "").parse_args(argv)
-    size = SIZES[given.size]
-    study = Study(__file__, ("table", "split", "method", "width"), given)
+    study, given, size = begin(
+        __file__, __doc__, ("table", "split", "method", "width"), SIZES, argv
+    )
     study.run(
         [
             {"table": table, "split": split, "method": method, "width": width}

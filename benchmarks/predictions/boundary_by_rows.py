@@ -19,7 +19,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.chain_errors import jackknife_error, without_each
 from benchmarks._shared.gaps import Gap
 from benchmarks._shared.sampled_runs import convergence, paired, sampled
-from benchmarks._shared.study import Row, Study, as_text, every_cell, from_text, parser
+from benchmarks._shared.study import Row, as_text, begin, every_cell, from_text
 from benchmarks._shared.words import span
 from benchmarks.predictions.step_size import HIDDEN, data, hmc, model_of
 from numpyro_bnn import scores
@@ -182,9 +182,7 @@ def picture(rows: Sequence[Row]) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    given = parser(__doc__ or "").parse_args(argv)
-    size = SIZES[given.size]
-    study = Study(__file__, ("model", "rows", "seed"), given)
+    study, _, size = begin(__file__, __doc__, ("model", "rows", "seed"), SIZES, argv)
     study.run(
         every_cell(model=MODELS, rows=size["rows"], seed=range(size["sets"])),
         partial(cell, size=size),

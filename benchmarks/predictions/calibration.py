@@ -18,7 +18,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import table as stored_table
 from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.splits import split_error
-from benchmarks._shared.study import Row, Study, every_cell, parser
+from benchmarks._shared.study import Row, begin, every_cell
 from benchmarks._shared.words import span
 
 COVERAGE = 0.9
@@ -122,12 +122,10 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = parser(__doc__).parse_args(argv)
-    size = SIZES[options.size]
-    study = Study(__file__, ("table", "split", "method"), options)
+    study, given, size = begin(__file__, __doc__, ("table", "split", "method"), SIZES, argv)
     study.run(
         every_cell(table=METHODS, split=range(size["splits"])),
-        lambda table, split: cell(table, split, size, options.data),
+        lambda table, split: cell(table, split, size, given.data),
     )
     study.publish(averaged(study.rows), findings(study.rows))
 

@@ -22,7 +22,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split, uci
 from benchmarks._shared.sampled_runs import estimator, select
 from benchmarks._shared.splits import split_error
-from benchmarks._shared.study import Row, Study, every_cell, parser
+from benchmarks._shared.study import Row, begin, every_cell
 from benchmarks.predictions.other_regressors import process, single
 from numpyro_bnn import scores
 
@@ -157,9 +157,7 @@ def picture(rows: Sequence[Row]) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    given = parser(__doc__ or "").parse_args(argv)
-    size = SIZES[given.size]
-    study = Study(__file__, ("table", "kind", "split", "method"), given)
+    study, given, size = begin(__file__, __doc__, ("table", "kind", "split", "method"), SIZES, argv)
     study.run(
         every_cell(split=range(size["splits"]), table=size["tables"], kind=KINDS, method=METHODS),
         partial(cell, size=size, folder=given.data),

@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import convergence, sampled
-from benchmarks._shared.study import Row, Study, as_text, from_text, parser
+from benchmarks._shared.study import Row, as_text, begin, from_text
 from benchmarks._shared.words import span
 from numpyro_bnn import scores
 
@@ -187,9 +187,7 @@ def picture(rows: Sequence[Row]):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = parser(__doc__).parse_args(argv)
-    size = SIZES[options.size]
-    study = Study(__file__, ("seed", "method"), options)
+    study, _, size = begin(__file__, __doc__, ("seed", "method"), SIZES, argv)
     study.run(
         ({"seed": seed} for seed in range(size["seeds"])), lambda seed: cell(seed=seed, size=size)
     )

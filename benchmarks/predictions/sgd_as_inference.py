@@ -24,7 +24,7 @@ from scipy.stats import norm
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split, uci
 from benchmarks._shared.sampled_runs import convergence, sampled
-from benchmarks._shared.study import Row, Study, every_cell, parser, without
+from benchmarks._shared.study import Row, begin, every_cell, without
 from benchmarks._shared.words import span, with_error
 from numpyro_bnn import scores
 from numpyro_bnn.diagnostics import mcse_mean
@@ -360,10 +360,8 @@ def picture(rows: Sequence[Row]):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = parser(__doc__).parse_args(argv)
-    size = SIZES[options.size]
-    study = Study(__file__, ("model", "method", "multiple"), options)
-    problem = cache(lambda name: Problem(name, size, options.data))
+    study, given, size = begin(__file__, __doc__, ("model", "method", "multiple"), SIZES, argv)
+    problem = cache(lambda name: Problem(name, size, given.data))
     study.run(
         every_cell(model=size["models"], method=METHODS),
         lambda model, method: problem(model).judged(method),

@@ -28,7 +28,7 @@ from benchmarks._shared.chain_errors import jackknife_error, without_each
 from benchmarks._shared.gaps import Gap
 from benchmarks._shared.mnist_posteriors import component_root, convergence
 from benchmarks._shared.sampled_runs import paired, select
-from benchmarks._shared.study import Results, Row, Study, parser
+from benchmarks._shared.study import Results, Row, begin
 from benchmarks._shared.words import span
 from benchmarks.predictions.corruptions import null_and_first, shifts
 from benchmarks.priors import common_step_hmc as hmc
@@ -116,11 +116,6 @@ def beside(rows: Sequence[Row], other: str, method: str = POSTERIOR) -> list[Row
         }
         for where in groups(rows)
     ]
-
-
-def averaged(rows: Sequence[Row]) -> list[Row]:
-    """Log score of the posterior beyond that of MAP, by kind of shift."""
-    return beside(rows, MAP)
 
 
 # Shifts that move what is in an image.
@@ -402,9 +397,7 @@ def cell(
 
 
 def main(argv: list[str] | None = None) -> None:
-    given = parser(__doc__ or "").parse_args(argv)
-    size = SIZES[given.size]
-    study = Study(__file__, KEYS, given)
+    study, given, size = begin(__file__, __doc__, KEYS, SIZES, argv)
     cells = [
         {"rows": rows, "subset": subset, "prior": prior}
         for rows, subsets in size.subsets

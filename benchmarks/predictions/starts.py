@@ -17,7 +17,7 @@ from sklearn.datasets import load_diabetes
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import uci
 from benchmarks._shared.sampled_runs import sampler, select
-from benchmarks._shared.study import Row, Study, every_cell, parser, without
+from benchmarks._shared.study import Row, begin, every_cell, without
 from benchmarks._shared.words import number, span
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.approximations.modes import ensemble_of
@@ -148,9 +148,9 @@ def picture(rows: Sequence[Row]):
 
 
 def main(argv: list[str] | None = None) -> None:
-    given = parser(__doc__).parse_args(argv)
-    size = SIZES[given.size]
-    study = Study(__file__, ("table", "prior", "likelihood", "rule"), given)
+    study, given, size = begin(
+        __file__, __doc__, ("table", "prior", "likelihood", "rule"), SIZES, argv
+    )
     cells = every_cell(table=size["tables"], prior=size["priors"], likelihood=size["likelihoods"])
     study.run(cells, partial(compute, given.data, size["draws"]))
     study.publish(summary(study.rows), findings(without(study.rows)), lambda: picture(study.rows))

@@ -20,7 +20,7 @@ from sklearn.datasets import make_moons
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import convergence, sampled, select
-from benchmarks._shared.study import Row, Study, every_cell, parser, without
+from benchmarks._shared.study import Row, begin, every_cell, without
 from numpyro_bnn.diagnostics import mcse_mean
 
 
@@ -218,9 +218,7 @@ def picture(rows: Sequence[Row]):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = parser(__doc__ or "").parse_args(argv)
-    size = SIZES[options.size]
-    study = Study(__file__, ("method", "step"), options)
+    study, _, size = begin(__file__, __doc__, ("method", "step"), SIZES, argv)
     study.run(
         every_cell(step=size["steps"], method=size["methods"]),
         lambda method, step: bias(method, step, size),

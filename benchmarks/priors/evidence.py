@@ -19,7 +19,7 @@ from scipy.stats import rankdata, spearmanr
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split
 from benchmarks._shared.sampled_runs import sampler
-from benchmarks._shared.study import Study, parser
+from benchmarks._shared.study import begin
 from benchmarks.priors.small_tables import ACTIVATIONS, few_rows, prior_named, regression_model
 from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.plots import style as plots_style
@@ -234,10 +234,8 @@ def figure(rows):
 
 
 def main(argv=None):
-    options = parser(__doc__).parse_args(argv)
-    size = SIZES[options.size]
-    study = Study(__file__, KEYS, options)
-    study.run(cells(size), computer(size, options.data))
+    study, given, size = begin(__file__, __doc__, KEYS, SIZES, argv)
+    study.run(cells(size), computer(size, given.data))
     study.publish(table(study.rows), findings(study.rows), lambda: figure(study.rows))
 
 

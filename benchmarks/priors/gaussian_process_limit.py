@@ -25,7 +25,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import convergence, sampled
-from benchmarks._shared.study import Row, Study, as_text, from_text, parser, without
+from benchmarks._shared.study import Row, as_text, begin, from_text, without
 from benchmarks._shared.words import number
 from numpyro_bnn.diagnostics import mcse_mean
 
@@ -187,9 +187,7 @@ def picture(rows: Sequence[Row]):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = parser(__doc__).parse_args(argv)
-    size = SIZES[options.size]
-    study = Study(__file__, ("width",), options)
+    study, _, size = begin(__file__, __doc__, ("width",), SIZES, argv)
     study.run([{"width": width} for width in size["widths"]], lambda width: cell(width, size))
     rows = sorted(study.rows, key=lambda row: row["width"])
     table = without(rows, "mean on the grid", "sd on the grid")

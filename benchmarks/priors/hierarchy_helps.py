@@ -17,7 +17,7 @@ from scipy.stats import kstest
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import ESS_LIMIT, RHAT_LIMIT, sampler, select
 from benchmarks._shared.splits import split_error
-from benchmarks._shared.study import Study, parser
+from benchmarks._shared.study import begin
 from benchmarks.priors.small_tables import (
     ACTIVATIONS,
     PRIORS,
@@ -279,10 +279,8 @@ def figure(rows, size=SIZES["full"]):
 
 
 def main(argv=None):
-    options = parser(__doc__).parse_args(argv)
-    size = SIZES[options.size]
-    study = Study(__file__, KEYS, options)
-    study.run(cells(size), computer(size, options.data))
+    study, given, size = begin(__file__, __doc__, KEYS, SIZES, argv)
+    study.run(cells(size), computer(size, given.data))
     study.publish(summary(study.rows), findings(study.rows, size), lambda: figure(study.rows, size))
 
 

@@ -27,7 +27,7 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import convergence, sampler
-from benchmarks._shared.study import Results, Row, Study, parser
+from benchmarks._shared.study import Results, Row, begin
 from benchmarks.priors import common_step_hmc as hmc
 from benchmarks.priors import tempered_network as network
 from benchmarks.priors.average_scores import Scored, against, against_ensemble, scored
@@ -335,9 +335,7 @@ def cell(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    given = parser(__doc__ or "").parse_args(argv)
-    size = SIZES[given.size]
-    study = Study(__file__, KEYS, given)
+    study, given, size = begin(__file__, __doc__, KEYS, SIZES, argv)
     study.run(
         [
             dict(zip(KEYS, (*where, prior)))

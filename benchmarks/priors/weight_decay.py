@@ -22,7 +22,7 @@ from jax import lax
 from scipy.stats import norm
 
 import numpyro_bnn as bnn
-from benchmarks._shared.study import Row, Study, every_cell, parser
+from benchmarks._shared.study import Row, begin, every_cell
 from benchmarks.priors.small_tables import few_rows
 
 TABLES = ("yacht", "boston", "energy")
@@ -158,9 +158,9 @@ def picture(rows: Sequence[Row]) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    given = parser(__doc__ or "").parse_args(argv)
-    size = SIZES[given.size]
-    study = Study(__file__, ("table", "spread", "method", "split"), given)
+    study, given, size = begin(
+        __file__, __doc__, ("table", "spread", "method", "split"), SIZES, argv
+    )
     study.run(
         every_cell(
             table=size["tables"], split=range(size["splits"]), spread=SPREADS, method=METHODS

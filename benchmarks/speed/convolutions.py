@@ -21,7 +21,7 @@ from jax import lax
 
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import columns
-from benchmarks._shared.study import Study, parser
+from benchmarks._shared.study import begin
 from numpyro_bnn.compilation import program_identity
 from numpyro_bnn.run import programs
 
@@ -184,9 +184,7 @@ TABLE = {
 
 
 def main(argv=None) -> None:
-    asked = parser(__doc__).parse_args(argv)
-    size = SIZES[asked.size]
-    study = Study(__file__, ["problem"], asked)
+    study, _, size = begin(__file__, __doc__, ("problem"), SIZES, argv)
     study.run(
         [{"problem": problem} for problem in size.problems], lambda problem: compare(problem, size)
     )

@@ -3,7 +3,6 @@
 python -m benchmarks.speed.diagnose [--quick]
 """
 
-import platform
 import resource
 import time
 
@@ -11,7 +10,7 @@ import jax
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.study import Results, parser
+from benchmarks._shared.study import Results, machine, parser
 from numpyro_bnn import diagnose
 
 NUM_CHAINS, NUM_ROWS, INPUTS, CLASSES = 8, 1000, 784, 10
@@ -54,7 +53,7 @@ def main(argv=None):
         "GiB at most": peak_gib(),
         "GiB beyond the draws": peak_gib() - before,
     }
-    print(f"JAX {jax.__version__}, Python {platform.python_version()}")
+    print(machine())
     print(report)
     print(row)
     Results(__file__, options).write_rows([row])

@@ -6,7 +6,6 @@ Contenders take turns in one process (PyTorch, where `--torch-python` has it, in
     python -m benchmarks.speed.sgmcmc_steps [--quick] [--torch-python PYTHON]
 """
 
-import platform
 import statistics
 import subprocess
 import time
@@ -24,7 +23,7 @@ from numpyro.handlers import seed, substitute
 from numpyro.infer.util import potential_energy
 
 import numpyro_bnn as bnn
-from benchmarks._shared.study import Results, parser
+from benchmarks._shared.study import Results, machine, parser
 
 N, INPUTS, HIDDEN, CLASSES = 60_000, 784, 100, 10
 EPSILON, H, FRICTION = 1e-6, 1e-3, 10.0
@@ -247,7 +246,7 @@ def main(argv: list[str] | None = None) -> None:
     options = made.parse_args(argv)
     full = options.size == "full"
     repeats = 7 if full else 3
-    print(f"JAX {jax.__version__}, Python {platform.python_version()}, {jax.devices()[0].platform}")
+    print(machine())
     rows = []
     for method in ("SGLD", "SGHMC"):
         for batch_size in (100, 1000):

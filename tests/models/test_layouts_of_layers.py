@@ -1,8 +1,12 @@
-"""Fan-in and source units go by the class of a layer and by where its axes are stored, not by names."""
+"""Fan-in and source units go by the class of a layer and by where its axes are stored, not by names.
+
+Of layers that are stacked, stand side by side or have several output axes they are counted by hand.
+"""
 
 import functools
 from typing import ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import nets
@@ -59,10 +63,11 @@ def test_the_name_of_an_nnx_layer_does_not_matter():
             self.key = nnx.LinearGeneral((10, 6), 3, axis=(-2, -1), rngs=rngs)
             self.query = nnx.LinearGeneral(6, (3, 2), rngs=rngs)
             self.each = nnx.LinearGeneral(6, 3, batch_axis={0: 10}, rngs=rngs)
+            self.heads = nnx.Einsum("bi,hij->bhj", (2, 5, 3), rngs=rngs)
 
     shapes = nets.shapes_of(Net(nnx.Rngs(0)))
-    found = {path: known_of(shapes, f"{path}.kernel") for path in ("value", "key", "query", "each")}
-    assert found == {"value": (6, 1), "key": (60, 1), "query": (6, 0), "each": (6, 1)}
+    known = {"value": (6, 1), "key": (60, 1), "query": (6, 0), "each": (6, 1), "heads": (5, 1)}
+    assert {path: known_of(shapes, f"{path}.kernel") for path in known} == known
 
 
 def test_starts_of_chains_have_the_fan_in_of_the_layer():
@@ -195,11 +200,21 @@ def test_a_module_that_stacks_its_own_method():
 class Block(nn.Module):
     @nn.compact
     def __call__(self, x, _=None):
+        return jnp.tanh(nn.Dense(4)(x)) * self.param("gain", nn.initializers.ones, (4,)), None
+
+
+class Square(nn.Module):
+    """A kernel alone, which may be stacked along any axis."""
+
+    @nn.compact
+    def __call__(self, x, _=None):
         return jnp.tanh(nn.Dense(4, use_bias=False)(x)), None
 
 
 class Scanned(nn.Module):
-    axis: int
+    """A stack of layers, and one beyond it; axes that have names have one for the stack too."""
+
+    axis: int = 0
     length: int = 4
     block: type = Block
 
@@ -210,8 +225,9 @@ class Scanned(nn.Module):
             variable_axes={"params": self.axis},
             split_rngs={"params": True},
             length=self.length,
+            metadata_params={nn.PARTITION_NAME: "layers"},
         )
-        return layers(name="deep")(x, None)[0]
+        return nn.remat(nn.Dense)(2, name="out")(layers(name="deep")(x, None)[0])
 
 
 def varies_along(module, path, *example):
@@ -230,15 +246,17 @@ def varies_along(module, path, *example):
 
 
 @pytest.mark.parametrize(("axis", "unit_axis"), [(0, 1), (1, 0), (2, 0), (-1, 0), (-2, 0)])
-@pytest.mark.parametrize("block", [Block, nn.remat(Block), nn.jit(Block)])
+@pytest.mark.parametrize("block", [Square, nn.remat(Square), nn.jit(Square)])
 def test_as_many_stacked_layers_as_inputs(axis, unit_axis, block):
     for _ in "ab":  # the second time programs of blocks under `nn.jit` are there already
         shapes = nets.shapes_of(Scanned(axis, 4, block), ROWS)
         assert known_of(shapes, "deep.Dense_0.kernel") == (4, unit_axis)
 
 
-def test_units_of_stacked_square_layers_vary_along_their_own_axis():
-    assert varies_along(Scanned(1), "deep.Dense_0.kernel", ROWS) == ((0,), (4,))
+@pytest.mark.parametrize("length", [3, 4])
+def test_units_of_stacked_layers_vary_along_their_own_axis(length):
+    """The kernel is (input, layer, output): four inputs, whatever the number of layers."""
+    assert varies_along(Scanned(1, length), "deep.Dense_0.kernel", ROWS) == ((0,), (4,))
 
 
 def test_layers_that_were_called_under_jit_before_are_known_and_keep_their_values():
@@ -329,9 +347,16 @@ def test_own_arrays_say_what_is_summed_or_are_refused():
 def test_stacked_own_arrays_say_so_too():
     shapes = nets.shapes_of(Stacked(Tokens), SEQUENCE)
     assert known_of(shapes, "tokens.pos_embedding") == (1, None)
-    with pytest.raises(ValueError, match=UNKNOWN.format("tokens.mix", r"\(4, 2, 6, 3\)")):
+    with pytest.raises(ValueError, match=UNKNOWN.format("tokens.mix", r"\(6, 2, 6, 3\)")):
         fan_in("tokens.mix", shapes["tokens.mix"])
     assert known_of(nets.shapes_of(Stacked(Declared), SEQUENCE), "tokens.mix") == (6, 2)
+
+
+def several(module):
+    """Six copies of a module side by side, with parameters of their own."""
+    return nn.vmap(
+        module, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=None, axis_size=6
+    )
 
 
 class Stacked(nn.Module):
@@ -339,10 +364,177 @@ class Stacked(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        return nn.vmap(
-            self.kind,
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            in_axes=None,
-            axis_size=4,
-        )(name="tokens")(x)
+        return several(self.kind)(name="tokens")(x)
+
+
+class Side(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return several(nn.Dense)(2, name="side")(x)
+
+
+class Both(nn.Module):
+    """A stack of stacks of layers."""
+
+    @nn.compact
+    def __call__(self, x):
+        return several(Scanned)(name="side")(x)
+
+
+class NamedBlock(nn.Module):
+    @nn.compact
+    def __call__(self, x, _=None):
+        init = nn.with_partitioning(nn.initializers.lecun_normal(), ("in", "out"))
+        return jnp.tanh(nn.Dense(4, kernel_init=init)(x)), None
+
+
+class Shared(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        lifted = nn.vmap(nn.Dense, variable_axes={"params": None}, split_rngs={"params": False})
+        return lifted(2, name="side")(x)
+
+
+class Einsum(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Einsum((2, 4, 3), "bi,hij->bhj", use_bias=False, name="heads")(x)
+
+
+class Image(nn.Module):
+    transposed: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        x = x[:, None, :, None] * jnp.ones((1, 4, 1, 2))
+        if self.transposed:
+            return nn.ConvTranspose(5, (3, 3), transpose_kernel=True, name="conv")(x)
+        return several(nn.Conv)(5, (3, 3), name="conv")(x)
+
+
+class NNXBlock(nnx.Module):
+    def __init__(self, rngs):
+        self.layer = nnx.Linear(4, 4, rngs=rngs)
+        self.gain = nnx.Param(jnp.ones(4))
+        self.mix = nnx.Param(jnp.ones((4, 2)))
+
+    def __call__(self, x):
+        return jnp.tanh(self.layer(x)) * self.gain[...] + (x @ self.mix[...]).sum(-1, keepdims=True)
+
+
+class NNXScanned(nnx.Module):
+    def __init__(self, rngs):
+        make = nnx.split_rngs(splits=3)(nnx.vmap(NNXBlock, in_axes=(0,), out_axes=0))
+        self.deep = make(rngs)
+        self.out = nnx.Linear(4, 2, rngs=rngs)
+        self.own = nnx.Param(jnp.ones((4, 2)))
+
+    def __call__(self, x):
+        forward = nnx.scan(lambda x, block: block(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        x = forward(x, self.deep)
+        return self.out(x) + x @ self.own[...]
+
+
+HEADS = "MultiHeadDotProductAttention_0"
+# Fan-in and source axis of each array, counted by hand; of some modules with an example of its inputs.
+KNOWN = {
+    "scan": (
+        lambda: Scanned(0, 3),
+        {"deep.Dense_0.kernel": (4, 1), "deep.gain": (1, None), "out.kernel": (4, 0)},
+    ),
+    "scan along the middle": (
+        lambda: Scanned(1, 3),
+        {"deep.Dense_0.kernel": (4, 0), "deep.gain": (1, None), "out.kernel": (4, 0)},
+    ),
+    "side by side": (Side, {"side.kernel": (4, 1)}),
+    "a stack of stacks": (
+        Both,
+        {
+            "side.deep.Dense_0.kernel": (4, 2),
+            "side.deep.gain": (1, None),
+            "side.out.kernel": (4, 1),
+        },
+    ),
+    "named axes": (lambda: Scanned(0, 3, NamedBlock), {"deep.Dense_0.kernel": (4, 1)}),
+    "shared": (Shared, {"side.kernel": (4, 0)}),
+    "einsum": (Einsum, {"heads.kernel": (4, 1)}),
+    "convolutions side by side": (Image, {"conv.kernel": (18, 3)}),
+    "transposed kernel": (lambda: Image(True), {"conv.kernel": (18, 3)}),
+    "nnx scan": (
+        lambda: NNXScanned(nnx.Rngs(0)),
+        {
+            "deep.layer.kernel": (4, 1),
+            "deep.gain": (1, None),
+            "deep.mix": (4, 1),
+            "out.kernel": (4, 0),
+            "own": (4, 0),
+        },
+    ),
+    "attention": (
+        nets.Attention,
+        {
+            "Embed_0.embedding": (1, None),
+            **{f"{HEADS}.{part}.kernel": (4, 0) for part in ("query", "key", "value")},
+            f"{HEADS}.out.kernel": (6, 1),
+        },
+        nets.inputs("tokens"),
+    ),
+    "nnx attention": (
+        lambda: nets.NNXAttention(nnx.Rngs(0)),
+        {
+            "embed.embedding": (1, None),
+            "attention.query.kernel": (4, 0),
+            "attention.value.kernel": (4, 0),
+            "attention.out.kernel": (6, 1),
+        },
+    ),
+    "LSTM": (
+        nets.Recurrent,
+        {"LSTMCell_0.ii.kernel": (2, 0), "LSTMCell_0.hi.kernel": (3, 0)},
+        nets.inputs("sequence"),
+    ),
+    "convolution and norms": (
+        nets.Conv,
+        {"Conv_0.kernel": (6, 2), "GroupNorm_0.scale": (1, None), "Dense_0.kernel": (4, 0)},
+        nets.inputs("image"),
+    ),
+    "nnx convolution and norms": (
+        lambda: nets.NNXConv(nnx.Rngs(0)),
+        {"conv.kernel": (6, 2), "layer.scale": (1, None)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_an_output_sums_over_the_inputs_of_its_own_layer(name):
+    make, known, *example = KNOWN[name]
+    module = make()
+    shapes = nets.shapes_of(module, *(example or [ROWS[:1]] * isinstance(module, nn.Module)))
+    assert {path: known_of(shapes, path) for path in known} == known
+    assert {known_of(shapes, path) for path in shapes if path.endswith("bias")} <= {(1, None)}
+
+
+def test_equinox_layers_that_are_stacked():
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    class Net(eqx.Module):
+        deep: eqx.Module
+        cell: eqx.Module
+        conv: eqx.Module
+
+        def __init__(self):
+            self.deep = eqx.filter_vmap(lambda key: eqx.nn.Linear(4, 2, key=key))(keys)
+            self.cell = eqx.filter_vmap(lambda key: eqx.nn.GRUCell(4, 2, key=key))(keys)
+            self.conv = eqx.filter_vmap(lambda key: eqx.nn.Conv1d(4, 2, 3, key=key))(keys)
+
+        def __call__(self, x):
+            return x.sum() * sum(leaf.sum() for leaf in jax.tree.leaves(self.deep))
+
+    shapes = nets.shapes_of(Net())
+    known = {
+        "deep.weight": (4, 2),
+        "cell.weight_ih": (4, 2),
+        "cell.weight_hh": (2, 2),
+        "conv.weight": (12, 2),
+    }
+    assert {path: known_of(shapes, path) for path in known} == known

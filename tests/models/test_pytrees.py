@@ -135,21 +135,6 @@ class Layers(eqx.Module):
         return row
 
 
-def shapes_of(module, prior=NORMAL):
-    seen = {}
-
-    def rule(path, shape):
-        seen[path] = shape
-        return prior(path, shape)
-
-    def traced():
-        with handlers.seed(rng_seed=0):
-            bnn.random_module("net", module, rule)
-
-    jax.eval_shape(traced)
-    return seen
-
-
 def test_fan_in_and_source_axis_of_each_layer_of_equinox():
     expected = {
         "conv.weight": (2 * 3 * 2, 1),
@@ -165,7 +150,7 @@ def test_fan_in_and_source_axis_of_each_layer_of_equinox():
         "each.first.bias": (1, None),
     }
     layers = filled(Layers)
-    shapes = shapes_of(layers)
+    shapes = nets.shapes_of(layers)
     found = {p: (fan_in(p, shapes[p]), source_axis(p, shapes[p])) for p in expected}
     assert found == expected
     with pytest.raises(
@@ -173,7 +158,7 @@ def test_fan_in_and_source_axis_of_each_layer_of_equinox():
     ):
         fan_in("matrix", shapes["matrix"])
     with pytest.raises(ValueError, match=r"shape \(2, 3\) an output sums. Say it in the class"):
-        shapes_of(layers, bnn.priors.FanIn())
+        nets.shapes_of(layers, prior=bnn.priors.FanIn())
 
 
 @jax.tree_util.register_dataclass
@@ -218,7 +203,7 @@ class Unnamed:
 
 def test_a_dataclass_with_a_call_is_a_network():
     module = features()
-    shapes = shapes_of(module, bnn.priors.FanIn())
+    shapes = nets.shapes_of(module, prior=bnn.priors.FanIn())
     assert shapes == {"weight": (2, 3), "shift.by": ()}
     assert (fan_in("weight", shapes["weight"]), source_axis("weight", shapes["weight"])) == (2, 0)
     weight, shift = np.array([[0.3, -1.0, 0.2], [0.5, 0.1, -0.4]], np.float32), np.float32(0.7)
@@ -228,7 +213,7 @@ def test_a_dataclass_with_a_call_is_a_network():
     expected = np.tanh(np.asarray(X)[:, [2, 0]] @ weight) + shift
     np.testing.assert_allclose(jax.jit(jax.vmap(net))(X), expected, rtol=1e-5)
     np.testing.assert_array_equal(net.params["columns"], [2, 0])
-    unnamed = shapes_of(Unnamed(jnp.ones((4, 3))))
+    unnamed = nets.shapes_of(Unnamed(jnp.ones((4, 3))))
     assert (fan_in("0", unnamed["0"]), source_axis("0", unnamed["0"])) == (3, 1)
 
 

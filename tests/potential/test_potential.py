@@ -14,7 +14,6 @@ from numpyro.infer.util import log_density
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
-from numpyro_bnn.potential.structure import trace_and_check
 
 SIZE = 6
 
@@ -80,27 +79,6 @@ def test_minibatches_average_to_the_full_potential(model, batch_size):
         if batch_size < SIZE:
             assert each.std() > 0.1
     assert jnp.ones(()).dtype == before  # that of the session, which is float64 once a week
-
-
-def test_only_the_likelihood_is_scaled():
-    with nets.double():
-        x, y = data()
-        potential = bnn.potential_of(network, x, y)
-        z = {k: jnp.asarray(v, jnp.float64) for k, v in nets.weights(network, x, y).items()}
-        rows = jnp.array([0, 3])
-
-        @jax.jit
-        def parts(z):
-            filled = handlers.substitute(handlers.seed(network, 0), data=potential.constrain(z))
-            target = handlers.trace(filled).get_trace(x, y)["y"]
-            by_row = target["fn"].log_prob(target["value"])
-            by_site = potential.log_joint_by_site(potential.constrain(z))
-            return potential.minibatch(z, rows, "data"), potential(z), by_row, by_site["y"]
-
-        value, full, by_row, likelihood = parts(z)
-        np.testing.assert_allclose(by_row.sum(), likelihood, rtol=1e-12)
-        prior = full + likelihood  # the transforms' part included
-        np.testing.assert_allclose(value, prior - SIZE / 2 * by_row[rows].sum(), rtol=1e-12)
 
 
 def test_consecutive_rows_are_sliced_to_the_same_energy():
@@ -246,15 +224,6 @@ def test_models_without_a_gradient_are_refused():
 
     with pytest.raises(ValueError, match="no latent site"):
         bnn.potential_of(constant, *data())
-
-
-def test_an_outer_product_of_predictions_and_targets_is_refused():
-    def model(x, y):
-        f = x @ numpyro.sample("w", dist.Normal(0, 1).expand([3, 1]).to_event())
-        numpyro.sample("y", dist.Normal(f, 1), obs=y)
-
-    with pytest.raises(ValueError, match=r"\(6,\) but a distribution of shape \(6, 1\)|every pred"):
-        trace_and_check(model, data(), {})
 
 
 def test_a_minibatch_of_a_plate_that_there_is_not_is_refused():

@@ -1,5 +1,7 @@
 """Rows computed apart may be subsampled; the likelihood in chunks has the same energy, in less memory."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import nets
@@ -195,18 +197,15 @@ ALONE = {
 
 @pytest.mark.parametrize("name", RELATED)
 def test_rows_that_depend_on_one_another_are_refused(name):
-    with pytest.raises(ValueError, match=MESSAGE):
-        bnn.potential_of(model_of(RELATED[name]), X, Y).data_plate()
+    """Also where data are traced."""
 
-
-@pytest.mark.parametrize("name", RELATED)
-def test_they_are_refused_where_data_are_traced_too(name):
     def plate(x, y):
         bnn.potential_of(model_of(RELATED[name]), x, y).data_plate()
         return x
 
-    with pytest.raises(ValueError, match=MESSAGE):
-        jax.jit(plate)(X, Y)
+    for look in (plate, jax.jit(plate)):
+        with pytest.raises(ValueError, match=MESSAGE):
+            look(X, Y)
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -259,6 +258,7 @@ def test_weights_of_rows_are_no_dependence():
 
 
 def sampler(kind, model):
+    """The `run` of a sampler."""
     once = {"num_warmup": 1, "num_samples": 1, "progress_bar": False}
     kernels = {
         "chunks": lambda: bnn.MCMC(NUTS(model), chunk_size=7, **once),
@@ -267,21 +267,17 @@ def sampler(kind, model):
         ),
         "minibatches": lambda: bnn.MCMC(bnn.SGLD(model, step_size=0.01, batch_size=7), **once),
     }
-    return kernels[kind]()
+    return kernels[kind]().run
 
 
-@pytest.mark.parametrize("kind", ["chunks", "full in chunks", "minibatches"])
-def test_samplers_refuse_them(kind):
-    model = model_of(RELATED["summed along"])
+DOORS = {kind: partial(sampler, kind) for kind in ("chunks", "full in chunks", "minibatches")}
+DOORS["an optimiser"] = lambda model: partial(bnn.optimize, model, num_steps=2, batch_size=7)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_refuses_them(door):
     with pytest.raises(ValueError, match=MESSAGE):
-        sampler(kind, model).run(jax.random.key(0), X, Y)
-
-
-def test_an_optimiser_refuses_them():
-    with pytest.raises(ValueError, match=MESSAGE):
-        bnn.optimize(
-            model_of(RELATED["standardised"]), jax.random.key(0), X, Y, num_steps=2, batch_size=7
-        )
+        DOORS[door](model_of(RELATED["summed along"]))(jax.random.key(0), X, Y)
 
 
 def test_data_on_the_host_are_refused_too():
@@ -293,7 +289,7 @@ def test_data_on_the_host_are_refused_too():
             numpyro.sample("y", dist.Normal(w * jnp.cumsum(some[:, 0]), 1.0), obs=target)
 
     with pytest.raises(ValueError, match=MESSAGE):
-        sampler("minibatches", on_host).run(jax.random.key(0), bnn.OnHost(X), Y)
+        DOORS["minibatches"](on_host)(jax.random.key(0), bnn.OnHost(X), Y)
 
 
 def test_a_check_that_fails_is_no_sign_that_rows_are_independent(monkeypatch):

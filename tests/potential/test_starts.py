@@ -122,12 +122,8 @@ NO_STARTS = ["warm", 3.0, np.zeros((4, 3)), [np.zeros(3)]]
 def test_starts_are_arrays_by_site(kernel, given):
     with pytest.raises(TypeError, match=r"init_params of a model must .*bnn\.optimize"):
         run(kernel, given, 4)
-
-
-def test_starts_of_optimize_are_arrays_by_site():
-    for given in ("warm", [0.0]):
-        with pytest.raises(TypeError, match="init_params"):
-            bnn.optimize(model, KEY, X, Y, init_params=given, progress_bar=False)
+    with pytest.raises(TypeError, match="init_params"):
+        bnn.optimize(model, KEY, X, Y, init_params=given, progress_bar=False)
 
 
 def network(prior):

@@ -4,12 +4,10 @@ import math
 
 import jax
 import jax.numpy as jnp
-import nets
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from flax import nnx
 from numpyro import handlers
 from numpyro.handlers import condition, do, mask, reparam, scale, seed, trace
 from numpyro.infer import Predictive
@@ -21,7 +19,6 @@ from numpyro_bnn import priors
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.moves import Bound, PrecisionRedraw
 from numpyro_bnn.potential.structure import structure_of
-from numpyro_bnn.priors.paths import fan_in
 from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_sites
 
 NUM_DRAWS = 1000
@@ -116,64 +113,6 @@ def test_horseshoe_draws_are_normal_given_their_scales_which_follow_their_own_di
     standard = values["Dense_0.kernel"] / np.sqrt(variance)
     assert_variance(standard, 1.0)
     assert_quantiles(standard, stats.norm)
-
-
-FAN_IN = {
-    "dense": (nets.MLP, "rows", {"Dense_1.kernel": 3, "Dense_0.kernel": 4, "Dense_0.bias": 1}),
-    "convolution": (
-        nets.Conv,
-        "image",
-        {"Conv_0.kernel": 3 * 2 * 1, "Conv_0.bias": 1, "GroupNorm_0.scale": 1, "Dense_0.kernel": 4},
-    ),
-    "attention": (
-        nets.Attention,
-        "tokens",
-        {
-            "Embed_0.embedding": 1,
-            "MultiHeadDotProductAttention_0.query.kernel": 4,
-            "MultiHeadDotProductAttention_0.key.kernel": 4,
-            "MultiHeadDotProductAttention_0.value.kernel": 4,
-            "MultiHeadDotProductAttention_0.out.kernel": 6,
-            "MultiHeadDotProductAttention_0.query.bias": 1,
-            "MultiHeadDotProductAttention_0.out.bias": 1,
-        },
-    ),
-    "LSTM": (nets.Recurrent, "sequence", {"LSTMCell_0.ii.kernel": 2, "LSTMCell_0.hi.kernel": 3}),
-    "nnx dense": (nets.NNXMLP, "rows", {"layers.0.kernel": 3, "layers.1.kernel": 4}),
-    "nnx convolution": (
-        nets.NNXConv,
-        "image",
-        {"conv.kernel": 6, "conv.bias": 1, "layer.scale": 1},
-    ),
-    "nnx attention": (
-        nets.NNXAttention,
-        "tokens",
-        {
-            "embed.embedding": 1,
-            "attention.query.kernel": 4,
-            "attention.value.kernel": 4,
-            "attention.out.kernel": 6,
-            "attention.key.bias": 1,
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize("name", FAN_IN)
-def test_fan_in_of_real_layers(name):
-    make, kind, expected = FAN_IN[name]
-    module = make(nnx.Rngs(0)) if name.startswith("nnx ") else make()
-    example = [nets.inputs(kind)] if hasattr(module, "init") else []
-    shapes = nets.shapes_of(module, *example)
-    assert {path: fan_in(path, shapes[path]) for path in expected} == expected
-    rule = priors.FanIn(2.0)
-    for path, count in expected.items():
-        assert rule(path, shapes[path]).scale == pytest.approx(math.sqrt(2 / count))
-
-
-def test_fan_in_of_convolutions_in_one_dimension_and_in_groups():
-    assert fan_in("Conv_0.kernel", (7, 4, 8)) == 28  # three axes, but not an attention's
-    assert fan_in("conv.kernel", (3, 3, 2, 8)) == 18  # 8 input channels in 4 groups of 2
 
 
 def test_the_first_pattern_that_matches_decides():

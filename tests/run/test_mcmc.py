@@ -237,23 +237,6 @@ def test_trained_weights_start_a_hierarchical_model(data, num_chains):
         assert precision == pytest.approx((1 + 2 / 2) / (1 + 5 / 2), rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("num_chains", "given", "message"),
-    [
-        (1, {"net/Dense_0.bias": jnp.ones(1)}, r"lack the sites \['net/Dense_0\.kernel'\]"),
-        (1, {"net/w": jnp.ones(1)}, r"give the unknown sites \['net/w'\]"),
-        (
-            2,
-            {"net/Dense_0.bias": jnp.ones((3, 1)), "net/Dense_0.kernel": jnp.ones((3, 2, 1))},
-            r"shape \(3, 1\), expected \(2, 1\).* leading axis of num_chains=2",
-        ),
-    ],
-)
-def test_starts_that_do_not_fit_are_refused(data, num_chains, given, message):
-    with pytest.raises(ValueError, match=message):
-        short(num_chains=num_chains).run(jax.random.key(0), *data, init_params=given)
-
-
 def test_a_start_without_finite_energy_names_the_chain_and_the_site(data):
     def bounded(x, y):
         w = numpyro.sample("w", dist.Normal(0, 1))

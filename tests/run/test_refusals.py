@@ -128,23 +128,11 @@ BAD = {
         r"patterns use `bnn\.priors\.ByPath`",
         TypeError,
     ),
-    "a prior that returns a number": (
-        lambda: mlp(lambda path, shape: 1.0),
-        "'float' object has no attribute 'support'",
-        AttributeError,
-    ),
     "a prior of another shape": (
         lambda: mlp(dist.Normal(jnp.zeros(7), 1)),
         r"has shape \(7,\), which does not broadcast to the parameter's shape \(2,\)",
     ),
-    "a positive prior": (lambda: mlp(dist.Gamma(1.0, 1.0)), "weight of a network is any"),
-    "a scale of zero": (lambda: priors.Normal(0.0), "must be positive.*scale=0.0"),
-    "a scale of text": (lambda: priors.Laplace("1"), "must be a number, got scale='1'", TypeError),
     "a rate below zero": (lambda: priors.Hierarchical(1, -2), "got rate=-2"),
-    "unknown coordinates": (
-        lambda: bnn.parameterize(None, "centred"),
-        r"'centred'; choose one of .*'collapsed'",
-    ),
     "a pattern with a slip": (
         lambda: mlp(priors.ByPath({"Dence_0.*": NORMAL, "*": NORMAL})),
         r"'Dence_0\.\*' matches no parameter.*\n.*Dense_0\.bias +\(2,\)",

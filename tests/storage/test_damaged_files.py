@@ -200,11 +200,6 @@ def _loaded(folder):
             r"posterior/x/zarr\.json is damaged",
             "The numbers beside it, .* are untouched",
         ),
-        (
-            "steps/11/progress/metadata",
-            "step 11 .* cannot be read",
-            "earlier step .* remove the folder",
-        ),
     ],
 )
 def test_the_message_says_what_is_safe(name, named, safe, stored, tmp_path):
@@ -218,7 +213,8 @@ def test_going_back_a_step_gives_the_same_draws(stored, tmp_path):
     """What the message about a damaged checkpoint advises."""
     folder = shutil.copytree(stored, tmp_path / "run")
     (folder / "steps" / "11" / "progress" / "metadata").write_text("{")
-    with pytest.raises(ValueError, match="remove the folder 11 to go back to it"):
+    said = "(?s)step 11 .* cannot be read.*remove the folder 11 to go back to it"
+    with pytest.raises(ValueError, match=said):
         sampler(checkpoint=folder).resume()
     shutil.rmtree(folder / "steps" / "11")
     np.testing.assert_array_equal(_resumed(folder), WALKED)
@@ -243,16 +239,14 @@ model = row_model(
 )
 
 
-def run(folder, key=0):
-    mcmc = bnn.MCMC(
-        bnn.RandomWalk(model, step_size=1e-3),
-        num_warmup=2,
-        num_samples=110,
-        num_chains=2,
-        progress_bar=False,
-        draws=folder,
-        checkpoint_every=50,
-    )
+def of_model(folder, **where):
+    settings = {"num_warmup": 2, "num_samples": 110, "num_chains": 2, "progress_bar": False}
+    kernel = bnn.RandomWalk(model, step_size=1e-3)
+    return bnn.MCMC(kernel, draws=folder, checkpoint_every=50, **settings, **where)
+
+
+def run(folder, key=0, **where):
+    mcmc = of_model(folder, **where)
     mcmc.run(jax.random.key(key), X, Y, init_params={"w": np.full((2, 2), 5.0)})
     return mcmc
 
@@ -337,13 +331,9 @@ def test_the_draws_before_a_removed_chunk_can_be_read(others, tmp_path):
 
 def test_draws_of_a_run_that_goes_on_are_those_of_one_run(tmp_path):
     """Files are replaced when a run is resumed, by the same draws: what was loaded before stays readable."""
-    settings = {"num_warmup": 2, "num_chains": 2, "progress_bar": False, "checkpoint_every": 50}
-    where = {"draws": tmp_path / "draws.zarr", "checkpoint": tmp_path / "checkpoint"}
-    kernel = bnn.RandomWalk(model, step_size=1e-3)
-    mcmc = bnn.MCMC(kernel, num_samples=110, **settings, **where)
-    mcmc.run(jax.random.key(0), X, Y, init_params={"w": np.full((2, 2), 5.0)})
-    loaded = bnn.load(where["draws"], model)["w"]
+    folder, checkpoint = tmp_path / "draws.zarr", tmp_path / "checkpoint"
+    run(folder, checkpoint=checkpoint)
+    loaded = bnn.load(folder, model)["w"]
     before = np.asarray(loaded)
-    again = bnn.MCMC(kernel, num_samples=110, **settings, **where)
-    again.resume(X, Y)
+    of_model(folder, checkpoint=checkpoint).resume(X, Y)
     np.testing.assert_array_equal(loaded, before)

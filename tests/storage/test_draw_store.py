@@ -1,7 +1,6 @@
 """Draws on disk: as in memory, whole at any time, read in bounded memory, indexed as NumPy does."""
 
 import errno
-import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpyro.infer import HMC
-from walker import Walk
 
 import numpyro_bnn as bnn
 from numpyro_bnn.run.chain_states import Plan
@@ -236,18 +234,6 @@ def test_function_values_are_recorded_instead_of_weights(in_memory, data, tmp_pa
     np.testing.assert_allclose(samples["f"], expected, atol=1e-5)
 
 
-def test_a_chain_that_becomes_nan_is_flagged_and_the_others_unharmed(data, tmp_path):
-    starts = jnp.asarray([1.0, -5.0, 2.0, 3.0])
-    options = {"num_warmup": 0, "num_samples": 13, "num_chains": 4, "progress_bar": False}
-    mcmc = bnn.MCMC(Walk(), draws=tmp_path / "run.zarr", checkpoint_every=4, **options)
-    with pytest.warns(UserWarning, match=r"Left out 1 of 4 chains \(chain 1: draw 5 is not finite"):
-        mcmc.run(jax.random.key(0), init_params=starts)
-    samples = mcmc.get_samples(group_by_chain=True)
-    walked = np.array([[1.0], [2.0], [3.0]]) + 0.5 * np.arange(1, 14)
-    np.testing.assert_array_equal(samples, walked)
-    assert DrawStore(tmp_path / "run.zarr").about["not_finite"] == {"1": 5}
-
-
 def test_a_full_disk_says_what_is_safe_and_the_run_goes_on(data, in_memory, tmp_path, monkeypatch):
     write, calls = DrawFiles.write, []
 
@@ -277,29 +263,6 @@ def test_a_folder_that_cannot_be_made_is_an_error_before_the_first_step(data, tm
     for option in ("draws", "checkpoint"):
         with pytest.raises(OSError, match=r"cannot be written .*; nothing was sampled"):
             sampler(**{option: tmp_path / "file" / "run"}).run(jax.random.key(0), *data)
-
-
-@pytest.mark.parametrize("damage", ["cut short", "missing", "flipped"])
-def test_a_damaged_chunk_is_an_error_that_says_which_draws_are_safe(damage, streamed, tmp_path):
-    folder = shutil.copytree(streamed._disk.draws, tmp_path / "run.zarr")
-    chunk = folder / "posterior" / "net.Dense_0.kernel" / "c" / "0" / "2" / "0" / "0"
-    content = chunk.read_bytes()
-    if damage == "missing":
-        chunk.unlink()
-    elif damage == "cut short":
-        chunk.write_bytes(content[: len(content) // 2])
-    else:
-        chunk.write_bytes(bytes([content[0] ^ 1]) + content[1:])
-    if damage == "flipped":
-        draws = bnn.load(folder, model)
-        with pytest.raises(ValueError, match="damaged"):
-            np.asarray(draws["net/Dense_0.kernel"])
-        assert draws["net/Dense_0.kernel"][:, :8].shape == (2, 8, 2, 1)
-        return
-    with pytest.raises(
-        ValueError, match=r"from 8 on are missing, cut short or changed\. The first 8"
-    ):
-        bnn.load(folder, model)
 
 
 def test_other_folders_are_refused(tmp_path):

@@ -67,10 +67,13 @@ def test_chains_of_both_kinds_of_failure_are_left_out(tmp_path):
     mcmc = bnn.MCMC(Walk(), draws=tmp_path / "d", checkpoint_every=4, **options)
     with pytest.warns(UserWarning, match="chain 1: draw 5 is not finite"):
         mcmc.run(jax.random.key(0), init_params=jnp.asarray([1.0, -5.0, 2.0, -1e6]))
+    walked = np.asarray([[1.0], [2.0]]) + 0.5 * np.arange(1, 14)
+    np.testing.assert_array_equal(mcmc.get_samples(group_by_chain=True)[:2], walked)
+    assert DrawStore(tmp_path / "d").about["not_finite"] == {"1": 5}
     DrawStore(tmp_path / "d").leave_out({3: "exploded at step 2, warm-up included"})
     with pytest.warns(UserWarning, match=r"2 of 4 chains \(chain 3: exploded .* chain 1: draw 5"):
         draws = bnn.load(tmp_path / "d", None)
-    np.testing.assert_array_equal(draws["x"], np.asarray([[1.0], [2.0]]) + 0.5 * np.arange(1, 14))
+    np.testing.assert_array_equal(draws["x"], walked)
 
 
 @pytest.mark.parametrize("chunks", [1, pytest.param(2, marks=pytest.mark.slow)])

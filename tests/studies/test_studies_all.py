@@ -37,7 +37,7 @@ def imports_of(path):
 
 def is_study(path):
     return any(
-        module == "benchmarks._shared.study" and "parser" in names
+        module == "benchmarks._shared.study" and {"parser", "begin"} & set(names)
         for module, names in imports_of(path)
     )
 

@@ -211,14 +211,14 @@ def weights(model, *args, seed=0):
     }
 
 
-def shapes_of(module, *example):
+def shapes_of(module, *example, prior=None):
     """What `random_module` gives a prior of a network."""
-    asked = {}
+    asked, prior = {}, prior or priors.Normal(1.0)
 
     class Spy(priors.Prior):
         def sample(self, name, shapes):
             asked.update(shapes)
-            return priors.Normal(1.0).sample(name, shapes)
+            return prior.sample(name, shapes)
 
     def model():
         random_module("net", module, Spy(), *example)

@@ -141,6 +141,14 @@ KERNELS = {
 }
 
 
+def has_the_exact_moments(mcmc, site):
+    """Of a precision and its logarithm, within 4 errors of means over batches."""
+    tau = np.asarray(mcmc.get_samples(group_by_chain=True)[site], np.float64)
+    for draws, expected in zip((tau, np.log(tau)), exact_moments()):
+        batches = draws.reshape(40, -1).mean(1)
+        assert abs(draws.mean() - expected) < 4 * batches.std(ddof=1) / np.sqrt(40)
+
+
 # Draws of the precisions as a block of Gibbs are looked at above.
 FAST = ("collapsed",)
 
@@ -160,10 +168,7 @@ def test_all_coordinates_and_kernels_give_the_same_precision(starts, name):
     settings = {"num_warmup": 200, "num_samples": 2000, "num_chains": 2, "progress_bar": False}
     mcmc = bnn.MCMC(KERNELS[name](model), **settings)
     mcmc.run(jax.random.key(0), *DATA, init_params=starts)
-    tau = np.asarray(mcmc.get_samples(group_by_chain=True)["net/Dense_0.precision"], np.float64)
-    for draws, expected in zip((tau, np.log(tau)), exact_moments()):
-        batches = draws.reshape(40, -1).mean(1)
-        assert abs(draws.mean() - expected) < 4 * batches.std(ddof=1) / np.sqrt(40)
+    has_the_exact_moments(mcmc, "net/Dense_0.precision")
 
 
 def run(kernel, *args):
@@ -294,10 +299,7 @@ def test_the_precision_of_a_network_follows_its_marginal_posterior():
     z = nets.weights(model, *DATA)
     starts = {site: jnp.stack([value, -value]) for site, value in z.items()}
     mcmc.run(jax.random.key(0), *DATA, init_params=starts)
-    tau = np.asarray(mcmc.get_samples(group_by_chain=True)["tau"], np.float64)
-    for draws, expected in zip((tau, np.log(tau)), exact_moments()):
-        batches = draws.reshape(40, -1).mean(1)
-        assert abs(draws.mean() - expected) < 4 * batches.std(ddof=1) / np.sqrt(40)
+    has_the_exact_moments(mcmc, "tau")
 
 
 @pytest.mark.parametrize("num_chains", [pytest.param(1, marks=pytest.mark.slow), 2])

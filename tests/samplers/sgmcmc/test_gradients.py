@@ -8,7 +8,6 @@ import itertools
 from functools import cache
 from math import gcd
 
-import catalogue
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -220,25 +219,6 @@ def test_consecutive_rows_are_sliced_and_give_what_gathering_does():
     )
 
 
-def test_a_second_plate_beside_the_data_keeps_its_rows():
-    """The data plate is second from the right here, so slices are taken along that axis."""
-    y = jnp.asarray(np.random.default_rng(0).normal(size=(4, 2)))
-    potential = Potential(catalogue.columns, (y,))
-    with pytest.raises(
-        ValueError, match=r"which plate around observed sites, \['column', 'data'\]"
-    ):
-        potential.data_plate()
-    rows = Rows(potential, *potential.data_plate("data"))
-    position = {"mean": jnp.array([0.2, -1.0])}
-    some = jax.jit(rows.some, static_argnames="contiguous")
-    for contiguous in (False, True):
-        halves = [
-            numbers(some(position, start + jnp.arange(2), contiguous=contiguous))
-            for start in (0, 2)
-        ]
-        np.testing.assert_allclose(np.mean(halves, 0), exact(rows, position), rtol=1e-12)
-
-
 @pytest.mark.parametrize("size", some_slow([1, 2, 5, 17, 64, 1000], [3, 4, 16, 63, 65]))
 def test_shuffled_is_a_permutation(size):
     place = np.arange(size)
@@ -316,9 +296,9 @@ def test_blocks_are_neighbours_and_replacement_is_independent():
     assert abs(same - 0.2) < 5 * np.sqrt(0.16 / 4000)
 
 
-def init(estimator, model, *args, plate=None):
+def init(estimator, model, *args):
     potential = Potential(model, args)
-    rows = Rows(potential, *potential.data_plate(plate))
+    rows = Rows(potential, *potential.data_plate())
     return estimator.init(rows, None, jax.random.key(0))
 
 
@@ -328,21 +308,7 @@ def plain(y):
         numpyro.sample("y", dist.Normal(mean, 1), obs=numpyro.subsample(y, event_dim=0))
 
 
-def two_plates(y):
-    mean = numpyro.sample("mean", dist.Normal(0, 1))
-    for name in ("first", "second"):
-        with numpyro.plate(name, y.shape[0]):
-            numpyro.sample(f"y_{name}", dist.Normal(mean, 1), obs=numpyro.subsample(y, event_dim=0))
-
-
 Y = np.arange(10.0)
-
-
-def test_a_plate_is_chosen_by_name():
-    with pytest.raises(ValueError, match=r"which plate around observed sites, .* got 'third'"):
-        init(gradients.minibatch(2), plain, jnp.asarray(Y), plate="third")
-    with pytest.raises(ValueError, match="'y_second' is outside the plate 'first'"):
-        init(gradients.minibatch(2), two_plates, jnp.asarray(Y), plate="first")
 
 
 def test_sizes_that_do_not_fit_the_data_are_refused():

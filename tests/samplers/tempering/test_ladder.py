@@ -246,28 +246,25 @@ def test_a_run_from_a_given_state_counts_what_it_does_itself(y):
     assert (state.round_trips > 0).all()
 
 
-def test_an_integrated_layer_has_the_evidence_and_the_posterior_of_the_model():
-    """All weights are integrated out here; what is left are two precisions."""
-    data, evidence, mean, slope = hierarchy()
-    model = bnn.integrate_output(hierarchical)
-    mcmc = sampler(bnn.ParallelTempering(model, hmc(model, 4), num_rungs=5))
-    mcmc.run(jax.random.key(2), *data)
-    check_evidence(mcmc, evidence)
-    draws = mcmc.get_samples(group_by_chain=True)
-    precision = draws["net/Dense_0.kernel.precision"]
-    assert errors_of(np.log(precision), mean) < 4
-    # Weights are drawn back on the posterior's rung.
-    assert errors_of(draws["net/Dense_0.kernel"][..., 0, 0], slope) < 4
+INTEGRATED = bnn.integrate_output(hierarchical)
+MOVES = [
+    bnn.moves.UnitRefresh("net/Dense_0.kernel", ["net/Dense_0.bias"]),
+    bnn.moves.RidgeScaling(),
+]
+LADDERS = {
+    # All weights are integrated out; what is left are two precisions.
+    "an integrated layer": lambda: bnn.ParallelTempering(INTEGRATED, hmc(INTEGRATED, 4), 5),
+    # New weights and steps along the ridge at the power of each rung.
+    "moves on every rung": lambda: bnn.ParallelTempering(
+        hierarchical, hmc(hierarchical, 3), 7, moves=MOVES
+    ),
+}
 
 
-def test_moves_on_every_rung_keep_evidence_and_posterior():
-    """Of the model as it is: new weights and steps along the ridge at the power of each rung."""
+@pytest.mark.parametrize("name", LADDERS)
+def test_ladders_have_the_evidence_and_the_posterior_of_the_model(name):
     data, evidence, mean, slope = hierarchy()
-    more = [
-        bnn.moves.UnitRefresh("net/Dense_0.kernel", ["net/Dense_0.bias"]),
-        bnn.moves.RidgeScaling(),
-    ]
-    mcmc = sampler(bnn.ParallelTempering(hierarchical, hmc(hierarchical, 3), 7, moves=more))
+    mcmc = sampler(LADDERS[name]())
     mcmc.run(jax.random.key(2), *data)
     check_evidence(mcmc, evidence)
     draws = mcmc.get_samples(group_by_chain=True)

@@ -282,9 +282,9 @@ FEW = {
 MOST = {"full": None, "quick": 400, "toy": 80}
 
 
-def standardised(folder, name, seed, most=None):
+def standardised(folder, name, seed, most=None, source="mile"):
     """Rows to learn from and rows to test, (x, y) each, as the script of the published figures has them."""
-    x, y = stored_table(folder, name)
+    x, y = stored_table(folder, name, source)
     if name == "bikesharing":
         x = x[:, 1:]
     x, x_test, y, y_test = train_test_split(x[:most], y[:most], test_size=0.2, random_state=seed)

@@ -50,7 +50,7 @@ class Draws(Mapping[str, Any]):
         # Files of netCDF-3, for one, hold numbers in a byte order that JAX does not take.
         self.values_by_site: dict[str, Any] = {n: native("Draws", n, v) for n, v in values.items()}
         # Numbers that the fit was given are part of its model; one that the caller binds comes first.
-        numbers = (info or {}).get("numbers", {})
+        numbers: Any = (info or {}).get("numbers", {})
         more = {n: v for n, v in numbers.items() if n not in bound_by_row(model, None)}
         self.model = partial(model, **more) if model is not None and more else model
         self.stats: dict[str, Any] = {n: native("Draws", n, v) for n, v in (stats or {}).items()}

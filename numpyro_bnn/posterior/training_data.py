@@ -116,7 +116,7 @@ def training_data(
 
 def others_at(
     owner: str, form: str, known: Mapping[str, PyTree], size: int, given: Mapping[str, PyTree]
-) -> dict[str, PyTree]:
+) -> dict[Any, PyTree]:
     """Arguments beside x and y at other rows: those of the fit that are constant, and those given."""
     constants = {name: value for name, value in known.items() if not is_by_row(value, size)}
     if missing := [name for name in known if name not in {*constants, *given}]:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 from tqdm.auto import tqdm
 
@@ -114,7 +113,7 @@ class Judge(Protocol):
     reason: str | None  # Why the run should stop; None while it should continue
     dropped: int  # Number of draws at the beginning that do not count
     line: str  # How far the run is, in words
-    at: tuple[PyTree, ArrayLike | None]
+    at: tuple[PyTree, ...]
 
     @property
     def settings(self) -> dict[str, object]:

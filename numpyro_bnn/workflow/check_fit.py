@@ -277,8 +277,8 @@ def _held_out(
 ) -> HeldOut:
     """The score of rows that were not fitted."""
     x, y, own = rows if len(rows) == 3 else (*rows, {})
-    others = by_name(draws.model, fitted.others)
-    others = others_at("check_fit", "held_out", others, fitted.size, own)
+    known = by_name(draws.model, fitted.others)
+    others = others_at("check_fit", "held_out", known, fitted.size, own)
     draws = draws.bound_to(own)
     predictor = predictor_of(draws, x, others, **options)
     labels = targets_of(run, y, "check_fit")

@@ -223,7 +223,7 @@ NARROW = 0.5
 def test_splits_are_those_of_the_published_figures(table, monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.normal(5, 3, (50, 3)), rng.normal(100, 20, 50)
-    monkeypatch.setattr(against_boosting, "stored_table", lambda folder, name: (x, y))
+    monkeypatch.setattr(against_boosting, "stored_table", lambda folder, name, source: (x, y))
     (x_fit, y_fit), (x_test, y_test) = against_boosting.standardised(None, table, 7)
     kept = x[:, 1:] if table == "bikesharing" else x
     rows, tested = train_test_split(np.arange(50), test_size=0.2, random_state=7)

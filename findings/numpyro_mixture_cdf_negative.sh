@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # NumPyro 0.22.0: the distribution function of a mixture is negative below the support of one of its components.
 #
-# Guess, written down after a sweep of `cdf` had shown its first half: `MixtureGeneral` of a normal and an exponential distribution, on the real line by `support`, has as
-# its `cdf` the weighted sum of both, so .079 at -1 with equal weights, where the exponential one has no mass.
+# Guess: `MixtureGeneral` of a normal and an exponential distribution, on the real line by `support`, has as its `cdf` the
+# weighted sum of both, so .079 at -1 with equal weights, where the exponential one has no mass. (It was written down after
+# a sweep had shown the `cdf` of single distributions.)
 #
 # Seen: -.78. `cdf` of an exponential distribution is its formula without a check, 1 - exp(2) = -6.4 at -1 for the rate 2; so
 # with half-normal and half-Cauchy ones; a uniform one gives 0. At a fifth of the mixture's own draws `cdf` is negative, down

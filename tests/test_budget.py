@@ -7,7 +7,7 @@ from architecture import FILES
 
 from benchmarks._shared.pages import length
 
-LINES, MOST_FILES, EXECUTABLE = 40_979, 170, 26_666
+LINES, MOST_FILES, EXECUTABLE = 40_985, 170, 26_670
 TESTS = Path(__file__).parent
 BENCHMARKS = TESTS.parent / "benchmarks"
 MOST_BYTES = 6_000_000

@@ -227,4 +227,10 @@ def _field(state: State, name: str, block: int | None) -> Any:
     if dot and isinstance(values, dict) and site in values:
         return values[site]
     # The state of a kernel may hold that of an inner kernel: "hmc_state.energy".
-    return nested_attrgetter(name)(state)
+    try:
+        return nested_attrgetter(name)(state)
+    except (AttributeError, TypeError, KeyError) as error:
+        its = [*getattr(state, "_fields", ())]
+        raise ValueError(
+            f"MCMC: extra_fields names {name!r}, which the state has not: it has {its}."
+        ) from error

@@ -372,9 +372,9 @@ def test_estimators_take_rows_as_they_come():
 def test_an_estimator_fits_all_rows_anew_where_its_draws_are_too_few():
     weights = np.arange(1.0, 45)
     network = bnn.BNNRegressor(**few_draws.SETTINGS).fit(X[:40], Y[:40], weights[:40])
-    with pytest.raises(RuntimeError, match=r"^update: 1 chains of 20 draws are too few"):
+    with pytest.raises(RuntimeError, match=r"^update: draws of shape 1 × 20 are too few"):
         bnn.update(network, X[40:44], Y[40:44], weights=weights[40:44])
-    with pytest.warns(ConvergenceWarning, match=r"fitted anew \(update: 1 chains of 20"):
+    with pytest.warns(ConvergenceWarning, match=r"fitted anew \(update: draws of shape 1 × 20"):
         network.partial_fit(X[40:44], Y[40:44], weights[40:44])
     again = bnn.BNNRegressor(**few_draws.SETTINGS).fit(X[:44], Y[:44], weights)
     assert np.array_equal(network.predict(X), again.predict(X))

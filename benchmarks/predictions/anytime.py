@@ -93,7 +93,7 @@ def beside(rows, method):
         same = [r for r in select(rows, table=own["table"], seed=own["seed"]) if r["lppd"] != ""]
         cost = 1.1 * own["CPU seconds"]
         best = max((r for r in same if r["CPU seconds"] <= cost), key=lambda r: r["lppd"])
-        yield own, (own["lppd"] - best["lppd"]) / np.hypot(own["error"], best["error"])
+        yield (own["lppd"] - best["lppd"]) / np.hypot(own["error"], best["error"])
 
 
 def findings(rows):
@@ -102,7 +102,7 @@ def findings(rows):
         of = select(rows, method=method)
         over = [select(rows, method="bde", table=r["table"], seed=r["seed"]) for r in of]
         pairs = [(own, other[0]) for own, other in zip(of, over) if other]
-        gaps = [gap for _, gap in beside(rows, method)]
+        gaps = list(beside(rows, method))
         told = (
             f"{method} ({span([r['CPU seconds'] for r in of], 0)} CPU-seconds): best of what costs no more, "
             f"or within a standard error of it, on {sum(gap > -1 for gap in gaps)} of {len(gaps)} tables"

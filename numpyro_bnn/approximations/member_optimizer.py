@@ -278,6 +278,7 @@ class MemberOptimizer:
         """Take steps until members have settled; `steps` and `stopped` say how many and why."""
         batch_size, start = self.estimator.batch_size, members.z
         without_gain, best = 0, np.full(len(jax.tree.leaves(members.z)[0]), -np.inf)
+        compiles = not self.stopped
         epoch = -(-self.size // batch_size) if batch_size else 1
         settling = Settling(training.tolerance, epoch)
         self.steps, self.stopped = 0, f"all {training.num_steps} steps taken"
@@ -300,7 +301,7 @@ class MemberOptimizer:
                 if without_gain >= training.patience and not to_the_end:
                     self.stopped = "held-out rows no longer gain"
                     break
-                if self.steps == count:
+                if compiles and self.steps == count:
                     self.ends = max(self.ends, time.monotonic() + _LEAST_SECONDS)
                 if time.monotonic() > self.ends:
                     self.stopped = "time is over"

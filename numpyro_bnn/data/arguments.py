@@ -40,10 +40,9 @@ def units_of(model: Callable | None) -> Any:
 
 def stored_units(model: Callable | None) -> dict[str, Any]:
     """The units of a ready model in a form that JSON has, to keep with its draws; none of other models."""
-    units = units_of(model)
-    return (
-        {} if units is None else {k: (v.tolist(), str(v.dtype)) for k, v in units._asdict().items()}
-    )
+    if (units := units_of(model)) is None:
+        return {}
+    return {name: (value.tolist(), str(value.dtype)) for name, value in units._asdict().items()}
 
 
 def restore_units(model: Callable | None, stored: Mapping[str, Any]) -> None:

@@ -49,12 +49,12 @@ class Draws(Mapping[str, Any]):
             )
         # Files of netCDF-3, for one, hold numbers in a byte order that JAX does not take.
         self.values_by_site: dict[str, Any] = {n: native("Draws", n, v) for n, v in values.items()}
+        self.info: dict[str, Any] = dict(info or {})
         # Numbers that the fit was given are part of its model; one that the caller binds comes first.
-        numbers: Any = (info or {}).get("numbers", {})
-        more = {n: v for n, v in numbers.items() if n not in bound_by_row(model, None)}
+        numbers, bound = self.info.get("numbers", {}), bound_by_row(model, None)
+        more = {name: value for name, value in numbers.items() if name not in bound}
         self.model = partial(model, **more) if model is not None and more else model
         self.stats: dict[str, Any] = {n: native("Draws", n, v) for n, v in (stats or {}).items()}
-        self.info: dict[str, Any] = dict(info or {})
         # Arguments of the model in the fit, where they are kept.
         self._args: tuple = ()
         self._kwargs: dict[str, PyTree] = {}

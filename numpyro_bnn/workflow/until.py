@@ -294,17 +294,16 @@ def check_until(until: object, max_minutes: object) -> Tolerance:
 
 def _checked_test_data(model: Callable, test_data: Any, columns: Columns) -> tuple[Any, Any, dict]:
     """Check inputs, targets and other arguments at which a run is judged; returned on the host."""
-    several = isinstance(test_data, (tuple, list))
-    named = all(isinstance(values, Mapping) for values in test_data[2:]) if several else False
-    if not (named and len(test_data) in (2, 3)):
-        of = f" of {len(test_data)}" if several else ""
+    parts = test_data if isinstance(test_data, (tuple, list)) else ()
+    if len(parts) not in (2, 3) or not all(isinstance(part, Mapping) for part in parts[2:]):
+        of = f" of {len(parts)}" if parts else ""
         raise TypeError(
             "run_until: expected the inputs and targets at which predictions are to be known, "
             "`test_data=(x_test, y_test)` or `test_data=(x_test, None)`, and as a third part further "
             f"arguments by name, got {type(test_data).__name__}{of}."
         )
     check_columns("run_until", "x of test_data", columns, test_data[0])
-    (x, y), others = as_arrays(model, tuple(test_data[:2]), dict(*test_data[2:]))
+    (x, y), others = as_arrays(model, tuple(parts[:2]), dict(*parts[2:]))
     advice = " Give a target for every input, or `test_data=(x_test, None)`."
     num_rows("run_until: x and y of test_data", (x, y), advice)
     return jax.tree.map(np.asarray, (x, y, others))

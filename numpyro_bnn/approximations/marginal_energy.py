@@ -54,7 +54,6 @@ class Marginal:
         self.model = model
         self.centered = centered(model, args, kwargs)
         self.groups = self.centered.structure.groups
-        self._largest = largest_likely(self.centered.structure.levels)
 
     def at(self, args: tuple, kwargs: dict, model: Callable | None = None) -> "Marginal":
         """This energy for other arguments of the same shapes, or another model of the same sites."""
@@ -93,13 +92,14 @@ class Marginal:
     def _conditionals(self, z: Values) -> dict[str, dist.Gamma]:
         """Distributions of the precisions given unconstrained values of all other sites."""
         above = {n: jnp.exp(z[n]) for n in self.centered.structure.levels if n not in self.groups}
-        return {name: group.conditional(z | above) for name, group in self.groups.items()}
+        levels = self.centered.levels
+        return {name: levels[name].conditional(z | above) for name in self.groups}
 
     def _likely(self, z: Values) -> dict[str, dist.Gamma]:
         """These distributions, of means that the prior allows, at which a precision is held."""
-        distributions = {}
+        distributions, largest = {}, largest_likely(self.centered.levels)
         for name, distribution in self._conditionals(z).items():
-            least = distribution.concentration / self._largest[name]
+            least = distribution.concentration / largest[name]
             rate = jnp.maximum(distribution.rate, least)
             distributions[name] = Gamma(distribution.concentration, rate)
         return distributions

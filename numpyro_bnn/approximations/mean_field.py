@@ -153,8 +153,8 @@ def mean_field(
     loss, first_step = jnp.zeros(()), 0
     if stored is not None:
         origin = {"key": key, "guide": guide, "init_params": init_params, "init_scale": init_scale}
-        facts = facts_of({"num_steps": num_steps, "start": origin, "data": [args, kwargs]})
-        facts |= environment()
+        settings = {"num_steps": num_steps, "start": origin} | member_optimizer.bound.prior
+        facts = facts_of(settings | {"data": [args, kwargs]}) | environment()
         text = fit.advance.text(carry, 1, member_optimizer.arrays)
         carry, loss, first_step = _resumed(stored, (carry, loss), key, facts, text)
     member_optimizer.count(first_step * num_particles)

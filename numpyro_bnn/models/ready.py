@@ -11,6 +11,7 @@ user's units: the posterior is the same, and ``Predictive`` gives the user's uni
 
 import pickle
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -47,7 +48,7 @@ from numpyro_bnn.likelihoods.families import (
 from numpyro_bnn.likelihoods.observe import check_finite, check_weights
 from numpyro_bnn.models import integrated_output
 from numpyro_bnn.models.random_module import dumped, network_of, sampled
-from numpyro_bnn.priors.base import Prior
+from numpyro_bnn.priors.base import Prior, as_prior
 
 
 class Standardization(NamedTuple):
@@ -128,7 +129,7 @@ class ReadyModel:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.module = module
-        self.prior = prior
+        self.prior = as_prior(prior)
         self.kind = kind
         self.standardization: Standardization | None = None
         self._fits = 0
@@ -254,7 +255,9 @@ class ReadyModel:
         x = self._checked("x", x)
         self._check_columns(x.shape, units)
         check_resolution(self.kind, column, x.dtype, units.x_mean, units.x_scale)
-        return prepared_rows(standardized(self.kind, column, x, units.x_mean, units.x_scale), units)
+        rows = standardized(self.kind, column, x, units.x_mean, units.x_scale)
+        scales = tuple(np.asarray(scale, np.float64) for scale in self.prior.scales)
+        return replace(prepared_rows(rows, units), prior_scales=scales)
 
     def _target(self, y: Any, units: Standardization) -> Any:
         y, known = self._known_targets(y)
@@ -297,9 +300,14 @@ class ReadyModel:
         elif is_given(y):
             y, known = self._known_targets(y)
         by_row = {"weights": weights, "obs_mask": known}
-        return self._sites(self._rows(x, units), y, (shift, y_scale), by_row)
+        prior = self.prior
+        if scales := getattr(x, "prior_scales", ()):
+            prior = prior.with_scales(map(number_or_array, scales))
+        return self._sites(self._rows(x, units), y, prior, (shift, y_scale), by_row)
 
-    def _sampled(self, rows: Any, y: Any, units: tuple[float, Any], by_row: dict[str, Any]) -> Any:
+    def _sampled(
+        self, rows: Any, y: Any, prior: Prior, units: tuple[float, Any], by_row: dict[str, Any]
+    ) -> Any:
         """Sample the sites of the model, in standardised units."""
         columns = jnp.shape(rows)[1:]
         example = np.zeros((1, *columns), jax.dtypes.canonicalize_dtype(float))
@@ -308,7 +316,7 @@ class ReadyModel:
             columns,
             lambda: network_of(self.module, None, None, (example,), {}).over_rows(),
         )
-        net = sampled("net", network, self.prior, (example,), {})
+        net = sampled("net", network, prior, (example,), {})
         return self._observe(net, rows, y, units, by_row)
 
     def output_shape(self, net: Callable, columns: tuple[int, ...]) -> tuple[int, ...]:

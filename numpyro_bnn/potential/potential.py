@@ -14,7 +14,7 @@ its data plate.
 import copy
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -45,6 +45,7 @@ from numpyro_bnn.potential.rows import Rows, rows_are_shared, summed, taken_by_a
 from numpyro_bnn.potential.rows_in_parts import refuse_dependent_rows
 from numpyro_bnn.potential.sites import without_subsampling
 from numpyro_bnn.potential.structure import as_jax, check_targets, structure_of, with_structure
+from numpyro_bnn.priors.precision_conditionals import Level
 
 
 class TemperedLikelihood(NamedTuple):
@@ -130,6 +131,13 @@ class Potential:
             )
         self._sources = sources_in((self.args, self.kwargs))
         self.bound = WithStandIns(_DefaultKey(self.model))
+        self.levels = self.structure.levels
+
+    @cached_property
+    def levels(self) -> dict[str, Level]:
+        """The hierarchical precisions at these arguments, among which are the scales of a prior."""
+        known = self.structure.levels
+        return structure_of(self.model, self.args, self.kwargs).levels if known else known
 
     def at(
         self, args: tuple, kwargs: dict | None = None, model: Callable | None = None
@@ -145,6 +153,7 @@ class Potential:
             other.model = without_subsampling(model, self._given_structure)
             other.bound = WithStandIns(_DefaultKey(other.model))
         other.args, other.kwargs = as_jax(prepared(other.model, args, kwargs or {}))
+        other.__dict__.pop("levels", None)
         other._sources = sources_in((other.args, other.kwargs))
         return other
 

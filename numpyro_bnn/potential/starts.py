@@ -19,7 +19,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import ParamInfo
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, inputs_of_call
+from numpyro_bnn.data.arguments import as_arrays, innermost, inputs_of_call
 from numpyro_bnn.data.columns import Columns, column_names
 from numpyro_bnn.potential.potential import Potential, Values, constrained_by_support
 from numpyro_bnn.potential.rows_in_parts import with_padding
@@ -44,7 +44,7 @@ def own_coordinates(potential: Potential, values: Values) -> Values:
 def fill_precisions(potential: Potential, values: Values) -> Values:
     """Add the hierarchical precisions that are missing, at conditional means given the weights."""
     shapes = {name: site.shape for name, site in potential.structure.sites.items()}
-    return typical_values(potential.structure.levels, shapes, values)
+    return typical_values(potential.levels, shapes, values)
 
 
 def check_names(given: Iterable[str], known: Iterable[str], needed: Iterable[str] = ()) -> None:
@@ -126,7 +126,7 @@ def gentle_draw(potential: Potential, key: jax.Array) -> Values:
     # optimisers and chains do not recover.
     structure = potential.structure
     shapes = {name: structure.sites[name].shape for name in structure.latent}
-    levels = {name: level for name, level in structure.levels.items() if name in shapes}
+    levels = {name: level for name, level in potential.levels.items() if name in shapes}
     drawn = potential.prior_draw(key, prior_means(levels, shapes))
     return {n: shrink(n, value, structure.sites[n].fan_in) for n, value in drawn.items()}
 
@@ -159,6 +159,12 @@ class BoundModel:
     def padded(self) -> tuple[tuple, dict[str, Any]]:
         """The arguments with rows of weight 0 up to a size that other data share."""
         return with_padding(self.model, self.args, self.kwargs)
+
+    @property
+    def prior(self) -> dict[str, Any]:
+        """The prior of a ready model, whose scales no program holds, as a fact of a stored run."""
+        prior = getattr(innermost(self.model), "prior", None)
+        return {} if prior is None else {"prior": prior}
 
     @property
     def potential(self) -> Potential:

@@ -53,7 +53,7 @@ def as_jax(tree: PyTree) -> PyTree:
     """NumPy arrays as JAX arrays, which traced row numbers of a minibatch can index."""
 
     def convert(leaf: Any) -> Any:
-        numeric = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"
+        numeric = isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "biufc"
         return jnp.asarray(leaf) if numeric else leaf
 
     return jax.tree.map(convert, tree)

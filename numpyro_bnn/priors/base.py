@@ -6,8 +6,9 @@ prior can share precisions between arrays; priors that treat each array by itsel
 ``(path, shape) -> Distribution``.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import numpyro
@@ -42,6 +43,23 @@ def is_parameter(site: Mapping[str, Any]) -> bool:
 
 class Prior(ReprMixin):
     """A rule ``(path, shape) -> Distribution`` over the parameters of a network."""
+
+    # Attributes that are scales of weights, or powers of such, and no shape parameters. Ready models give
+    # them to their programs as data, so that a search over them compiles once. Subclasses name their own,
+    # since their code may need plain numbers.
+    _scales: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """The scales of the prior, of which the programs of ready models hold no values."""
+        return tuple(getattr(self, name) for name in vars(type(self)).get("_scales", ()))
+
+    def with_scales(self, scales: Iterator[Any]) -> "Prior":
+        """The prior with other scales, which may be traced, in the order of :attr:`scales`."""
+        other = copy.copy(self)
+        for name in vars(type(self)).get("_scales", ()):
+            setattr(other, name, next(scales))
+        return other
 
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:
         """The distribution of one parameter; its batch shape may broadcast to `shape`."""

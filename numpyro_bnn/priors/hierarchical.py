@@ -14,8 +14,9 @@ from other sites (non-centred ones) or integrated out are not such sites, and wo
 handlers: code that decides which sites to sample asks :func:`enclosing_handlers` first.
 """
 
+import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import NoneType
 from typing import Any, Literal, NamedTuple
 
@@ -169,15 +170,10 @@ GroupRule = Literal["array", "layer"] | Callable[[str], str]
 
 
 class _TopPrecision(NamedTuple):
-    """The prior of the group's own precision, the top of the hierarchy; or its known value."""
+    """The prior of the group's own precision, the top of the hierarchy."""
 
     concentration: float | None  # None where the precision is known
-    rate: float  # Rate of its Gamma distribution
-    mean: float  # Its mean, or the known precision
-
-    def divided(self, divisor: float) -> "_TopPrecision":
-        """This top level for weights whose variance is divided by a number."""
-        return self._replace(rate=self.rate / divisor, mean=self.mean * divisor)
+    rate: float  # Rate of its Gamma distribution, or one over the known precision
 
 
 class Hierarchical(Prior):
@@ -221,17 +217,28 @@ class Hierarchical(Prior):
                 f"Hierarchical: groups must be 'array', 'layer' or a function from a path to the name of "
                 f"its group, got {groups!r}."
             )
-        self.top = _TopPrecision(float(concentration), float(rate), concentration / rate)
+        self.top = _TopPrecision(float(concentration), float(rate))
         self.unit: float | None = None
         self.weight: float | None = None
         self.scale_by_fan_in = False
         self.groups = groups
         self.parameterization = _known(parameterization)
 
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """The rate of the top precision, or one over its known value."""
+        return (self.top.rate,)
+
+    def with_scales(self, scales: Iterator[Any]) -> "Hierarchical":
+        """The prior with other scales."""
+        other = copy.copy(self)
+        other.top = self.top._replace(rate=next(scales))
+        return other
+
     def __repr__(self) -> str:
         top = {"concentration": self.top.concentration, "rate": self.top.rate}
         if self.top.concentration is None:
-            top = {"precision": self.top.mean}
+            top = {"precision": 1 / self.top.rate}
         levels = {"unit": self.unit, "weight": self.weight}
         levels |= {"scale_by_fan_in": self.scale_by_fan_in or None}
         given = {name: value for name, value in levels.items() if value is not None}
@@ -288,9 +295,9 @@ class Hierarchical(Prior):
         given = {label: number for label, number in given.items() if number is not None}
         check_positive("Hierarchical.width", width=width, **given)
         prior = cls(1.0, 1.0, parameterization, groups)
-        prior.top = _TopPrecision(None, 1.0, width**-2)
+        prior.top = _TopPrecision(None, width**2)
         if group is not None:
-            prior.top = prior.top._replace(concentration=group / 2, rate=group * width**2 / 2)
+            prior.top = _TopPrecision(group / 2, group * width**2 / 2)
         prior.unit, prior.weight = (None if a is None else float(a) for a in (unit, weight))
         prior.scale_by_fan_in = bool(scale_by_fan_in)
         return prior
@@ -318,7 +325,6 @@ class Hierarchical(Prior):
         """Sample the arrays that share a group precision, and all precisions above them."""
         divisors = [self.divisor(path, shape) for path, shape in shapes.items()]
         common = divisors[0] if len(set(divisors)) == 1 else 1.0
-        top = self.top.divided(common)
         direct: list[Array] = []
         by_unit: list[tuple[Array, float]] = []
         sizes: dict[str, Shape] = {}
@@ -331,19 +337,22 @@ class Hierarchical(Prior):
             else:
                 by_unit.append((Array(site, units, factor, self.weight), self.unit / 2))
         values: dict[str, jax.Array] = {}
-        precision, parent = top.mean, None
+        top, parent = self.top, None
+        precision = common / top.rate
         if top.concentration is not None:
             parent = f"{label}.precision"
             children = tuple(Child(_units_of(array), k) for array, k in by_unit)
-            level = Level(parent, top.concentration, top.rate, None, tuple(direct), children)
+            level = Level(
+                parent, top.concentration, top.rate, None, tuple(direct), children, divisor=common
+            )
             values, precision = _sample_level(level, sizes, None, parameterization)
         else:
             for array in direct:
                 values[array.site] = _weights(array, sizes[array.site], precision, "centered")
         for array, k in by_unit:
             # With a known group precision the unit precisions are the top level.
-            rate = k / top.mean if parent is None else None
-            level = Level(_units_of(array), k, rate, parent, (array,))
+            rate = top.rate if parent is None else None
+            level = Level(_units_of(array), k, rate, parent, (array,), divisor=common / k)
             values |= _sample_level(level, sizes, precision, parameterization)[0]
         return values
 
@@ -462,6 +471,8 @@ class Horseshoe(Prior):
     Source: Piironen and Vehtari, *Sparsity information and regularization in the horseshoe and
     other shrinkage priors* (2017), eqs. (2.8) and (2.11).
     """
+
+    _scales = ("global_scale", "slab_scale")
 
     def __init__(
         self, global_scale: float = 1.0, slab_scale: float = 2.0, slab_df: float = 4.0

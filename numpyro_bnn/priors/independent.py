@@ -1,8 +1,9 @@
 """Priors whose weights are independent: fixed, by fan-in, heavy-tailed, around trained values, by path."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +34,8 @@ class Normal(Prior):
     :raises ValueError: if `scale` is not positive.
     """
 
+    _scales = ("scale",)
+
     def __init__(self, scale: float = 1.0) -> None:
         check_positive("Normal", scale=scale)
         self.scale = scale
@@ -52,6 +55,8 @@ class FanIn(Prior):
         scale is a standard deviation.
     :raises ValueError: if `variance` is not positive.
     """
+
+    _scales = ("variance",)
 
     def __init__(
         self,
@@ -97,6 +102,8 @@ class StudentT(Prior):
     :raises ValueError: if a number is not positive.
     """
 
+    _scales = ("scale",)
+
     def __init__(self, df: float = 3.0, scale: float = 1.0) -> None:
         check_positive("StudentT", df=df, scale=scale)
         self.df = df
@@ -112,6 +119,8 @@ class Laplace(Prior):
     :param scale: mean absolute value; the variance is 2 scale².
     :raises ValueError: if `scale` is not positive.
     """
+
+    _scales = ("scale",)
 
     def __init__(self, scale: float = 1.0) -> None:
         check_positive("Laplace", scale=scale)
@@ -129,6 +138,8 @@ class pretrained(Prior):
     :raises ValueError: if `scale` is not positive, or, in the model, if a value is missing or has
         another shape.
     """
+
+    _scales = ("scale",)
 
     def __init__(self, params: PyTree, scale: float = 0.1) -> None:
         check_positive("pretrained", scale=scale)
@@ -175,6 +186,15 @@ class ByPath(Prior):
         self.rules = {
             pattern: None if prior is None else as_prior(prior) for pattern, prior in rules.items()
         }
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """The scales of all its priors."""
+        return tuple(scale for rule in self.rules.values() if rule for scale in rule.scales)
+
+    def with_scales(self, scales: Iterator[Any]) -> "ByPath":
+        """The prior with other scales."""
+        return ByPath({p: rule and rule.with_scales(scales) for p, rule in self.rules.items()})
 
     def _match(self, path: str, shapes: Shapes) -> str:
         for pattern in self.rules:

@@ -100,11 +100,13 @@ class Level(NamedTuple):
     # `levels_of` renames all alike.
     site: str
     concentration: float  # Shape parameter k of its Gamma prior
-    rate: float | None  # Rate of the prior at the top level; None below
+    base_rate: Number | None  # Rate of the prior at the top level, times `divisor`; None below
     parent: str | None  # Site of the level above; None at the top
     arrays: tuple[Array, ...]  # Weights (or residuals of the observed sites) that it governs
     children: tuple[Child, ...] = ()  # Precisions that it governs
     of_noise: bool = False  # Whether the arrays are residuals
+    # Divides the rate only where that is used: a traced rate may come from outside of the trace of a model.
+    divisor: float = 1.0
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -122,6 +124,11 @@ class Level(NamedTuple):
     def conjugate(self) -> bool:
         """Whether the conditional distribution given all other sites is Gamma."""
         return not self.children and all(array.df is None for array in self.arrays)
+
+    @property
+    def rate(self) -> Number | None:
+        """The rate of the prior at the top level; None below."""
+        return None if self.base_rate is None else self.base_rate / self.divisor
 
     def prior_rate(self, values: Values) -> Number | None:
         """The rate of the Gamma prior of this precision, given the level above."""
@@ -231,9 +238,9 @@ def prior_means(
     return means
 
 
-def largest_likely(levels: Mapping[str, Level]) -> dict[str, float]:
+def largest_likely(levels: Mapping[str, Level]) -> dict[str, Number]:
     """The 99.9 % quantile of each precision under its prior, given the level above at its own."""
-    found: dict[str, float] = {}
+    found: dict[str, Number] = {}
     for name, level in reversed(list(levels.items())):
         above = None if level.parent is None else found[level.parent]
         rate = level.rate if above is None else level.concentration / above

@@ -172,9 +172,11 @@ class CompiledRuns(NumPyroMCMC):
         settings = {name: getattr(self, name) for name in _SETTINGS} | disk.settings
         mesh = self._placement.mesh
         settings["mesh"] = None if mesh is None else dict(mesh.shape)
-        sites = {} if fit is None else {n: str(s.shape) for n, s in fit.structure.sites.items()}
-        data = [self._args, self._kwargs]
-        return facts_of(settings | {"sites": sites, "data": data}) | environment()
+        settings["sites"] = {}
+        if fit is not None:
+            settings["sites"] = {n: str(s.shape) for n, s in fit.structure.sites.items()}
+            settings |= fit.prior
+        return facts_of(settings | {"data": [self._args, self._kwargs]}) | environment()
 
     def _refuse_parts(self) -> None:
         plan = self._collection_params

@@ -1,5 +1,6 @@
 """Compiled programs are shared by equal calls, and by no others."""
 
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -10,11 +11,14 @@ import numpyro.distributions as dist
 import pytest
 from flax import linen as nn
 from numpyro import handlers
+from numpyro.infer import HMC
 from separate_programs import separate_programs
 
 import numpyro_bnn as bnn
 from numpyro_bnn.compilation import program_identity
 from numpyro_bnn.compilation.program_identity import Program
+from numpyro_bnn.potential.starts import start_shapes
+from numpyro_bnn.priors import Hierarchical
 
 X = np.linspace(-1.0, 1.0, 4)[:, None]
 SCALE = 1.0
@@ -64,6 +68,53 @@ def test_a_global_number_tells_models_apart(monkeypatch):
     assert predicted(by_global) == 3.0
     monkeypatch.undo()
     assert predicted(by_global) == 1.0
+
+
+def of_levels(scale):
+    width = partial(Hierarchical.width, scale, scale_by_fan_in=True)
+    rules = {
+        "*1.bias": width(),
+        "*.bias": width(group=1.0),
+        "*0.kernel": width(group=1.0, unit=1.0),
+    }
+    return bnn.priors.ByPath(rules | {"*": width(unit=2.0)})
+
+
+def tailed(scale):
+    return bnn.priors.ByPath(
+        {"*0.*": bnn.priors.StudentT(3.0, scale), "*": bnn.priors.FanIn(scale)}
+    )
+
+
+@pytest.mark.parametrize("prior", [of_levels, tailed, bnn.priors.Horseshoe, bnn.priors.Laplace])
+def test_a_prior_of_another_scale_is_data_of_the_same_programs(prior):
+    """A search over scales compiles once, and samples the posterior of each."""
+
+    def last_energy(scale):
+        model = bnn.regression(bnn.MLP((2,), 1), prior(scale), X, X[:, 0])
+        potential = bnn.potential_of(model, X, X[:, 0])
+        kernel = HMC(model, step_size=0.01, num_steps=1, adapt_step_size=False)
+        mcmc = bnn.MCMC(kernel, num_warmup=0, num_samples=1, progress_bar=False)
+        zeros = {n: jnp.zeros(shape) for n, shape in start_shapes(potential.structure).items()}
+        mcmc.run(jax.random.key(0), X, X[:, 0], init_params=zeros)
+        energy = mcmc.last_state.potential_energy
+        np.testing.assert_allclose(energy, potential(mcmc.last_state.z), rtol=1e-5)
+        return energy
+
+    first, before = last_energy(1.0), num_programs()
+    assert not np.allclose(first, last_energy(0.3))
+    assert num_programs() == before
+
+
+def test_members_of_a_hierarchy_of_another_scale_share_the_programs_of_the_first():
+    def mode(scale):
+        model = bnn.regression(nn.Dense(1), Hierarchical.width(scale, group=1.0), noise=0.5)
+        found = bnn.map_estimate(model, jax.random.key(0), X, X[:, 0], progress_bar=False)
+        return found["net/kernel"].item()
+
+    first, before = mode(1.0), num_programs()
+    assert abs(mode(0.01)) < 0.5 * abs(first)
+    assert num_programs() == before
 
 
 class Scaled(nn.Module):

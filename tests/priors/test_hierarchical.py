@@ -301,14 +301,14 @@ def test_draws_at_fixed_weights_agree_with_quadrature(shared, check):
     given = reference[check]
     df = 3.0 if check == "weight_level" else None
     prior = width(0.2, group=0.5, unit=1.0, weight=df, scale_by_fan_in=True)
-    top = prior.top.divided(prior.divisor("d.kernel", (4, 8)))
+    divisor = prior.divisor("d.kernel", (4, 8))
     if df is None:  # only sums of squares matter
         kernel = jnp.sqrt(jnp.asarray(given["row_sums_of_squares"]) / 8)[:, None] * jnp.ones(8)
     else:
         kernel = jnp.asarray(given["kernel"])
     levels = {
         "unit": Level("unit", 0.5, None, "group", (Array("w", ((0, 1),), 1.0, df),)),
-        "group": Level("group", top.concentration, top.rate, None, (), (Child("unit", 0.5),)),
+        "group": Level("group", *prior.top, None, (), (Child("unit", 0.5),), divisor=divisor),
     }
     start = {"w": kernel, "group": jnp.array(1.0), "unit": jnp.ones(4)}
     draws = chain(levels, start, 12_000)[2000:]

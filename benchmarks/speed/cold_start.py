@@ -1,7 +1,7 @@
 """What does a first fit wait for? CPU-seconds in a fresh process, with no program kept on disk.
 
 `optimize`, `MCMC.run` and `diagnose` of a few steps by four chains, so that nearly all of it is set-up; then
-all again on an equal model, and again with a longer warm-up. Versions take turns, each in its own process.
+all again on an equal model, with a longer warm-up, and with another scale of the prior. Versions take turns, each in its own process.
 
     python -m benchmarks.speed.cold_start [--before FOLDER] [--quick]
 
@@ -26,18 +26,19 @@ QUIET = {"num_chains": 4, "progress_bar": False}
 ASKED = "import json, cold_start; print(json.dumps(cold_start.measure({network!r})))"
 
 
-def digits():
+def digits(rate):
     """64-16-10 with hierarchical precisions."""
     x, y = load_digits(return_X_y=True)
     x, y = x[:1347].astype(np.float32) / 16, y[:1347]
-    return bnn.classification(bnn.MLP((16,), 10), bnn.priors.Hierarchical()), x, y
+    return bnn.classification(bnn.MLP((16,), 10), bnn.priors.Hierarchical(1.0, rate)), x, y
 
 
-def diabetes():
+def diabetes(rate):
     """The default network of the estimators."""
     x, y = (np.asarray(a, np.float32) for a in load_diabetes(return_X_y=True))
     network = bnn.BNNRegressor()._network(2)
-    return bnn.regression(network, bnn.priors.Hierarchical(), likelihood="heteroscedastic"), x, y
+    prior = bnn.priors.Hierarchical(1.0, rate)
+    return bnn.regression(network, prior, likelihood="heteroscedastic"), x, y
 
 
 def cpu(call):
@@ -50,8 +51,8 @@ def cpu(call):
 def measure(network):
     """CPU-seconds of each call by name, cold and again."""
 
-    def calls(seed, num_warmup=20):
-        model, x, y = globals()[network]()
+    def calls(seed, num_warmup=20, rate=1.0):
+        model, x, y = globals()[network](rate)
         key, times = jax.random.key(seed), {}
         optimize = lambda: bnn.optimize(model, key, x, y, num_steps=100, **QUIET)  # noqa: E731
         times["optimize"], starts = cpu(optimize)
@@ -60,9 +61,9 @@ def measure(network):
         times["diagnose"], _ = cpu(lambda: bnn.diagnose(mcmc, x, y))
         return times
 
-    first, second, third = calls(0), calls(1), calls(2, 30)
+    first, second, third, fourth = calls(0), calls(1), calls(2, 30), calls(3, rate=0.3)
     whole = {"all": sum(first.values()), "all again": sum(second.values())}
-    return first | whole | {"run, longer": third["run"]}
+    return first | whole | {"run, longer": third["run"], "another prior": sum(fourth.values())}
 
 
 def measured_in(folder, network):

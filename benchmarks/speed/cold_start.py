@@ -1,7 +1,8 @@
 """What does a first fit wait for? CPU-seconds in a fresh process, with no program kept on disk.
 
 `optimize`, `MCMC.run` and `diagnose` of a few steps by four chains, so that nearly all of it is set-up; then
-all again on an equal model, with a longer warm-up, and with another scale of the prior. Versions take turns, each in its own process.
+all again on an equal model, with a longer warm-up, and with another scale of the prior. Versions take turns,
+each in its own process.
 
     python -m benchmarks.speed.cold_start [--before FOLDER] [--quick]
 

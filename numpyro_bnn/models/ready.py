@@ -256,7 +256,7 @@ class ReadyModel:
         self._check_columns(x.shape, units)
         check_resolution(self.kind, column, x.dtype, units.x_mean, units.x_scale)
         rows = standardized(self.kind, column, x, units.x_mean, units.x_scale)
-        scales = tuple(np.asarray(scale, np.float64) for scale in self.prior.scales)
+        scales = tuple(np.asarray(scale, rows.dtype) for scale in self.prior.scales)
         return replace(prepared_rows(rows, units), prior_scales=scales)
 
     def _target(self, y: Any, units: Standardization) -> Any:

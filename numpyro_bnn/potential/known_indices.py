@@ -21,8 +21,9 @@ from numpyro_bnn.data.host_rows import sources_in
 from numpyro_bnn.data.units import Column
 from numpyro_bnn.potential.compiled_arguments import Arguments
 
-# An index beyond any table, exact in single precision; and the number of rows that are checked first.
-_FAR, _FEW = 2**24, 100
+# An index beyond any table, exact in single precision with all that is added to it; and what that may be.
+_FAR, _MOST_ADDED = 2**23, 2**16
+_FEW = 100  # Number of rows that are checked first
 _FOUND = re.compile(r"index (-?\d+) is out of bounds for axis \d+ with size (\d+)")
 
 
@@ -48,8 +49,7 @@ def unknown_index(
     once: Callable[[Callable[[], bool]], bool] = call,
 ) -> tuple[int, int] | None:
     """An index of the data that is beyond a table of the model, and the size of the table."""
-    named = _arrays(model, args, kwargs)
-    if sources_in((args, kwargs)) or not any(_whole(v).any() for _, v in named):
+    if sources_in((args, kwargs)) or not _arrays(model, args, kwargs):
         return None
     arrays, static = Arguments.split(args, dict(kwargs))
 
@@ -63,20 +63,12 @@ def unknown_index(
         if not once(lambda: "gather" in str(jax.make_jaxpr(program)(arrays))):
             return None
         check = jax.jit(lambda arrays: checkify.checkify(program, checkify.index_checks)(arrays)[0])
-        negative = [_negative(v) for v in arrays]
         if (beyond := _index(check, arrays)) is not None:
             # Else no index of the data: JAX 0.7 has one in the transform of a Cholesky factor.
-            zeros = [
-                np.where(_whole(v), 0, v).astype(v.dtype) if _is_array(v) else v for v in arrays
-            ]
+            zeros = [np.zeros_like(v) if _is_array(v) else v for v in arrays]
             is_of_data = beyond != _index(check, zeros)
             return beyond if is_of_data else None
-        if not any(n.any() for n in negative):
-            return None
-        far = _index(check, [np.where(n, _FAR, v) for v, n in zip(arrays, negative)])
-        # An index may have an offset, such as an hour that begins at -12.
-        least = int(min(v[n].min() for v, n in zip(arrays, negative) if n.any()))
-        return (least, far[1]) if far is not None and least + far[0] - _FAR < 0 else None
+        return _negative_index(check, arrays)
 
     # Where the model raises, its own checks say why.
     beyond = result_or_error(found)
@@ -115,11 +107,34 @@ def _whole(values: Any) -> np.ndarray:
     return np.asarray(whole)
 
 
-def _negative(values: Any) -> np.ndarray:
-    """Which entries are negative whole numbers, in columns of whole numbers."""
-    if not _is_array(values):
-        return np.zeros(np.shape(values), bool)
-    return (np.asarray(values) < 0) & _whole(values)
+def _negative_index(check: Callable, arrays: list[Any]) -> tuple[int, int] | None:
+    """A negative index, which JAX counts from the end of a table, and the size of that."""
+    # A far number in place of the least one of a column shows whether that is an index, and what the model
+    # adds to it: hours may begin at -12, and groups at 1.
+    places = [
+        (k, (int(np.argmin(values[(..., *column)])), *column))
+        for k, values in enumerate(arrays)
+        if _is_array(values)
+        for column in map(tuple, np.argwhere(_whole(values)).tolist())
+    ]
+
+    def look(places: list[tuple[int, tuple[int, ...]]]) -> tuple[int, int] | None:
+        changed = list(arrays)
+        for k, at in places:
+            if changed[k] is arrays[k]:
+                changed[k] = np.array(arrays[k], np.result_type(arrays[k].dtype, np.int32))
+            changed[k][at] = _FAR
+        if (found := _index(check, changed)) is None:
+            return None
+        if middle := len(places) // 2:
+            return look(places[:middle]) or look(places[middle:])
+        (k, at), (index, size) = places[0], found
+        least, added = int(arrays[k][at]), index - _FAR
+        own = least + added if abs(added) < _MOST_ADDED else least
+        # A negative number of the data itself is easier to find than what is computed from it.
+        return (min(least, own), size) if own < 0 < index else None
+
+    return look(places) if places else None
 
 
 def _index(check: Callable, arrays: list[Any]) -> tuple[int, int] | None:

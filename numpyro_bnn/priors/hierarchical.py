@@ -14,9 +14,8 @@ from other sites (non-centred ones) or integrated out are not such sites, and wo
 handlers: code that decides which sites to sample asks :func:`enclosing_handlers` first.
 """
 
-import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import NoneType
 from typing import Any, Literal, NamedTuple
 
@@ -169,13 +168,6 @@ def enclosing_handlers(site: str) -> EnclosingHandlers:
 GroupRule = Literal["array", "layer"] | Callable[[str], str]
 
 
-class _TopPrecision(NamedTuple):
-    """The prior of the group's own precision, the top of the hierarchy."""
-
-    concentration: float | None  # None where the precision is known
-    rate: float  # Rate of its Gamma distribution, or one over the known precision
-
-
 class Hierarchical(Prior):
     """Gamma precisions over groups of weights, and Gaussian or t-distributed weights given them.
 
@@ -204,6 +196,8 @@ class Hierarchical(Prior):
     scaling by fan-in is that of his Flexible Bayesian Modelling software.
     """
 
+    _scales = ("rate",)
+
     def __init__(
         self,
         concentration: float = 1.0,
@@ -217,28 +211,19 @@ class Hierarchical(Prior):
                 f"Hierarchical: groups must be 'array', 'layer' or a function from a path to the name of "
                 f"its group, got {groups!r}."
             )
-        self.top = _TopPrecision(float(concentration), float(rate))
+        # Of the group precision, the top of the hierarchy; where that is known, None and one over it.
+        self.concentration: float | None = float(concentration)
+        self.rate = float(rate)
         self.unit: float | None = None
         self.weight: float | None = None
         self.scale_by_fan_in = False
         self.groups = groups
         self.parameterization = _known(parameterization)
 
-    @property
-    def scales(self) -> tuple[float, ...]:
-        """The rate of the top precision, or one over its known value."""
-        return (self.top.rate,)
-
-    def with_scales(self, scales: Iterator[Any]) -> "Hierarchical":
-        """The prior with other scales."""
-        other = copy.copy(self)
-        other.top = self.top._replace(rate=next(scales))
-        return other
-
     def __repr__(self) -> str:
-        top = {"concentration": self.top.concentration, "rate": self.top.rate}
-        if self.top.concentration is None:
-            top = {"precision": 1 / self.top.rate}
+        top = {"concentration": self.concentration, "rate": self.rate}
+        if self.concentration is None:
+            top = {"precision": 1 / self.rate}
         levels = {"unit": self.unit, "weight": self.weight}
         levels |= {"scale_by_fan_in": self.scale_by_fan_in or None}
         given = {name: value for name, value in levels.items() if value is not None}
@@ -295,9 +280,9 @@ class Hierarchical(Prior):
         given = {label: number for label, number in given.items() if number is not None}
         check_positive("Hierarchical.width", width=width, **given)
         prior = cls(1.0, 1.0, parameterization, groups)
-        prior.top = _TopPrecision(None, width**2)
+        prior.concentration, prior.rate = None, width**2
         if group is not None:
-            prior.top = _TopPrecision(group / 2, group * width**2 / 2)
+            prior.concentration, prior.rate = group / 2, group * width**2 / 2
         prior.unit, prior.weight = (None if a is None else float(a) for a in (unit, weight))
         prior.scale_by_fan_in = bool(scale_by_fan_in)
         return prior
@@ -337,21 +322,19 @@ class Hierarchical(Prior):
             else:
                 by_unit.append((Array(site, units, factor, self.weight), self.unit / 2))
         values: dict[str, jax.Array] = {}
-        top, parent = self.top, None
-        precision = common / top.rate
-        if top.concentration is not None:
+        precision, parent = common / self.rate, None
+        if self.concentration is not None:
             parent = f"{label}.precision"
             children = tuple(Child(_units_of(array), k) for array, k in by_unit)
-            level = Level(
-                parent, top.concentration, top.rate, None, tuple(direct), children, divisor=common
-            )
+            top = parent, self.concentration, self.rate
+            level = Level(*top, None, tuple(direct), children, divisor=common)
             values, precision = _sample_level(level, sizes, None, parameterization)
         else:
             for array in direct:
                 values[array.site] = _weights(array, sizes[array.site], precision, "centered")
         for array, k in by_unit:
             # With a known group precision the unit precisions are the top level.
-            rate = top.rate if parent is None else None
+            rate = self.rate if parent is None else None
             level = Level(_units_of(array), k, rate, parent, (array,), divisor=common / k)
             values |= _sample_level(level, sizes, precision, parameterization)[0]
         return values

@@ -5,6 +5,7 @@ finite, but they are not draws of the posterior. It is one where, after warm-up,
 
 - all its latent sites (of a block of Gibbs: all of the block) keep one value, bit for bit, in all draws or in
   a tenth of them in a row, where that is not by chance;
+- some of these sites keep one value in all draws, while moves or a Gibbs function draw the others;
 - hardly any of its proposals would have been accepted; or
 - more than half of its transitions diverged.
 
@@ -156,6 +157,20 @@ def _parts(
         acceptance = _mean_acceptance(kernel, chains)
         steps = np.where(hot.any(1), draws * steps_a_draw, 0)
     yield Part(values, (), acceptance, steps)
+    for still in _standing(values, names):
+        yield Part([sites[name] for name in still], still, acceptance, steps)
+
+
+def _standing(values: list[Any], names: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Sites that keep one value in chains in which others change, those of the same chains together."""
+    leaves = [np.asarray(v) if isinstance(v, jax.Array) else v for v in values]
+    ends = [zip(np.asarray(v[:, 0]), np.asarray(v[:, -1])) for v in leaves]
+    still = [tuple(np.array_equal(a, b) for a, b in chains) for chains in ends]
+    moving = [not all(of_chain) for of_chain in zip(*still)]
+    found: dict[tuple[bool, ...], list[str]] = {}
+    for name, chains in zip(names, still):
+        found.setdefault(tuple(np.logical_and(chains, moving).tolist()), []).append(name)
+    return [tuple(alike) for chains, alike in found.items() if any(chains)]
 
 
 def _reasons_of(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[tuple[int, str]]:
@@ -198,7 +213,9 @@ def _of_sites(sites: Any, state: Any) -> tuple[list[Any], tuple[str, ...]]:
     position = jax.eval_shape(lambda state: getattr(state, "z", None), state)
     if not isinstance(position, Mapping) or not isinstance(sites, Mapping):
         return [], ()
-    names = tuple(name for name in position if name in sites and _is_real(sites[name]))
+    # A simplex of one entry has no coordinate that could move.
+    moved = (name for name in position if position[name].size and name in sites)
+    names = tuple(name for name in moved if _is_real(sites[name]))
     return [sites[name] for name in names], names
 
 

@@ -209,7 +209,7 @@ def standard_error(pointwise: ArrayLike, *, root: bool = False) -> float:
     True
     """
     rows = _rows("standard_error", "pointwise", pointwise)
-    rows = rows[~np.isnan(rows)]
+    rows = _rows("standard_error", "pointwise", rows[~np.isnan(rows)])
     if not np.isfinite(rows).all():
         # If one row has an infinite score, so has the mean, and no error describes that.
         return float("inf")
@@ -250,7 +250,9 @@ def paired_difference(a: ArrayLike, b: ArrayLike) -> PairedDifference:
     a = _rows("paired_difference", "a", a)
     b = _rows("paired_difference", "b", b)
     rows = (a - b)[~(np.isnan(a) & np.isnan(b))]
-    return PairedDifference(float(rows.mean()), standard_error(rows), rows.size)
+    # A score that one of them lacks is no missing target.
+    error = float("nan") if np.isnan(rows).any() else standard_error(rows)
+    return PairedDifference(float(rows.mean()), error, rows.size)
 
 
 def pit(

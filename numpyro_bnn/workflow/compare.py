@@ -33,7 +33,7 @@ from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.evidence import RhatTable
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import arguments_of, held_by, inputs_of, is_finished, run_of
+from numpyro_bnn.posterior.fitted import arguments_of, inputs_of, is_finished, run_of
 from numpyro_bnn.posterior.predictions import predict, predictor_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import as_observed, training_data
@@ -178,7 +178,7 @@ def scored_row(
         distance = float(scores.wasserstein(predictions, reference))
     return Compared(
         method,
-        float(mine.mean()),
+        float(np.nanmean(mine)),
         scores.standard_error(mine),
         gap.difference,
         gap.standard_error,
@@ -237,7 +237,7 @@ def compare(
     :param methods: name to a kernel over the model, to a function ``f(model, key, x, y)`` that
         returns draws (:func:`~numpyro_bnn.deep_ensemble`, …), or to a finished run: an ``MCMC`` after
         `run`, what :func:`~numpyro_bnn.fit` returned, a fitted estimator, draws, or a mapping (chain,
-        draw, …); fits and estimators predict with the model that they were fitted to. The value None stands
+        draw, …), each under the model that it was fitted to, if it has one. The value None stands
         for the method that :func:`default_methods` has under this name. Default: all of these.
     :param reference: the method that the others are compared with; ``"hmc"`` is NUTS where
         `methods` do not say otherwise.
@@ -404,8 +404,8 @@ def _fitted(
     """Run a method, or take the draws of a finished run."""
     if is_finished(method):
         _check_rows(name, method, data)
-        has_its_own = getattr(held_by(method, "draws"), "model", None) is not None
-        return Fitted(draws_of(method, None if has_its_own else model, f"compare: {name}"))
+        draws = draws_of(method, None, f"compare: {name}")
+        return Fitted(draws if draws.model else draws_of(draws, model))
     begin = time.perf_counter()
     if isinstance(method, MCMCKernel):
         draws, gradients = _sampled(method, data, key, starts, settings)

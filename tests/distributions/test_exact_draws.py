@@ -265,7 +265,8 @@ def test_draws_follow_the_distribution_also_where_the_proposals_meet(tilt):
 
 
 def test_entries_have_their_own_count_and_tilt_and_are_independent():
-    count, tilt = np.array([0, 1, 4]), np.array([1.0, 9.0, 0.0])
+    # Numbers of trials are often floats.
+    count, tilt = np.array([0, 1, 4], np.float32), np.array([1.0, 9.0, 0.0])
     keys = jax.random.split(jax.random.key(2), N // 2)
     drawn = np.asarray(jax.jit(jax.vmap(lambda key: draw(key, count, tilt)))(keys), float)
     assert (drawn[:, 0] == 0).all()

@@ -89,6 +89,32 @@ def test_numbers_that_are_no_indices_are_taken_however_large():
     )
 
 
+def decades(x, y=None):
+    b = numpyro.sample("b", dist.Normal().expand([5]).to_event(1))
+    observe(b[jnp.floor(x / 10).astype(int)], y)
+
+
+def from_one(x, y=None):
+    b = numpyro.sample("b", dist.Normal().expand([5]).to_event(1))
+    observe(b[x[:, 1].astype(int) - 1] + x[:, 0], y)
+
+
+@pytest.mark.parametrize(
+    ("model", "good", "bad", "index"),
+    [
+        (decades, [0.5, 49.9], [0.5, 63.2], 6),
+        (decades, [0.0, 49.0], [-12.0, 3.0], -12),
+        (from_one, table([1, 5]), table([5, 0]), -1),
+        (from_one, table([1, 5]), table([6, 2]), 5),
+    ],
+)
+def test_an_index_that_is_computed_is_inside_its_table(model, good, bad, index):
+    """JAX 0.7 to 0.12 takes the last entry for each of these."""
+    refuse_unknown_indices("", model, (np.float32(good), Y[:2]), {})
+    with pytest.raises(ValueError, match=rf"(is|value) {index}\b.* 5 entries"):
+        refuse_unknown_indices("", model, (np.float32(bad), Y[:2]), {})
+
+
 def test_an_offset_makes_negative_numbers_indices_from_zero():
     refuse_unknown_indices("", hours, (GROUPS - 12, Y), {})
     with pytest.raises(ValueError, match=r"value -13 in row 0.* 25 entries"):

@@ -308,7 +308,15 @@ def test_draws_at_fixed_weights_agree_with_quadrature(shared, check):
         kernel = jnp.asarray(given["kernel"])
     levels = {
         "unit": Level("unit", 0.5, None, "group", (Array("w", ((0, 1),), 1.0, df),)),
-        "group": Level("group", *prior.top, None, (), (Child("unit", 0.5),), divisor=divisor),
+        "group": Level(
+            "group",
+            prior.concentration,
+            prior.rate,
+            None,
+            (),
+            (Child("unit", 0.5),),
+            divisor=divisor,
+        ),
     }
     start = {"w": kernel, "group": jnp.array(1.0), "unit": jnp.ones(4)}
     draws = chain(levels, start, 12_000)[2000:]

@@ -2,6 +2,7 @@
 
 import warnings
 from functools import cache
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -349,6 +350,24 @@ def test_a_stay_is_one_of_all_sites():
     bias[:, 30:] = kernel[:, 20:] = 2.0
     assert longest_stays([bias])[0] == 30
     assert longest_stays([kernel, bias])[0] == 1
+
+
+class State(NamedTuple):
+    z: dict
+
+
+def test_sites_that_stand_still_beside_others_are_named():
+    """NumPyro 0.19 to 0.22: HMC whose step outgrows its trajectory accepts all and moves nothing."""
+    moving = np.random.default_rng(0).normal(size=(2, 20, 3))
+    still = np.broadcast_to(moving[:1, :1], moving.shape)
+    half = np.stack([moving[0], still[0]])
+    sites = {"w": moving, "a": still, "b": half, "one": np.ones((2, 20, 1))}
+    # A simplex of one entry has no coordinates.
+    state = State({name: np.zeros((2, 3 * (name != "one"))) for name in sites})
+    found = suspect_chains(sites, {"accept_prob": np.ones((2, 20))}, state)
+    of = "all draws of the block of {} are the same".format
+    assert found == {0: of("a"), 1: f"{of('a')}, {of('b')}"}
+    assert suspect_chains(dict.fromkeys(sites, still), {}, state)[1] == "all draws are the same"
 
 
 @pytest.mark.parametrize("draws", [1, 3, 10, 40, 200])

@@ -190,6 +190,17 @@ def test_standard_error_and_paired_difference_are_those_of_a_t_test(rng):
     assert paired.difference / paired.standard_error == pytest.approx(statistic, rel=1e-12)
 
 
+def test_rows_without_a_target_are_left_out_and_a_score_that_one_side_lacks_is_not():
+    a, b = np.array([1.0, 2.0, np.nan, 4.0]), np.array([0.0, 1.0, np.nan, 2.0])
+    assert scores.paired_difference(a, b) == scores.paired_difference(a[[0, 1, 3]], b[[0, 1, 3]])
+    b[0] = np.nan
+    difference, error, num_rows = scores.paired_difference(a, b)
+    assert np.isnan([difference, error]).all()
+    assert num_rows == 3
+    with pytest.raises(ValueError, match="at least two rows"):
+        scores.standard_error([1.0, np.nan])
+
+
 def test_standard_error_of_a_root_mean_is_right_over_many_test_sets(rng):
     squared = rng.normal(size=(3000, 200)) ** 2
     spread = np.sqrt(squared.mean(axis=1)).std()

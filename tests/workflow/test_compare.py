@@ -163,6 +163,25 @@ def test_scores_are_those_of_the_scores_module(table):
     assert abs(row.difference - (row.log_score - table["exact"].log_score)) < 1e-6
 
 
+def test_finished_runs_are_scored_under_their_own_models_where_targets_are_known(recwarn):
+    def of(noise):
+        def model(x, y=None):
+            w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+            with numpyro.plate("data", len(x)):
+                numpyro.sample("y", dist.Normal(x @ w, noise), obs=y)
+
+        return model
+
+    values = {"w": RNG.normal(size=(2, 30, 2)).astype(np.float32)}
+    runs = {noise: bnn.Draws(values, of(noise)) for noise in (0.5, 1.5)}
+    known = np.arange(40) != 3
+    data = X, Y, X, np.where(known, Y, np.nan)
+    table = bnn.compare(of(0.5), data, {"own": runs[1.5], **runs, "bare": values}, reference=0.5)
+    for name, noise in {"own": 1.5, 0.5: 0.5, 1.5: 1.5, "bare": 0.5}.items():
+        own = bnn.scores.lppd(bnn.predict(None, runs[noise], X[known]), Y[known])
+        assert table[name].log_score == pytest.approx(float(own), rel=1e-5)
+
+
 def test_the_draws_that_were_judged_come_with_the_table(table):
     for name in ("exact", "again"):
         at_test = bnn.predict(None, table.draws[name], DATA[2])

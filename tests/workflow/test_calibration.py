@@ -1,6 +1,5 @@
 """Split conformal calibration: exact finite-sample coverage of wrong models, temperatures, refusals."""
 
-import copy
 import functools
 import pickle
 from types import SimpleNamespace
@@ -248,11 +247,28 @@ def test_a_regressor_holds_rows_out():
     np.testing.assert_allclose(found, plain.at(0.8).predict_interval(X), rtol=1e-3)
 
 
+def given_fit(model, x, y, **_):
+    """In place of `fit`, which compiles for ten seconds: draws of a linear model, in its units."""
+    model.learn(x, y)
+    rng = np.random.default_rng(0)
+    shapes = {"net/Dense_0.kernel": (2, 2), "net/Dense_0.bias": (2,)}
+    sites = {n: np.float32(rng.uniform(0.2, 0.6, (2, 10, *s))) for n, s in shapes.items()}
+    draws = bnn.Draws(sites, model)
+    draws._args = x, y
+    return SimpleNamespace(mcmc=None, draws=draws, report=None)
+
+
 def test_a_threshold_is_not_used_with_other_draws(monkeypatch):
-    network = copy.copy(regressor()).set_params(calibration=None)
-    monkeypatch.setattr(estimators, "update", lambda *_, **__: network.draws_)
+    monkeypatch.setattr(estimators, "fit_model", given_fit)
     table = pd.DataFrame(X, columns=["age", "income"])
-    found = network.partial_fit(table[:2], Y[:2]).predict_interval(table)
+    network = bnn.BNNRegressor(**SETTINGS | {"hidden": ()}).fit(table, Y)
+    assert network.calibration_.num_rows == 20
+    calibrated = network.predict_interval(table)
+    np.testing.assert_array_equal(calibrated, network.calibration_.predict_interval(table))
+    monkeypatch.setattr(estimators, "update", lambda *_, **__: network.draws_)
+    network.set_params(calibration=None).partial_fit(table[:2], Y[:2])
+    found = network.predict_interval(table)
+    assert (np.abs(np.subtract(found, calibrated)) > 1e-3).all()
     np.testing.assert_array_equal(
         np.stack(found, 1), network.predict_quantiles(table, (0.05, 0.95))
     )

@@ -24,10 +24,10 @@ DRAWS = {"b": np.array([[0.5, 0.3]])}
 WANT = EXPOSURE * np.mean([np.exp(b * X[:, 0]) for b in (0.5, 0.3)], 0)
 
 
-def counts(x, y=None, exposure=None):
+def scaled(x, y=None, exposure=None):
     b = numpyro.sample("b", dist.Normal(0, 1))
     with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Poisson(exposure * jnp.exp(b * x[:, 0])), obs=y)
+        numpyro.sample("y", dist.Normal(exposure * jnp.exp(b * x[:, 0]), exposure), obs=y)
 
 
 def widths(x, widths, y=None):
@@ -37,7 +37,7 @@ def widths(x, widths, y=None):
 
 
 def closure(x, y=None):
-    return counts(x, y, exposure=EXPOSURE)
+    return scaled(x, y, exposure=EXPOSURE)
 
 
 def mean(predictions):
@@ -48,11 +48,11 @@ def mean(predictions):
 @pytest.mark.parametrize(
     ("model", "named"),
     [
-        (counts, {"exposure": EXPOSURE}),
-        (partial(counts, exposure=EXPOSURE), {}),
-        (condition(partial(counts, exposure=EXPOSURE), {"unused": 1.0}), {}),
-        (partial(condition(counts, {"unused": 1.0}), exposure=EXPOSURE), {}),
-        (partial(counts, exposure=EXPOSURE + 1), {"exposure": EXPOSURE}),
+        (scaled, {"exposure": EXPOSURE}),
+        (partial(scaled, exposure=EXPOSURE), {}),
+        (condition(partial(scaled, exposure=EXPOSURE), {"unused": 1.0}), {}),
+        (partial(condition(scaled, {"unused": 1.0}), exposure=EXPOSURE), {}),
+        (partial(scaled, exposure=EXPOSURE + 1), {"exposure": EXPOSURE}),
         (widths, {"widths": EXPOSURE}),
         (partial(widths, widths=EXPOSURE), {}),
     ],
@@ -68,18 +68,11 @@ def test_rows_that_a_closure_holds_are_predicted_together():
 
 def test_other_numbers_of_rows_and_unknown_names_are_refused():
     with pytest.raises((TypeError, ValueError), match="1001"):
-        bnn.predict(counts, DRAWS, X[:5], exposure=EXPOSURE)
+        bnn.predict(scaled, DRAWS, X[:5], exposure=EXPOSURE)
     with pytest.raises((TypeError, ValueError), match="1001"):
-        bnn.predict(partial(counts, exposure=EXPOSURE), DRAWS, X[:5])
+        bnn.predict(partial(scaled, exposure=EXPOSURE), DRAWS, X[:5])
     with pytest.raises(TypeError, match="keyword argument 'exposures'"):
-        bnn.predict(counts, DRAWS, X, exposures=EXPOSURE)
-
-
-def scaled(x, y=None, exposure=None):
-    """As `counts`, of a distribution function that compiles fast."""
-    b = numpyro.sample("b", dist.Normal(0, 1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(exposure * jnp.exp(b * x[:, 0]), exposure), obs=y)
+        bnn.predict(scaled, DRAWS, X, exposures=EXPOSURE)
 
 
 Y = EXPOSURE * (np.exp(0.4 * X[:, 0]) + np.random.default_rng(0).normal(size=SIZE))
@@ -186,9 +179,9 @@ def test_a_second_opinion_takes_those_of_the_run_or_others(name):
         assert kwargs.items() <= call.kwargs.items()
 
 
-@pytest.mark.parametrize("model", [counts, partial(counts, exposure=EXPOSURE)])
+@pytest.mark.parametrize("model", [scaled, partial(scaled, exposure=EXPOSURE)])
 def test_a_file_takes_them_by_name(model, tmp_path):
-    given = {"exposure": EXPOSURE} if model is counts else {}
+    given = {"exposure": EXPOSURE} if model is scaled else {}
     path = bnn.export(bnn.Draws(DRAWS, model), X, tmp_path / "f.jax", platforms=["cpu"], **given)
     load = jax.export.deserialize(bytearray(path.read_bytes()))
     found = load.call(X[:7], exposure=EXPOSURE[:7])["mean"]

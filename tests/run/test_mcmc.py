@@ -36,24 +36,10 @@ def model(x, y=None):
     nets.linear_regression(x, y, scale=SCALE, noise=NOISE)
 
 
-def posterior(x, y):
-    """Mean and covariance in closed form; the bias first, as in `flat`."""
-    inputs = np.c_[np.ones(len(x)), x]
-    covariance = np.linalg.inv(inputs.T @ inputs / NOISE**2 + np.eye(3) / SCALE**2)
-    return covariance @ inputs.T @ y / NOISE**2, covariance
-
-
 def flat(samples):
     """Draws (chain, draw, weight)."""
     bias, kernel = samples["net/Dense_0.bias"], samples["net/Dense_0.kernel"]
     return np.concatenate([bias, kernel[..., 0]], -1).astype(np.float64)
-
-
-def assert_within_mcse(draws, expected, errors=4.0):
-    """Means over (chain, draw) agree with what is expected, by the spread of batch means."""
-    batches = np.stack(np.array_split(draws.reshape(-1, *draws.shape[2:]), 40))
-    error = batches.mean(1).std(0, ddof=1) / np.sqrt(len(batches))
-    assert (np.abs(draws.mean((0, 1)) - expected) < errors * error).all()
 
 
 def short(model=model, kernel=None, **options):

@@ -247,21 +247,10 @@ def test_a_regressor_holds_rows_out():
     np.testing.assert_allclose(found, plain.at(0.8).predict_interval(X), rtol=1e-3)
 
 
-def given_fit(model, x, y, **_):
-    """In place of `fit`, which compiles for ten seconds: draws of a linear model, in its units."""
-    model.learn(x, y)
-    rng = np.random.default_rng(0)
-    shapes = {"net/Dense_0.kernel": (2, 2), "net/Dense_0.bias": (2,)}
-    sites = {n: np.float32(rng.uniform(0.2, 0.6, (2, 10, *s))) for n, s in shapes.items()}
-    draws = bnn.Draws(sites, model)
-    draws._args = x, y
-    return SimpleNamespace(mcmc=None, draws=draws, report=None)
-
-
 def test_a_threshold_is_not_used_with_other_draws(monkeypatch):
-    monkeypatch.setattr(estimators, "fit_model", given_fit)
+    monkeypatch.setattr(estimators, "fit_model", few_draws.by_given_draws)
     table = pd.DataFrame(X, columns=["age", "income"])
-    network = bnn.BNNRegressor(**SETTINGS | {"hidden": ()}).fit(table, Y)
+    network = bnn.BNNRegressor(**SETTINGS).fit(table, Y)
     assert network.calibration_.num_rows == 20
     calibrated = network.predict_interval(table)
     np.testing.assert_array_equal(calibrated, network.calibration_.predict_interval(table))

@@ -12,7 +12,7 @@ import nets
 import numpy as np
 import pandas as pd
 import pytest
-from few_draws import SETTINGS, TEXT, X, Y
+from few_draws import SETTINGS, TEXT, X, Y, by_given_draws
 from flax import nnx
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -27,7 +27,6 @@ from numpyro_bnn._sentences import percent
 from numpyro_bnn.diagnostics.verdict import Verdict
 from numpyro_bnn.workflow import estimators
 from numpyro_bnn.workflow.estimator_inputs import BLOCK, hidden_sizes, weights_of
-from numpyro_bnn.workflow.fit import Fit
 
 pytestmark = [
     # Fits of a few draws, which are never known within tolerance.
@@ -60,22 +59,6 @@ CHOSEN = (
     "check_requires_y_none",
     "check_set_params",
 )
-
-
-def by_given_draws(model, x, y, *, num_samples, **_):
-    """In place of `fit`, which compiles for ten seconds: draws near a network that parts two classes."""
-    model.learn(x, y)
-    standard = (np.asarray(x) - np.mean(x, 0)) / np.std(x, 0)
-    along = np.linalg.lstsq(standard, y - y.mean(), rcond=None)[0]
-    centers = {"Dense_0.kernel": np.outer(4 * along, np.ones(3)), "Dense_1.kernel": [[-1.0, 1.0]]}
-    rng, sites = np.random.default_rng(0), {}
-    for name, shape in (("Dense_0", (2, 3)), ("Dense_1", (3, 2))):
-        for part, own in (("kernel", shape), ("bias", shape[1:])):
-            noise = 0.1 * rng.normal(size=(1, num_samples, *own))
-            sites[f"net/{name}.{part}"] = np.float32(centers.get(f"{name}.{part}", 0.0) + noise)
-    draws = bnn.Draws(sites, model, info={"kernel": "SGLD"})
-    draws._args = x, y
-    return Fit(model, draws, draws, draws, np.ones(1), bnn.diagnose(draws, x), {})
 
 
 def with_given_draws(network, x, y):

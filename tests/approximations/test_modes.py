@@ -35,6 +35,8 @@ hierarchical = network_model(nets.Linear(), priors.Hierarchical(2.0, 0.5), noise
 
 def test_the_mode_of_a_linear_model_is_its_posterior_mean(data):
     draws = bnn.map_estimate(linear.model, key(), *data, num_starts=2, **NEWTON)
+    assert isinstance(draws, bnn.Draws)
+    assert (draws.num_chains, draws.num_draws) == (1, 1)
     mean, _ = posterior(*data)
     np.testing.assert_allclose(linear.weights(draws)[0, 0], mean, rtol=1e-4)
     x, y = data

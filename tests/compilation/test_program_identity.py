@@ -205,8 +205,8 @@ def baoab(model, friction=1.0):
 
 
 MAKES = {
-    "model": lambda: baoab(make()),
-    "partial": lambda: baoab(functools.partial(make())),
+    "model": lambda: bnn.RandomWalk(make(), step_size=0.1),
+    "partial": lambda: bnn.RandomWalk(functools.partial(make()), step_size=0.1),
     "ready": lambda: baoab(bnn.regression(bnn.MLP([4], 1), priors.Normal(1.0))),
     "SGLD": lambda: bnn.SGLD(make(), step_size=0.1, batch_size=4),
     "schedule": lambda: bnn.SGLD(make(), step_size=schedules.polynomial(0.1, 1.0, 0.6)),

@@ -53,7 +53,7 @@ def key():
 
 
 def sampled(model, *data):
-    kernel = bnn.SGLD(model, step_size=1e-3)
+    kernel = bnn.RandomWalk(model, step_size=1e-3)
     mcmc = bnn.MCMC(kernel, num_warmup=5, num_samples=5, progress_bar=False)
     # Looking for a start compiles for longer than the steps.
     mcmc.run(key(), *data, init_params=nets.weights(model, *data))

@@ -1,6 +1,7 @@
 """Arguments with a value for each row: by name, bound by ``functools.partial``, or held by a closure."""
 
 from functools import cache, partial
+from unittest.mock import Mock
 
 import jax
 import jax.export
@@ -10,11 +11,11 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.handlers import condition
-from numpyro.infer import HMC
 from numpyro.infer import MCMC as NumPyroMCMC
 
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior import training_data
+from numpyro_bnn.workflow import compare
 
 SIZE = 1001
 X = np.linspace(-1, 1, SIZE, dtype="f4")[:, None]
@@ -23,10 +24,10 @@ DRAWS = {"b": np.array([[0.5, 0.3]])}
 WANT = EXPOSURE * np.mean([np.exp(b * X[:, 0]) for b in (0.5, 0.3)], 0)
 
 
-def counts(x, y=None, exposure=None):
+def scaled(x, y=None, exposure=None):
     b = numpyro.sample("b", dist.Normal(0, 1))
     with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Poisson(exposure * jnp.exp(b * x[:, 0])), obs=y)
+        numpyro.sample("y", dist.Normal(exposure * jnp.exp(b * x[:, 0]), exposure), obs=y)
 
 
 def widths(x, widths, y=None):
@@ -36,7 +37,7 @@ def widths(x, widths, y=None):
 
 
 def closure(x, y=None):
-    return counts(x, y, exposure=EXPOSURE)
+    return scaled(x, y, exposure=EXPOSURE)
 
 
 def mean(predictions):
@@ -47,11 +48,11 @@ def mean(predictions):
 @pytest.mark.parametrize(
     ("model", "named"),
     [
-        (counts, {"exposure": EXPOSURE}),
-        (partial(counts, exposure=EXPOSURE), {}),
-        (condition(partial(counts, exposure=EXPOSURE), {"unused": 1.0}), {}),
-        (partial(condition(counts, {"unused": 1.0}), exposure=EXPOSURE), {}),
-        (partial(counts, exposure=EXPOSURE + 1), {"exposure": EXPOSURE}),
+        (scaled, {"exposure": EXPOSURE}),
+        (partial(scaled, exposure=EXPOSURE), {}),
+        (condition(partial(scaled, exposure=EXPOSURE), {"unused": 1.0}), {}),
+        (partial(condition(scaled, {"unused": 1.0}), exposure=EXPOSURE), {}),
+        (partial(scaled, exposure=EXPOSURE + 1), {"exposure": EXPOSURE}),
         (widths, {"widths": EXPOSURE}),
         (partial(widths, widths=EXPOSURE), {}),
     ],
@@ -67,28 +68,29 @@ def test_rows_that_a_closure_holds_are_predicted_together():
 
 def test_other_numbers_of_rows_and_unknown_names_are_refused():
     with pytest.raises((TypeError, ValueError), match="1001"):
-        bnn.predict(counts, DRAWS, X[:5], exposure=EXPOSURE)
+        bnn.predict(scaled, DRAWS, X[:5], exposure=EXPOSURE)
     with pytest.raises((TypeError, ValueError), match="1001"):
-        bnn.predict(partial(counts, exposure=EXPOSURE), DRAWS, X[:5])
+        bnn.predict(partial(scaled, exposure=EXPOSURE), DRAWS, X[:5])
     with pytest.raises(TypeError, match="keyword argument 'exposures'"):
-        bnn.predict(counts, DRAWS, X, exposures=EXPOSURE)
+        bnn.predict(scaled, DRAWS, X, exposures=EXPOSURE)
 
 
-Y = np.random.default_rng(0).poisson(EXPOSURE * np.exp(0.4 * X[:, 0]))
+Y = EXPOSURE * (np.exp(0.4 * X[:, 0]) + np.random.default_rng(0).normal(size=SIZE))
 # Runs of one model, the exposures given in three ways.
 CALLS = {
-    "by name": (counts, (X, Y), {"exposure": EXPOSURE}),
-    "by place": (counts, (X, Y, EXPOSURE), {}),
-    "bound": (partial(counts, exposure=EXPOSURE), (X, Y), {}),
+    "by name": (scaled, (X, Y), {"exposure": EXPOSURE}),
+    "by place": (scaled, (X, Y, EXPOSURE), {}),
+    "bound": (partial(scaled, exposure=EXPOSURE), (X, Y), {}),
 }
+START = {"b": jnp.array(0.4)}
 
 
 @cache
 def run_of(name):
     model, args, kwargs = CALLS[name]
-    kernel = bnn.BAOAB(model, step_size=0.02)
+    kernel = bnn.RandomWalk(model, step_size=0.1)
     run = bnn.MCMC(kernel, num_warmup=50, num_samples=1000, thinning=10, progress_bar=False)
-    run.run(jax.random.key(0), *args, **kwargs)
+    run.run(jax.random.key(0), *args, **kwargs, init_params=START)
     return run
 
 
@@ -107,7 +109,7 @@ def test_held_out_rows_have_their_own(name):
     run, y = run_of(name), Y[:99]
     check = partial(bnn.check_fit, run, X[:99], y, exposure=EXPOSURE[:99])
     new, more = X[:99] + 0.001, {"exposure": EXPOSURE[:99] + 1}
-    own = bnn.predict(counts, run.get_samples(True), new, **more)
+    own = bnn.predict(scaled, run.get_samples(True), new, **more)
     held = check(held_out=(new, y, more)).held_out
     assert held.score == pytest.approx(bnn.scores.lppd(own, y), rel=1e-4)
     with pytest.raises(ValueError, match=r"\['exposure'\].*held_out=\(x, y, \{'exposure': …\}\)"):
@@ -149,30 +151,37 @@ def test_a_logarithm_is_observed_of_rows_with_arguments_of_their_own(place):
 @pytest.mark.parametrize("name", CALLS)
 def test_thin_takes_those_of_the_run_or_others(name):
     run = run_of(name)
-    expected = bnn.thin(bnn.Draws(run.get_samples(True), partial(counts, exposure=EXPOSURE)), 3, X)
+    expected = bnn.thin(bnn.Draws(run.get_samples(True), partial(scaled, exposure=EXPOSURE)), 3, X)
     assert np.array_equal(bnn.thin(run, 3)["b"], expected["b"])
     few = bnn.thin(run, 3, X[:100], exposure=EXPOSURE[:100])
     assert few.info["thinned"]["total_variation"] < 0.1
 
 
 @pytest.mark.parametrize("name", ["by name", "by place"])
-def test_a_second_opinion_takes_those_of_the_run_or_others(name, monkeypatch):
+def test_a_second_opinion_takes_those_of_the_run_or_others(name):
     run, first, given = run_of(name), slice(0, 9), {"exposure": EXPOSURE[:9]}
-    few = {"num_warmup": 50, "num_samples": 100, "progress_bar": False}
-    whole = bnn.second_opinion(run, **few)
+    # The programs of the first run serve the second, and its optimised starts compile for longer.
+    few = {"num_warmup": 50, "num_samples": 100, "progress_bar": False, "kernel": run.sampler}
+    starts = Mock(return_value=START)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compare, "optimize", starts)
+        whole = bnn.second_opinion(run, **few)
+        assert whole.second.num_compared == 8 * SIZE
+        assert bnn.second_opinion(run, X[first], **given, **few).second.num_compared == 8 * 9
+        patch.setattr(bnn.MCMC, "run", lambda *args, **kwargs: pytest.fail("it has run"))
+        with pytest.raises(TypeError, match="NoneType"):
+            bnn.second_opinion(run, X[first], **few)
     alone = bnn.diagnose(run, X, exposure=EXPOSURE)
-    assert whole.second.num_compared == 8 * SIZE
     np.testing.assert_array_equal(whole.predictions.rhat, alone.predictions.rhat)
-    monkeypatch.setattr(bnn.MCMC, "run", lambda *args, **kwargs: pytest.fail("it has run"))
-    with pytest.raises(TypeError, match="NoneType"):
-        bnn.second_opinion(run, X[first], **few)
-    monkeypatch.undo()
-    assert bnn.second_opinion(run, X[first], **given, **few).second.num_compared == 8 * 9
+    _, args, kwargs = CALLS[name]
+    for call in starts.call_args_list:
+        assert call.args[2:] == args
+        assert kwargs.items() <= call.kwargs.items()
 
 
-@pytest.mark.parametrize("model", [counts, partial(counts, exposure=EXPOSURE)])
+@pytest.mark.parametrize("model", [scaled, partial(scaled, exposure=EXPOSURE)])
 def test_a_file_takes_them_by_name(model, tmp_path):
-    given = {"exposure": EXPOSURE} if model is counts else {}
+    given = {"exposure": EXPOSURE} if model is scaled else {}
     path = bnn.export(bnn.Draws(DRAWS, model), X, tmp_path / "f.jax", platforms=["cpu"], **given)
     load = jax.export.deserialize(bytearray(path.read_bytes()))
     found = load.call(X[:7], exposure=EXPOSURE[:7])["mean"]
@@ -185,22 +194,34 @@ def gaussian(x, y=None, sd=1.0, noisy=False):
         numpyro.sample("y", dist.Normal(b * x[:, 0], jnp.where(noisy, 9.0, sd)), obs=y)
 
 
-@pytest.mark.parametrize("args", [((), {"sd": 0.25}), ((jnp.float32(0.25),), {})])
-def test_a_number_of_the_run_is_that_of_its_predictions(args, tmp_path):
+NUMBERS = pytest.mark.parametrize("args", [((), {"sd": 0.25}), ((jnp.float32(0.25),), {})])
+
+
+def short_run(make, args, **disk):
+    """Two draws, the width given by name or by its place."""
     more, named = args
-    x, y = X[:5], X[:5, 0]
-    runs = [
-        make(HMC(gaussian), num_warmup=0, num_samples=2, progress_bar=False, **disk)
-        for make, disk in ((bnn.MCMC, {"draws": tmp_path / "draws"}), (NumPyroMCMC, {}))
-    ]
-    for run in runs:
-        run.run(jax.random.key(0), x, y, *more, **named, noisy=False)
-    bnn.save(runs[0], tmp_path / "draws.npz")
+    kernel = bnn.RandomWalk(gaussian, step_size=0.1)
+    run = make(kernel, num_warmup=0, num_samples=2, progress_bar=False, **disk)
+    data = X[:5], X[:5, 0], *more
+    run.run(jax.random.key(0), *data, **named, noisy=False, init_params=START)
+    return run
+
+
+@NUMBERS
+def test_a_number_of_the_run_is_that_of_its_predictions(args, tmp_path):
+    run = short_run(bnn.MCMC, args, draws=tmp_path / "draws")
+    bnn.save(run, tmp_path / "draws.npz")
+    (more, named), x, y = args, X[:5], X[:5, 0]
     quick = {"num_members": 1, "num_steps": 0, "progress_bar": False}
     members = bnn.deep_ensemble(gaussian, jax.random.key(0), x, y, *more, **named, **quick)
     loaded = [bnn.load(tmp_path / name, gaussian) for name in ("draws", "draws.npz")]
-    for run in (*runs, members, *loaded):
-        assert np.all(bnn.predict(None, run, x).scale == 0.25)
+    for known in (run, members, *loaded):
+        assert np.all(bnn.predict(None, known, x).scale == 0.25)
     assert np.all(bnn.predict(gaussian, loaded[0], x).scale == 0.25)
     assert np.all(bnn.predict(None, loaded[0], x, sd=2.0).scale == 2)
     assert np.all(bnn.predict(partial(gaussian, sd=3.0), loaded[0], x).scale == 3)
+
+
+@NUMBERS
+def test_a_number_of_a_run_of_numpyro_is_that_of_its_predictions(args):
+    assert np.all(bnn.predict(None, short_run(NumPyroMCMC, args), X[:5]).scale == 0.25)

@@ -49,7 +49,7 @@ def test_the_same_units_of_another_object_are_taken(draws):
 def test_a_folder_of_draws_gives_its_units_back(tmp_path, monkeypatch):
     """Also that of a run which was killed, and noted nothing at its end."""
     monkeypatch.setattr(bnn.MCMC, "_note", lambda mcmc, disk: None)
-    kernel = bnn.SGLD(small_run.regression(), step_size=1e-4)
+    kernel = bnn.RandomWalk(small_run.regression(), step_size=0.1)
     settings = {"num_warmup": 0, "num_samples": 2, "progress_bar": False}
     mcmc = bnn.MCMC(kernel, draws=tmp_path / "draws", **settings)
     mcmc.run(jax.random.key(0), small_run.X, small_run.Y)

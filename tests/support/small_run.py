@@ -18,7 +18,7 @@ def regression(**options):
 
 def unstarted(model):
     """A run before its first step."""
-    kernel = bnn.BAOAB(model, step_size=0.01)
+    kernel = bnn.RandomWalk(model, step_size=0.02)
     settings = {"num_warmup": 20, "num_samples": 100, "num_chains": 2}
     return bnn.MCMC(kernel, **settings, progress_bar=False)
 

@@ -1,6 +1,5 @@
 """Split conformal calibration: exact finite-sample coverage of wrong models, temperatures, refusals."""
 
-import copy
 import functools
 import pickle
 from types import SimpleNamespace
@@ -249,10 +248,16 @@ def test_a_regressor_holds_rows_out():
 
 
 def test_a_threshold_is_not_used_with_other_draws(monkeypatch):
-    network = copy.copy(regressor()).set_params(calibration=None)
-    monkeypatch.setattr(estimators, "update", lambda *_, **__: network.draws_)
+    monkeypatch.setattr(estimators, "fit_model", few_draws.by_given_draws)
     table = pd.DataFrame(X, columns=["age", "income"])
-    found = network.partial_fit(table[:2], Y[:2]).predict_interval(table)
+    network = bnn.BNNRegressor(**SETTINGS).fit(table, Y)
+    assert network.calibration_.num_rows == 20
+    calibrated = network.predict_interval(table)
+    np.testing.assert_array_equal(calibrated, network.calibration_.predict_interval(table))
+    monkeypatch.setattr(estimators, "update", lambda *_, **__: network.draws_)
+    network.set_params(calibration=None).partial_fit(table[:2], Y[:2])
+    found = network.predict_interval(table)
+    assert (np.abs(np.subtract(found, calibrated)) > 1e-3).all()
     np.testing.assert_array_equal(
         np.stack(found, 1), network.predict_quantiles(table, (0.05, 0.95))
     )

@@ -138,7 +138,7 @@ def test_labels_of_a_classifier_are_translated():
     numbers = bnn.diagnose(network.draws_, X, (NAMES == "warm").astype(int))
     assert report.verdict == numbers.verdict
     assert str(report) == str(numbers)
-    assert "log score" in str(report)
+    assert "log score" in str(report).lower()
     likelihood = bnn.to_inference_data(network, X, NAMES)["log_likelihood"]["y"].values
     np.testing.assert_allclose(likelihood, np.log(right), atol=1e-5)
     weights = bnn.stack(network, X, NAMES, key=jax.random.key(0)).info["weights"]

@@ -12,9 +12,8 @@ import nets
 import numpy as np
 import pandas as pd
 import pytest
-from few_draws import SETTINGS, TEXT, X, Y
+from few_draws import SETTINGS, TEXT, X, Y, by_given_draws
 from flax import nnx
-from quiet import quiet
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -26,10 +25,8 @@ from sklearn.utils.estimator_checks import check_estimator, estimator_checks_gen
 import numpyro_bnn as bnn
 from numpyro_bnn._sentences import percent
 from numpyro_bnn.diagnostics.verdict import Verdict
-from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.workflow import estimators
 from numpyro_bnn.workflow.estimator_inputs import BLOCK, hidden_sizes, weights_of
-from numpyro_bnn.workflow.fit import Fit
 
 pytestmark = [
     # Fits of a few draws, which are never known within tolerance.
@@ -64,25 +61,17 @@ CHOSEN = (
 )
 
 
-def by_one_chain(model, x, y, *, key, num_samples, **_):
-    """In place of `fit`, which compiles for ten seconds: its result from a chain of a simple kernel."""
-    run = quiet(bnn.SGLD(model, step_size=5e-3), 1000, 50 * num_samples, thinning=50)
-    run.run(key, x, y, init_params=nets.weights(model, x, y))
-    draws = draws_of(run)
-    return Fit(model, draws, run, draws, np.ones(1), bnn.diagnose(run, x), {})
-
-
-def labelled(network, y):
-    """A classifier fitted to labels."""
+def with_given_draws(network, x, y):
+    """An estimator fitted without a run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimators, "fit_model", by_one_chain)
-        return network.fit(X, y)
+        patch.setattr(estimators, "fit_model", by_given_draws)
+        return network.fit(x, y)
 
 
 @functools.cache
 def fitted(kind="regressor"):
     network = KINDS[kind](**SETTINGS)
-    return network.fit(X, Y) if kind == "regressor" else labelled(network, TEXT)
+    return network.fit(X, Y) if kind == "regressor" else with_given_draws(network, X, TEXT)
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -246,7 +235,7 @@ def test_labels_of_text_and_booleans_come_back():
     expected = bnn.average(bnn.predict(None, network.draws_, X))
     np.testing.assert_allclose(probs, expected, rtol=1e-5)
     assert network.sample(X).shape == (20, 40)
-    booleans = labelled(clone(network), TEXT == "high")
+    booleans = with_given_draws(clone(network), X, TEXT == "high")
     assert booleans.predict(X).dtype == bool
     np.testing.assert_allclose(booleans.predict_proba(X)[:, 1], probs[:, 0], atol=0.1)
 
@@ -263,7 +252,7 @@ def test_columns_of_a_table_keep_their_names():
 
 def test_columns_may_have_numbers_for_names():
     table = pd.DataFrame(X)
-    network = clone(fitted()).fit(table, Y)
+    network = with_given_draws(bnn.BNNRegressor(**SETTINGS), table, Y)
     assert network.score(table, Y) == network.score(X, Y)
     with pytest.raises(ValueError, match="X has '1' where the training data had '0'"):
         network.score(table[[1, 0]], Y)

@@ -49,10 +49,10 @@ def two_modes(x, y=None):
     bnn.likelihoods.gaussian(jnp.where(x < 0, level**2, level), y, noise=0.1)
 
 
-def hmc(step_size, num_steps, model=line):
+def hmc(step_size, num_steps):
     """HMC that adapts nothing."""
     return HMC(
-        model,
+        line,
         step_size=step_size,
         num_steps=num_steps,
         trajectory_length=None,
@@ -114,7 +114,7 @@ def shifted(x, y=None, off=0.0, sd=1.0):
 
 def test_arguments_by_row_and_numbers_of_the_run_are_those_of_its_looks():
     off = 100.0 * np.arange(len(X), dtype=np.float32)
-    mcmc = sampler(kernel=hmc(0.15, 3, shifted), num_samples=20)
+    mcmc = sampler(kernel=bnn.RandomWalk(shifted, step_size=0.3), num_samples=20)
     given, rule = {"off": off, "sd": 0.5}, {"init_params": STARTS, "max_minutes": 1e-4}
     with pytest.raises(
         ValueError, match=r"training row in \['off'\].*test_data=\(x, y, {'off': …}\)"

@@ -49,14 +49,28 @@ def joint_draws(model, move, power=1.0):
     With a power b of the likelihood the noise is 1 / √b times as large, and the residuals are given back in
     units of that.
     """
-    centered = bnn.parameterize(model, "centered")
+    rng = np.random.default_rng(8)
+    group, second = rng.gamma(2.5, 1 / 2.5, (2, 2000))
+    units = group[:, None] * rng.gamma(3.0, 1 / 3.0, (2000, 3))
+    given = {
+        f"{FIRST}.precision": group,
+        f"{FIRST}.unit_precision": units,
+        FIRST: rng.normal(size=(2000, 3, 3)) / np.sqrt(units)[:, :, None],
+        "net/Dense_0.bias": rng.normal(size=(2000, 3)),
+        f"{SECOND}.precision": second,
+        SECOND: rng.normal(size=(2000, 3, 2)) / np.sqrt(second)[:, None, None],
+        "net/Dense_1.bias": rng.normal(size=(2000, 2)),
+    }
+    given = {name: np.float32(value) for name, value in given.items()}
+    noise = np.float32(NOISE / np.sqrt(power) * rng.normal(size=(2000, 2, 2)))
+
+    def means(values):
+        return Bound(model, (X, jnp.zeros((2, 2))), {}).sites(values)["y"]["fn"].base_dist.loc
 
     @jax.jit
     @jax.vmap
-    def one(key_draw, key):
-        values, y, sites = exact_draw(centered, key_draw, X)
-        loc = sites["y"]["fn"].base_dist.loc
-        y = loc + (y - loc) / np.sqrt(power)
+    def one(key, values, noise):
+        y = means(values) + noise
         bound = Bound(model, (X, y), {}, power)
 
         def again(now, key):
@@ -64,11 +78,10 @@ def joint_draws(model, move, power=1.0):
             return after, after[FIRST][0, 0]
 
         after, weight = jax.lax.scan(again, values, jax.random.split(key, 3))
-        residual = y - bound.sites(after)["y"]["fn"].base_dist.loc
-        after["residual"] = residual * np.sqrt(power)
+        after["residual"] = (y - means(after)) * np.sqrt(power)
         return after, weight[0] != values[FIRST][0, 0]
 
-    values, moved = one(*jax.random.split(jax.random.key(8), (2, 2000)))
+    values, moved = one(jax.random.split(jax.random.key(8), 2000), given, noise)
     return {n: np.asarray(v, np.float64) for n, v in values.items()}, float(np.mean(moved))
 
 

@@ -174,9 +174,7 @@ def test_the_check_is_about_the_rows_that_were_fitted(kind, y):
     assert f"{said} {percent(share)} ± 10 %" in " ".join(str(check).split())
     assert (check.quantities[0].name == "share of high") == (kind == "classifier")
     assert check.calibration.kind == ("pit" if kind == "regressor" else "confidence")
-    expected = network.predictions(X).log_prob(
-        Y if kind == "regressor" else (TEXT == "low").astype(int)
-    )
+    expected = network.predictions(X).log_prob(y)
     # Every row is predicted worse without it.
     assert (check.loo.by_row < np.log(np.exp(expected.astype(np.float64)).mean((0, 1)))).all()
 

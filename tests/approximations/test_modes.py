@@ -46,40 +46,6 @@ def test_the_mode_of_a_linear_model_is_its_posterior_mean(data):
     np.testing.assert_allclose(draws.stats["potential_energy"], [[energy]], rtol=1e-5)
 
 
-def test_a_gaussian_prior_is_a_weight_decay(data):
-    """lr on the mean loss with decay 1/(N s²) is lr / N on the energy, step for step."""
-    x, y = (jnp.asarray(a, jnp.float32) for a in data)
-    rate, steps = 0.05, 30
-    start = {KERNEL: jnp.array([[0.1], [0.2], [-0.3]]), BIAS: jnp.array([0.4])}
-    decay = optax.chain(optax.add_decayed_weights(1 / (20 * SCALE**2)), optax.sgd(rate))
-
-    @jax.jit
-    def train(w):
-        def mean_loss(w):
-            f = x @ w[KERNEL][:, 0] + w[BIAS]
-            return jnp.mean((y - f) ** 2) / (2 * NOISE**2)
-
-        def step(_, carry):
-            w, state = carry
-            updates, state = decay.update(jax.grad(mean_loss)(w), state, w)
-            return optax.apply_updates(w, updates), state
-
-        return jax.lax.fori_loop(0, steps, step, (w, decay.init(w)))[0]
-
-    draws = bnn.map_estimate(
-        linear.model,
-        key(),
-        x,
-        y,
-        optimizer=optax.sgd(rate / 20),
-        num_steps=steps,
-        init_params=start,
-        **QUIET,
-    )
-    for site, value in train(start).items():
-        np.testing.assert_allclose(draws[site][0, 0], value, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.slow
 def test_minibatches_lead_to_the_mode(data):
     slow = optax.adam(optax.linear_schedule(0.05, 0.0, 2000))

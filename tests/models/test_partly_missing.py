@@ -8,9 +8,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from nets import double
-from numpyro.handlers import condition
-from numpyro.infer.util import log_density
 from scipy import stats
 
 import numpyro_bnn as bnn
@@ -28,33 +25,6 @@ GAPS = np.where(KNOWN, Y, np.nan)
 HAS_ANY = KNOWN.any(1)
 WARNING = "ignore:.* rows have no target and are left out"
 pytestmark = pytest.mark.filterwarnings(WARNING)
-
-
-def test_the_posterior_under_correlated_noise_is_the_closed_form():
-    """The log density of weights is quadratic: its derivatives at 0 are the whole posterior."""
-
-    def model():
-        w = numpyro.sample("w", dist.Normal().expand([2, 2]).to_event(2))
-        likelihoods.gaussian(X @ w, GAPS, noise=SD, correlation=1.0, obs_mask=KNOWN)
-
-    def of_weights(w):
-        return -log_density(
-            condition(model, {"y.correlation": ROOT}), (), {}, {"w": w.reshape(2, 2)}
-        )[0]
-
-    with double():
-        slope, curvature = jax.grad(of_weights)(jnp.zeros(4)), jax.hessian(of_weights)(jnp.zeros(4))
-    covariance = (SD[:, None] * ROOT) @ (SD[:, None] * ROOT).T
-    precision, pull = np.eye(4), np.zeros(4)
-    for x, y, known in zip(X, Y, KNOWN):
-        if known.any():
-            # f_d = Σ_k x_k w_kd
-            design = np.kron(x[None], np.eye(2))[known]
-            inverse = np.linalg.inv(covariance[np.ix_(known, known)])
-            precision += design.T @ inverse @ design
-            pull += design.T @ inverse @ y[known]
-    np.testing.assert_allclose(curvature, precision, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(np.linalg.solve(curvature, -slope), np.linalg.solve(precision, pull))
 
 
 def test_units_are_those_of_the_rows_in_which_a_target_is_known():

@@ -77,49 +77,6 @@ def test_an_lkj_prior_of_two_outputs_is_uniform_in_their_correlation(double_prec
         np.testing.assert_allclose(distribution.log_prob(factor), np.log(0.5), rtol=1e-6)
 
 
-def exact():
-    """Mean and covariance of the weights of each output, in standardised units."""
-    rows = np.c_[X_SCALED, np.ones(len(X))]
-    targets = (Y - Y.mean(0)) / Y.std(0)
-    found = []
-    for k in range(2):
-        precision = np.eye(4) / 0.8**2 + rows.T @ rows / SIGMA[k] ** 2
-        covariance = np.linalg.inv(precision)
-        found.append((covariance @ rows.T @ targets[:, k] / SIGMA[k] ** 2, covariance))
-    return rows, found
-
-
-def test_the_posterior_is_the_conjugate_one_of_each_output():
-    """Laplace is exact for a linear model: moments of weights and predictions within 4 Monte Carlo errors."""
-    model = ready(noise=SIGMA)
-    count = 4000
-    draws = bnn.laplace(
-        model, jax.random.key(0), X, Y, num_samples=count, progress_bar=False, num_steps=1000
-    )
-    kernel, bias = (
-        np.asarray(draws[f"net/Dense_0.{w}"], np.float64)[0] for w in ("kernel", "bias")
-    )
-    drawn = np.concatenate([kernel, bias[:, None]], 1)
-    rows, posterior = exact()
-    predictions = bnn.predict(None, draws, X)
-    for k, (mean, covariance) in enumerate(posterior):
-        white = (drawn[:, :, k] - mean) @ np.linalg.cholesky(np.linalg.inv(covariance))
-        assert (np.abs(white.mean(0)) < 4 / np.sqrt(count) + 0.005).all()
-        square = white[:, :, None] * white[:, None, :]
-        error = square.std(0) / np.sqrt(count)
-        assert (np.abs(square.mean(0) - np.eye(4)) < 4 * error).all()
-        # In the units of this column of y.
-        at = Y.mean(0)[k] + Y.std(0)[k] * rows @ mean
-        spread = Y.std(0)[k] * np.sqrt(np.einsum("ij,jk,ik->i", rows, covariance, rows))
-        found = predictions.mean[0, :, :, k]
-        assert (np.abs(found.mean(0) - at) < (4 / np.sqrt(count) + 0.005) * spread).all()
-        np.testing.assert_allclose(found.std(0), spread, rtol=0.06)
-    np.testing.assert_allclose(predictions.scale[0, 0, 0], SIGMA * Y.std(0), rtol=1e-5)
-    # The two outputs are independent.
-    both = np.corrcoef(drawn.reshape(count, -1).T)
-    assert np.abs(both[0, 1]) < 5 / np.sqrt(count)
-
-
 def predictions_of(model, num_draws=200):
     rng = np.random.default_rng(1)
     draws = {n: 0.3 * rng.normal(size=(2, num_draws, *v.shape)) for n, v in weights().items()}

@@ -298,48 +298,6 @@ def test_a_run_that_is_cut_goes_on_to_the_same_probabilities(tiny, tmp_path, mon
     np.testing.assert_array_equal(result.probs, whole.probs)
 
 
-def test_rates_and_shares_of_timings():
-    """Contenders of one second a step: numbers a reader can check by hand."""
-    contenders = [
-        speed.Contender("gradient", 4, 8, print, 1.5),
-        speed.Contender("gradient", 8, 4, print, 2.5),
-        speed.Contender("baoab", 8, 4, print, 3.5),
-    ]
-    timing = speed.Timing((4, 8), 8)
-    times = [[9.0, 1.0, 0.5], [2.0, 2.0, 2.0], [2.4, 2.4, 1.0]]
-    by_column = [
-        dict(zip(speed.HEAD, row)) for row in speed.rows_of(contenders, times, TINY, timing)
-    ]
-    assert [float(row["seconds_a_step"]) for row in by_column] == [1, 2, 2.4]
-    assert [row["ratio"] for row in by_column] == ["", 1.0, 1.2]
-    assert [float(row["images_a_second"]) for row in by_column] == [4, 4, 3.333]
-    flops = speed.flops_of_gradient(TINY, 8)
-    assert float(by_column[2]["tflops"]) == pytest.approx(flops / 2.4e12, rel=0.01)
-    assert by_column[2]["compile_seconds"] == "3.5"
-
-
-def test_operations_are_those_of_the_convolutions():
-    """Two a multiplication, the borders of a "same" convolution left out; little else besides."""
-
-    def inside(side, stride, size=3):
-        # Taps of all outputs along one axis that fall on the image.
-        before = max((side // stride - 1) * stride + size - side, 0) // 2
-        places = np.arange(0, side, stride)[:, None] + np.arange(size) - before
-        return int(((places >= 0) & (places < side)).sum())
-
-    def layer(side, before, filters, stride=1, size=3):
-        return 2 * inside(side, stride, size) ** 2 * before * filters
-
-    first, stem = layer(32, 3, 16), 6 * layer(32, 16, 16)
-    second = layer(32, 16, 32, 2) + 5 * layer(16, 32, 32) + layer(32, 16, 32, 2, 1)
-    third = layer(16, 32, 64, 2) + 5 * layer(8, 64, 64) + layer(16, 32, 64, 2, 1)
-    expected = first + stem + second + third + 2 * 640
-    net = network.ResNet()
-    # Backwards every layer is a convolution for its input and one for its kernel.
-    gradient = speed.flops_of_gradient(net, 2) / 2
-    assert 3 * expected - first < gradient < 1.1 * 3 * expected
-
-
 def test_mean_over_draws_in_blocks():
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(10), (2, 120, 5)).astype(np.float16)

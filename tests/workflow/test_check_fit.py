@@ -6,7 +6,6 @@ import linear_gaussian
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import optax
 import pandas as pd
 import pytest
 from checked_fits import (
@@ -271,23 +270,6 @@ def test_an_approximation_is_doubted_whatever_it_is_called(tmp_path):
         check = bnn.check_fit(same, X, y)
         assert not check.believable
         assert "These draws are of an approximation (a new guide)" in " ".join(check.doubts)
-
-
-def test_approximations_say_what_they_are():
-    """Draws of a fit: the exact posterior here, which the doubt cannot know."""
-    draws = bnn.laplace(
-        linear_gaussian.model,
-        linear_gaussian.key(),
-        X,
-        Y,
-        num_samples=200,
-        optimizer=optax.lbfgs(),
-        num_steps=40,
-        progress_bar=False,
-    )
-    check = bnn.check_fit(draws, X, Y)
-    assert not check.believable
-    assert "of an approximation (laplace)" in " ".join(check.doubts)
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.2])

@@ -1,8 +1,7 @@
 """What does a first fit wait for? CPU-seconds in a fresh process, with no program kept on disk.
 
 `optimize`, `MCMC.run` and `diagnose` of a few steps by four chains, so that nearly all of it is set-up; then
-all again on an equal model, with a longer warm-up, and with another scale of the prior. Versions take turns,
-each in its own process.
+all again on an equal model, with a longer warm-up, and with another scale of the prior, in turns.
 
     python -m benchmarks.speed.cold_start [--before FOLDER] [--quick]
 
@@ -37,8 +36,7 @@ def digits(rate):
 def diabetes(rate):
     """The default network of the estimators."""
     x, y = (np.asarray(a, np.float32) for a in load_diabetes(return_X_y=True))
-    network = bnn.BNNRegressor()._network(2)
-    prior = bnn.priors.Hierarchical(1.0, rate)
+    network, prior = bnn.BNNRegressor()._network(2), bnn.priors.Hierarchical(1.0, rate)
     return bnn.regression(network, prior, likelihood="heteroscedastic"), x, y
 
 

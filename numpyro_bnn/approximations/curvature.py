@@ -272,12 +272,8 @@ class Newton:
             _, multiply = products(member_optimizer.rows(arrays, noise).potential, z, sites, kind)
             return jax.scipy.sparse.linalg.cg(multiply, right, tol=1e-3, maxiter=_PRODUCTS)[0]
 
-        def all_slopes(z: Values, noise: PyTree, arrays: list[Any]) -> tuple:
-            return jax.vmap(slopes, in_axes=(0, 0, None))(z, noise, arrays)
-
-        self._slopes, self._dense, self._solve = (
-            member_optimizer.compiled(function) for function in (all_slopes, dense, solve)
-        )
+        functions = (jax.vmap(slopes, in_axes=(0, 0, None)), dense, solve)
+        self._slopes, self._dense, self._solve = (member_optimizer.compiled(f) for f in functions)
 
     def slopes(self, z: Values, noise: PyTree) -> Slopes:
         """Energies and gradients of all members."""

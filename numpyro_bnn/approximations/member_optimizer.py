@@ -95,6 +95,15 @@ def trains(function: _Trains) -> _Trains:
     return function
 
 
+def taken_options(
+    owner: str, model: Callable, args: tuple, kwargs: Mapping[str, Any]
+) -> tuple[BoundModel, TrainingOptions]:
+    """The model with its data, and the options of training among the keywords of a function."""
+    own = {name: kwargs[name] for name in TrainingOptions._fields if name in kwargs}
+    options = TrainingOptions(**own).checked(owner)
+    return BoundModel.of(model, args, {n: v for n, v in kwargs.items() if n not in own}), options
+
+
 class Members(NamedTuple):
     """The state of members during optimisation; every leaf has a leading axis of members."""
 
@@ -156,9 +165,7 @@ class MemberOptimizer:
         :param args: its arguments.
         :param kwargs: keyword arguments of the model.
         """
-        own = {name: kwargs[name] for name in TrainingOptions._fields if name in kwargs}
-        options = TrainingOptions(**own).checked(owner)
-        bound = BoundModel.of(model, args, {n: v for n, v in kwargs.items() if n not in own})
+        bound, options = taken_options(owner, model, args, kwargs)
         return cls(owner, bound, options.batch_size, order), options
 
     def begin(

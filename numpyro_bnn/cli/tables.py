@@ -327,21 +327,13 @@ class Table(NamedTuple):
         return [(s.name, [place[name] for name in s.inputs]) for s in self.sources]
 
 
-def digits() -> Table:
-    """Handwritten digits, 1797 images of 8×8 pixels (scikit-learn)."""
-    from sklearn.datasets import load_digits
+def built_in(name: str) -> Table:
+    """``"digits"``, 1797 images of 8×8 pixels, or ``"diabetes"``, 442 patients with 10 measurements each."""
+    from sklearn.datasets import load_diabetes, load_digits
 
-    return _built_in("digits", load_digits(), "digit", tuple(map(str, range(10))))
-
-
-def diabetes() -> Table:
-    """Progression of diabetes in 442 patients, 10 measurements each (scikit-learn)."""
-    from sklearn.datasets import load_diabetes
-
-    return _built_in("diabetes", load_diabetes(), "progression", ())
-
-
-def _built_in(name: str, data: Any, target: str, classes: tuple[str, ...]) -> Table:
+    data: Any = load_digits() if name == "digits" else load_diabetes()
+    target = "digit" if name == "digits" else "progression"
+    classes = tuple(map(str, data.get("target_names", ())))
     columns = tuple(data.feature_names)
     sources = tuple(Source(column, "numbers") for column in columns)
     rows = tuple(f"row {number}" for number in range(len(data.target)))

@@ -156,15 +156,11 @@ class Temperatures(NamedTuple):
             return [say("no step")]
         sites = dict.fromkeys(site for found in self.measured.values() for site in found)
         wrong: dict[str, list[str]] = {}
-        for site in sites:
+        for site in sorted(sites, key=self._off, reverse=True):
             advice = self.advice(site)
             if advice is not None:
                 wrong.setdefault(advice, []).append(site)
-        worst_first = {
-            advice: sorted(found, key=self._off, reverse=True) for advice, found in wrong.items()
-        }
-        order = sorted(worst_first.items(), key=lambda pair: self._off(pair[1][0]), reverse=True)
-        said = [self._comment(found, advice) for advice, found in order]
+        said = [self._comment(found, advice) for advice, found in wrong.items()]
         if self.shares_noise and self.along_gradient is not None:
             value, error, _ = self.along_gradient
             advice, asked = say("shared noise"), self.asked

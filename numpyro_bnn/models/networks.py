@@ -50,15 +50,10 @@ class Network:
         }
         self.shapes = {path: tuple(leaf.shape) for path, leaf in leaves.items()}
         self.own_values = {
-            path: leaf
-            for path, leaf in leaves.items()
-            if not isinstance(leaf, jax.ShapeDtypeStruct)
+            p: x for p, x in leaves.items() if not isinstance(x, jax.ShapeDtypeStruct)
         }
-        self.random_shapes = {
-            path: shape
-            for path, shape in self.shapes.items()
-            if jnp.issubdtype(leaves[path].dtype, jnp.floating)
-        }
+        random = [path for path, x in leaves.items() if jnp.issubdtype(x.dtype, jnp.floating)]
+        self.random_shapes = {path: self.shapes[path] for path in random}
 
     def shapes_for_prior(
         self, inputs: tuple[tuple, dict[str, PyTree]] | None

@@ -316,12 +316,9 @@ def decrement(gradient: np.ndarray, step: np.ndarray) -> float:
 
 def _kind_for(member_optimizer: MemberOptimizer, z: Values) -> Curvature:
     """``"gauss_newton"`` where that matrix is known for the likelihood, else ``"hessian"``."""
-
-    def probe(z: Values) -> jax.Array:
-        return products(member_optimizer.whole, z, sorted(z), "gauss_newton")[0]
-
+    whole = member_optimizer.whole
     try:
-        jax.eval_shape(probe, z)
+        jax.eval_shape(lambda z: products(whole, z, sorted(z), "gauss_newton")[0], z)
     except ValueError:
         return "hessian"
     return "gauss_newton"

@@ -254,12 +254,10 @@ def read(
 ) -> SamplerStats:
     """Read the statistics of a sampler under NumPyro's or ArviZ's names, arrays (chain, draw)."""
     # `"max_num_steps"` or `"trajectory_limit"` (numbers) say which `"num_steps"` are at the limit.
-    given = {} if sample_stats is None else dict(sample_stats)
+    given = {name: value for name, value in (sample_stats or {}).items() if value is not None}
     found: dict[str, np.ndarray] = {}
     for meaning, names in _NAMES.items():
-        for name in names:
-            if name not in given or given[name] is None:
-                continue
+        for name in filter(given.__contains__, names):
             array = np.asarray(given[name])
             if array.shape != shape:
                 raise ValueError(

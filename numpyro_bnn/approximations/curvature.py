@@ -272,12 +272,8 @@ class Newton:
             _, multiply = products(member_optimizer.rows(arrays, noise).potential, z, sites, kind)
             return jax.scipy.sparse.linalg.cg(multiply, right, tol=1e-3, maxiter=_PRODUCTS)[0]
 
-        def all_slopes(z: Values, noise: PyTree, arrays: list[Any]) -> tuple:
-            return jax.vmap(slopes, in_axes=(0, 0, None))(z, noise, arrays)
-
-        self._slopes, self._dense, self._solve = (
-            member_optimizer.compiled(function) for function in (all_slopes, dense, solve)
-        )
+        functions = (jax.vmap(slopes, in_axes=(0, 0, None)), dense, solve)
+        self._slopes, self._dense, self._solve = (member_optimizer.compiled(f) for f in functions)
 
     def slopes(self, z: Values, noise: PyTree) -> Slopes:
         """Energies and gradients of all members."""
@@ -320,12 +316,9 @@ def decrement(gradient: np.ndarray, step: np.ndarray) -> float:
 
 def _kind_for(member_optimizer: MemberOptimizer, z: Values) -> Curvature:
     """``"gauss_newton"`` where that matrix is known for the likelihood, else ``"hessian"``."""
-
-    def probe(z: Values) -> jax.Array:
-        return products(member_optimizer.whole, z, sorted(z), "gauss_newton")[0]
-
+    whole = member_optimizer.whole
     try:
-        jax.eval_shape(probe, z)
+        jax.eval_shape(lambda z: products(whole, z, sorted(z), "gauss_newton")[0], z)
     except ValueError:
         return "hessian"
     return "gauss_newton"

@@ -62,10 +62,9 @@ def fit_modes(
         if training.num_steps and training.validation is None:
             refuse_without_mode(member_optimizer, z)
         return z, energy, unknown
-    half = training.num_steps // 2
     shared = training.optimizer is None and training.tolerance > 0
-    most = half if shared else None
-    z, energy = member_optimizer.fit(key, num_members, training, noise, most, to_mode=True)
+    first = training._replace(num_steps=training.num_steps // 2) if shared else training
+    z, energy = member_optimizer.fit(key, num_members, first, noise, to_mode=True)
     left = training.num_steps - member_optimizer.steps
     by_default = training.num_steps >= TrainingOptions().num_steps
     refuse_without_mode(member_optimizer, z)

@@ -95,6 +95,15 @@ def trains(function: _Trains) -> _Trains:
     return function
 
 
+def taken_options(
+    owner: str, model: Callable, args: tuple, kwargs: Mapping[str, Any]
+) -> tuple[BoundModel, TrainingOptions]:
+    """The model with its data, and the options of training among the keywords of a function."""
+    own = {name: kwargs[name] for name in TrainingOptions._fields if name in kwargs}
+    options = TrainingOptions(**own).checked(owner)
+    return BoundModel.of(model, args, {n: v for n, v in kwargs.items() if n not in own}), options
+
+
 class Members(NamedTuple):
     """The state of members during optimisation; every leaf has a leading axis of members."""
 
@@ -156,9 +165,7 @@ class MemberOptimizer:
         :param args: its arguments.
         :param kwargs: keyword arguments of the model.
         """
-        own = {name: kwargs[name] for name in TrainingOptions._fields if name in kwargs}
-        options = TrainingOptions(**own).checked(owner)
-        bound = BoundModel.of(model, args, {n: v for n, v in kwargs.items() if n not in own})
+        bound, options = taken_options(owner, model, args, kwargs)
         return cls(owner, bound, options.batch_size, order), options
 
     def begin(
@@ -194,9 +201,12 @@ class MemberOptimizer:
         return counted
 
     def _holding_out(
-        self, key: jax.Array, num_members: int, validation: tuple | None
+        self, key: jax.Array, num_members: int, training: TrainingOptions, to_mode: bool
     ) -> tuple[PyTree, tuple | None, Sequence[jax.Array]]:
         """Rows that each member holds out; how a program looks at them; their arguments, where others."""
+        validation = training.validation
+        if not training.num_steps or (to_mode and validation is None):
+            return None, None, ()
         if validation is not None:
             call = held_out_call(self.owner, self.model, self.args, self.kwargs, validation)
             check_arguments(*call)
@@ -209,7 +219,8 @@ class MemberOptimizer:
         real = self.structure.plates
         plates = potential.structure.plates.items()
         padding = sum(p.size - real[name].size for name, p in plates if name in real)
-        rows = stopping.rows_by_member(key, sizes, num_members, padding)
+        key_held = jax.random.fold_in(key, _RESTARTS)
+        rows = stopping.rows_by_member(key_held, sizes, num_members, padding)
         if not (self.plate or potential.is_on_host):
             return rows, ("all", ()), ()
         plate, size = potential.data_plate() if potential.is_on_host else (self.plate, self.size)
@@ -227,23 +238,16 @@ class MemberOptimizer:
         num_members: int,
         training: TrainingOptions,
         noise: PyTree = None,
-        num_steps: int | None = None,
         to_mode: bool = False,
     ) -> tuple[Values, np.ndarray]:
         """Optimise members from their own starts: unconstrained values, and energies on all rows (nats)."""
         # Each member holds out a fold of the rows, unless `to_mode`, and keeps the values at which these were
         # likeliest; members that end far above the others start again.
         check_key(self.owner, key)
-        if num_steps is not None:
-            training = training._replace(num_steps=num_steps)
         # One vector in place of many sites: the same numbers, and a fifth less to compile.
         adam = optax.flatten(optax.adam(1e-2))
         optimizer = adam if training.optimizer is None else training.optimizer
-        looks: tuple[PyTree, tuple | None, Sequence[jax.Array]] = (None, None, ())
-        if training.num_steps and (training.validation is not None or not to_mode):
-            key_held = jax.random.fold_in(key, _RESTARTS)
-            looks = self._holding_out(key_held, num_members, training.validation)
-        rows, held, given = looks
+        rows, held, given = self._holding_out(key, num_members, training, to_mode)
         noise = noise if rows is None else rows
         advance = self.advance(optimizer, held, given)
 

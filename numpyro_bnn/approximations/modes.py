@@ -30,7 +30,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-import optax
 from jax import lax
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
@@ -43,6 +42,7 @@ from numpyro_bnn.approximations.member_optimizer import (
     MemberOptimizer,
     TrainingOptions,
     take_members,
+    taken_options,
     trains,
 )
 from numpyro_bnn.compilation.program_identity import Program
@@ -357,18 +357,9 @@ def draw_noise(
     return noise
 
 
+@trains
 def optimize(
-    model: Callable,
-    key: jax.Array,
-    *args: object,
-    num_chains: int = 1,
-    optimizer: optax.GradientTransformation | None = None,
-    num_steps: int = 5000,
-    batch_size: int | None = None,
-    tolerance: float = 1e-3,
-    init_params: dict[str, jax.Array] | None = None,
-    progress_bar: bool = True,
-    **kwargs: object,
+    model: Callable, key: jax.Array, *args: object, num_chains: int = 1, **kwargs: Any
 ) -> Values:
     """Minimise the potential energy from several starts, one a chain, as long as held-out rows gain.
 
@@ -389,19 +380,7 @@ def optimize(
     Chains that end further above the lowest than its posterior reaches start again, twice at most, and are
     named in a warning if they stay. For a mode use :func:`numpyro_bnn.map_estimate`.
 
-    :param model: a NumPyro model.
-    :param key: random key.
-    :param args: arguments of the model.
     :param num_chains: number of starts.
-    :param optimizer: an optax optimiser of the energy in nats; default Adam with step 0.01.
-    :param num_steps: most steps to take; 0 returns the starts.
-    :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
-    :param tolerance: relative improvement over 100 steps below which to stop; 0 takes every
-        step, and keeps the values at which held-out rows were likeliest.
-    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
-        same for every chain; other sites begin at prior draws.
-    :param progress_bar: show the energy while it falls.
-    :param kwargs: keyword arguments of the model.
     :return: unconstrained values of every latent site, with a leading axis of `num_chains`:
         `init_params` for :meth:`numpyro_bnn.MCMC.run`.
     :raises TypeError: for a keyword that neither this function nor the model takes.
@@ -409,16 +388,9 @@ def optimize(
         it cannot be subsampled, or if the energy is not finite at the end.
     """
     num_chains = check_whole("optimize", "num_chains", num_chains)
-    options = TrainingOptions(
-        optimizer,
-        num_steps,
-        batch_size,
-        tolerance,
-        init_params=init_params,
-        progress_bar=progress_bar,
-    ).checked("optimize")
     check_key("optimize", key)
-    return optimized(BoundModel.of(model, args, kwargs), key, num_chains, options)
+    bound, options = taken_options("optimize", model, args, kwargs)
+    return optimized(bound, key, num_chains, options)
 
 
 def optimized(

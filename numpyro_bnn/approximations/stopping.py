@@ -125,9 +125,8 @@ class held_out(Messenger):
     def _masked(
         self, distribution: Any, axis: int | None = None, size: int = 0, rows: Any = slice(None)
     ) -> Any:
-        if (
-            not distribution.batch_shape
-        ):  # rows that ``to_event`` put into one event have a distribution each inside of it
+        if not distribution.batch_shape:
+            # Rows that ``to_event`` put into one event have a distribution each inside of it.
             if isinstance(distribution, dist.Independent):
                 inside = self._masked(distribution.base_dist)
                 return inside.to_event(distribution.reinterpreted_batch_ndims)

@@ -261,11 +261,8 @@ def compare_methods(
     train, test = split(table, options)
     table = table.imputed(train)
     model = model_of(table, options)
-    chosen: dict[str, Any] = {
-        name: None
-        for name in (methods or default_methods(model, options.num_chains, len(train)))
-        if name != "hmc"
-    }
+    names = methods or default_methods(model, options.num_chains, len(train))
+    chosen: dict[str, Any] = {name: None for name in names if name != "hmc"}
     chosen["hmc"], _ = kernel_named(options.kernel or "nuts", model, **options.settings)
     return compare(
         model,

@@ -295,12 +295,12 @@ def _require_file(path: Path) -> None:
 
 def _table(parsed: argparse.Namespace, console: Console) -> Any:
     """The table that the arguments name; says what its columns were taken for."""
-    if parsed.data not in ("digits", "diabetes"):
+    is_file = parsed.data not in ("digits", "diabetes")
+    if is_file:
         _require_file(Path(parsed.data))
     from numpyro_bnn.cli import tables
 
-    built_in = {"digits": tables.digits, "diabetes": tables.diabetes}.get(parsed.data)
-    if built_in is None:
+    if is_file:
         table = tables.read_table(
             parsed.data,
             parsed.target,
@@ -315,7 +315,7 @@ def _table(parsed: argparse.Namespace, console: Console) -> Any:
             f"--target and --task belong to a CSV file, not to '{parsed.data}', and so do --drop and --text."
         )
     else:
-        table = built_in()
+        table = tables.built_in(parsed.data)
     console.print(
         f"[bold]{table.name}[/bold]: {table.task} of '{table.target}', {len(table.y)} rows, "
         f"{table.x.shape[1]} inputs"

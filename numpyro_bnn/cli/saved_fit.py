@@ -83,8 +83,14 @@ def read(folder: Path) -> SavedFit:
             raise ValueError(f"its format is {content['format']!r}")
         if content.pop("checksum") != _checksum(content, posterior):
             raise ValueError(f"it or {posterior.name} was changed since: their checksum is another")
-        table = _table_of(content["table"])
-        made = content["options"]
+        kept, made = content["table"], content["options"]
+        fields: dict[str, Any] = {
+            n: tuple(v) if isinstance(v, list) else v for n, v in kept.items()
+        }
+        columns = (tables.Source(n, k, tuple(lv), m) for n, k, lv, m in kept["sources"])
+        nothing = np.zeros((0, len(kept["columns"])))
+        fields |= {"x": nothing, "y": nothing[:, 0], "sources": tuple(columns), "row_names": ()}
+        table = tables.Table(**fields)
         options = Options(hidden=tuple(made["hidden"]), prior=made["prior"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
@@ -107,14 +113,6 @@ def _checksum(content: dict[str, Any], posterior: Path) -> str:
     """A digest of both files: of what `model.json` tells, and of the draws."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode() + posterior.read_bytes()).hexdigest()
-
-
-def _table_of(kept: dict[str, Any]) -> tables.Table:
-    """A table without rows, as it was written to JSON."""
-    fields: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in kept.items()}
-    fields["sources"] = tuple(tables.Source(n, k, tuple(lv), m) for n, k, lv, m in kept["sources"])
-    nothing = np.zeros((0, len(kept["columns"])))
-    return tables.Table(x=nothing, y=nothing[:, 0], row_names=(), **fields)
 
 
 def _new_rows(

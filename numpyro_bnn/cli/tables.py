@@ -220,14 +220,12 @@ def _refuse_quantities(name: str, values: pd.Series) -> None:
     holds = holds if good.any() else "numbers or dates in a form that is not read"
     shown = listed((f"{field!r} in row {row}" for row, field in bad.items()), 3, "; ")
     advice = " ".join(ways.columns[ways.loc[bad.index].any()])
-    if not advice and bad.str.match(_BEGINS_AS_NUMBER).any():
-        advice = "Write the numbers alone, and a unit into the name of the column."
-        advice = _WRITE_DATES if kind == "dates" else advice
-    advice = (
-        advice or "Correct them, drop these rows, or leave the field empty where it is missing."
-    )
+    otherwise = "Correct them, drop these rows, or leave the field empty where it is missing."
+    if bad.str.match(_BEGINS_AS_NUMBER).any():
+        otherwise = "Write the numbers alone, and a unit into the name of the column."
+        otherwise = _WRITE_DATES if kind == "dates" else otherwise
     raise ValueError(
-        f"the column '{name}' holds {holds}: {shown}. {advice} "
+        f"the column '{name}' holds {holds}: {shown}. {advice or otherwise} "
         f"Give --text {name!r} if they are names of things."
     )
 
@@ -327,21 +325,13 @@ class Table(NamedTuple):
         return [(s.name, [place[name] for name in s.inputs]) for s in self.sources]
 
 
-def digits() -> Table:
-    """Handwritten digits, 1797 images of 8×8 pixels (scikit-learn)."""
-    from sklearn.datasets import load_digits
+def built_in(name: str) -> Table:
+    """``"digits"``, 1797 images of 8×8 pixels, or ``"diabetes"``, 442 patients with 10 measurements each."""
+    from sklearn.datasets import load_diabetes, load_digits
 
-    return _built_in("digits", load_digits(), "digit", tuple(map(str, range(10))))
-
-
-def diabetes() -> Table:
-    """Progression of diabetes in 442 patients, 10 measurements each (scikit-learn)."""
-    from sklearn.datasets import load_diabetes
-
-    return _built_in("diabetes", load_diabetes(), "progression", ())
-
-
-def _built_in(name: str, data: Any, target: str, classes: tuple[str, ...]) -> Table:
+    data: Any = load_digits() if name == "digits" else load_diabetes()
+    target = "digit" if name == "digits" else "progression"
+    classes = tuple(map(str, data.get("target_names", ())))
     columns = tuple(data.feature_names)
     sources = tuple(Source(column, "numbers") for column in columns)
     rows = tuple(f"row {number}" for number in range(len(data.target)))
@@ -479,8 +469,7 @@ def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str
     if whole and column.abs().max() < 2**53:
         column = column.astype(np.int64)  # Classes are then called 3 and not 3.0.
     codes, labels = pd.factorize(column, sort=True)
-    rare = column.value_counts().min()
-    if rare < 2:
+    if column.value_counts().min() < 2:
         raise ValueError(
             f"The target '{column.name}' has {levels} classes, and some occur once only. If it is a "
             "quantity, use --task regression."

@@ -88,15 +88,11 @@ class Program:
         args = jax.tree.map(strong, args)
         signature = _signature(args)
         if signature not in self._executables:
-            self._executables[signature] = self._executable(signature, args)
+            lowered = self._jitted.lower(*args)
+            make = partial(lowered.compile, self._compiler_options)
+            key = self._key(lowered, signature)
+            self._executables[signature] = make() if key is None else _programs.made(key, make)
         return partial(self._executables[signature], *args)
-
-    def _executable(self, signature: Hashable, args: tuple) -> Callable:
-        lowered = self._jitted.lower(*args)
-        key = self._key(lowered, signature)
-        if key is None:
-            return lowered.compile(self._compiler_options)
-        return _programs.made(key, partial(lowered.compile, self._compiler_options))
 
     def _key(self, lowered: jax.stages.Lowered, signature: Hashable) -> Hashable:
         """What is equal for programs that share an executable; None for a program that shares none."""

@@ -56,14 +56,12 @@ class Column:
 
     def __init__(self, label: str, given: object = None) -> None:
         self.label = label
-        table: Any = given
-        columns = getattr(table, "columns", None)
-        self.names = None if columns is None else list(columns)
-        self._kinds = None if columns is None else list(table.dtypes)
+        self.names = list(getattr(given, "columns", ()))
+        self._kinds = list(getattr(given, "dtypes", ())) if self.names else []
 
     def epsilon(self, dtype: DTypeLike) -> float | np.ndarray:
         """Relative spacing of the numbers as they were given, by column where dtypes differ."""
-        if self._kinds is None or not all(isinstance(kind, np.dtype) for kind in self._kinds):
+        if not self._kinds or not all(isinstance(kind, np.dtype) for kind in self._kinds):
             return _epsilon(dtype)
         return np.array([_epsilon(kind) for kind in self._kinds])
 
@@ -73,7 +71,7 @@ class Column:
             return self.label
         if len(index) > 1:
             return f"{self.label}[:, {', '.join(map(str, index))}]"
-        if self.names is not None and index[0] < len(self.names):
+        if index[0] < len(self.names):
             return f"column {self.names[index[0]]!r} of {self.label}"
         return f"column {index[0]} of {self.label}"
 

@@ -76,7 +76,7 @@ def check_draws(
         precisions={name: array for name, array in sites.items() if name not in plain},
         parameters=named_arrays("parameters", parameters, "parameters"),
         log_joint=named_arrays("log_joint", log_joint, "log joint"),
-        predictions=_with_classes(named_arrays("predictions", predictions, "predictions")),
+        predictions=named_arrays("predictions", predictions, "predictions"),
         log_likelihood=named_arrays("log_likelihood", log_likelihood, "log likelihood"),
         aligned={
             name: array
@@ -90,6 +90,13 @@ def check_draws(
             "as a dict of (chain, draw, ...), or predictions as (chain, draw, input, ...)."
         )
     _refuse_other_shapes(checked_draws.by_label)
+    probs = checked_draws.predictions.get("probs")
+    if probs is not None and probs.shape[3:][-1:] == (1,):
+        raise ValueError(
+            f"diagnose_draws: predictions 'probs' need probabilities of two or more classes on their last "
+            f"axis, got shape {probs.shape}. Of a probability p of one class pass "
+            f"np.stack([1 - p, p], axis=-1)."
+        )
     return checked_draws
 
 
@@ -114,17 +121,6 @@ def _refuse_other_shapes(arrays: Arrays) -> None:
                 f"diagnose_draws: all arrays need the same chains and draws, got {shape} in {first!r} and "
                 f"{array.shape[:2]} in {name!r}. Take all from one run, after the same thinning."
             )
-
-
-def _with_classes(functions: Arrays) -> Arrays:
-    """Refuse probabilities of a single class."""
-    if "probs" in functions and functions["probs"].shape[3:][-1:] == (1,):
-        raise ValueError(
-            f"diagnose_draws: predictions 'probs' need probabilities of two or more classes on their last "
-            f"axis, got shape {functions['probs'].shape}. Of a probability p of one class pass "
-            f"np.stack([1 - p, p], axis=-1)."
-        )
-    return functions
 
 
 def bad_chains(checked_draws: CheckedDraws) -> dict[int, tuple[int, str]]:

@@ -156,15 +156,11 @@ class Temperatures(NamedTuple):
             return [say("no step")]
         sites = dict.fromkeys(site for found in self.measured.values() for site in found)
         wrong: dict[str, list[str]] = {}
-        for site in sites:
+        for site in sorted(sites, key=self._off, reverse=True):
             advice = self.advice(site)
             if advice is not None:
                 wrong.setdefault(advice, []).append(site)
-        worst_first = {
-            advice: sorted(found, key=self._off, reverse=True) for advice, found in wrong.items()
-        }
-        order = sorted(worst_first.items(), key=lambda pair: self._off(pair[1][0]), reverse=True)
-        said = [self._comment(found, advice) for advice, found in order]
+        said = [self._comment(found, advice) for advice, found in wrong.items()]
         if self.shares_noise and self.along_gradient is not None:
             value, error, _ = self.along_gradient
             advice, asked = say("shared noise"), self.asked
@@ -258,12 +254,10 @@ def read(
 ) -> SamplerStats:
     """Read the statistics of a sampler under NumPyro's or ArviZ's names, arrays (chain, draw)."""
     # `"max_num_steps"` or `"trajectory_limit"` (numbers) say which `"num_steps"` are at the limit.
-    given = {} if sample_stats is None else dict(sample_stats)
+    given = {name: value for name, value in (sample_stats or {}).items() if value is not None}
     found: dict[str, np.ndarray] = {}
     for meaning, names in _NAMES.items():
-        for name in names:
-            if name not in given or given[name] is None:
-                continue
+        for name in filter(given.__contains__, names):
             array = np.asarray(given[name])
             if array.shape != shape:
                 raise ValueError(

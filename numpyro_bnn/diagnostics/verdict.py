@@ -130,7 +130,7 @@ def _by_tolerance(evidence: Evidence, measured: ErrorsAndAgreement) -> Judgement
     if needed > 1 and not verdict.startswith("chains") and not measured.nothing_moves:
         lines.append(say("draws needed", draws=draws_needed(needed), by=by))
     lines += _on_rhat(measured, what, verdict)
-    lines += _on_relabelling(evidence) + _on_single_chains(evidence)
+    lines += _on_weights_and_chains(evidence)
     advice = say(verdict.replace("_", " "), draws=draws_needed(needed))
     if measured.nothing_moves:
         advice = say("none helps")
@@ -410,23 +410,15 @@ def _not_judged(evidence: Evidence) -> tuple[tuple[str, ...], list[str]]:
     return tuple(words for words, _ in found if words), [say(key) for _, key in found if key]
 
 
-def _on_relabelling(evidence: Evidence) -> list[str]:
-    """How much of the weights' variance between chains is mere relabelling of hidden units."""
-    matched = evidence.relabelling
-    if matched is None:
-        return []
-    key = "not relabelled" if matched.after > _HARDLY_LESS * matched.before else "relabelled"
-    return [say(key, before=matched.before, after=matched.after, rhat=matched.space.max_rhat)]
-
-
-def _on_single_chains(evidence: Evidence) -> list[str]:
-    """Chains that do not move, and whether chains drift."""
-    lines = []
+def _on_weights_and_chains(evidence: Evidence) -> Iterator[str]:
+    """Variance of the weights that is mere relabelling; chains that do not move; whether chains drift."""
+    if (matched := evidence.relabelling) is not None:
+        key = "not relabelled" if matched.after > _HARDLY_LESS * matched.before else "relabelled"
+        yield say(key, before=matched.before, after=matched.after, rhat=matched.space.max_rhat)
     if evidence.stuck and len(evidence.stuck) < evidence.num_chains:
-        lines.append(say("stuck", chains=evidence.stuck))
+        yield say("stuck", chains=evidence.stuck)
     if evidence.drifts:
-        lines.append(say("drift"))
-    return lines
+        yield say("drift")
 
 
 def _of_second_run(measured: ErrorsAndAgreement, what: str) -> list[str]:

@@ -293,10 +293,9 @@ def student_t(
         df = numpyro.sample(f"{name}.df", df)
     shift, unit = units
 
-    def likelihood(f: jax.Array) -> dist.Distribution:
-        return StudentT(df, shift + unit * f, unit * scale)
-
-    return _observe_numbers("student_t", f, y, likelihood, **options)
+    return _observe_numbers(
+        "student_t", f, y, lambda f: StudentT(df, shift + unit * f, unit * scale), **options
+    )
 
 
 @options_of(observe)
@@ -402,11 +401,10 @@ def quantile(
     if isinstance(spread, dist.Distribution):
         spread = numpyro.sample(f"{name}.scale", spread)
 
-    def likelihood(f: jax.Array) -> dist.Distribution:
-        # NumPyro's distribution has the pinball loss over a scale that both sides share.
-        return dist.AsymmetricLaplaceQuantile(f, spread, level)
-
-    return _observe_numbers("quantile", f, y, likelihood, **options)
+    # NumPyro's distribution has the pinball loss over a scale that both sides share.
+    return _observe_numbers(
+        "quantile", f, y, lambda f: dist.AsymmetricLaplaceQuantile(f, spread, level), **options
+    )
 
 
 @options_of(observe)
@@ -450,10 +448,9 @@ def negative_binomial(
     if isinstance(shape, dist.Distribution):
         shape = numpyro.sample(f"{options.get('name', 'y')}.concentration", shape)
 
-    def likelihood(f: jax.Array) -> dist.Distribution:
-        return NegativeBinomial(jnp.exp(f), shape)
-
-    return _observe_numbers("negative_binomial", f, y, likelihood, **options)
+    return _observe_numbers(
+        "negative_binomial", f, y, lambda f: NegativeBinomial(jnp.exp(f), shape), **options
+    )
 
 
 def _check_counts(owner: str, y: Any) -> None:

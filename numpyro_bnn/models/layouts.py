@@ -47,10 +47,9 @@ def single_array(layer: Any, name: str, shape: Shape, equation: str | None = Non
         return Single(shape)
     if isinstance(layer, (linen.Einsum, nnx.Einsum)):
         equation = layer.einsum_str or equation
-        if (summed := _of_equation(equation, shape)) is None:
-            problem = f"the equation {equation!r} of the layer does not say over which axes an output sums"
-            return Single(shape, None, problem)
-        return Single(shape, summed)
+        summed = _of_equation(equation, shape)
+        why = f"the equation {equation!r} of the layer does not say over which axes an output sums"
+        return Single(shape, summed, why if summed is None else None)
     return Single(shape, _summed(layer, shape))
 
 

@@ -9,7 +9,6 @@ layers in the order in which they are *made*: in ``nn.Dense(1)(nn.tanh(nn.Dense(
 ``Dense_0``. A layer is called where one of its parameters first meets a value that depends on the inputs.
 """
 
-import copy
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,15 +49,10 @@ class Network:
         }
         self.shapes = {path: tuple(leaf.shape) for path, leaf in leaves.items()}
         self.own_values = {
-            path: leaf
-            for path, leaf in leaves.items()
-            if not isinstance(leaf, jax.ShapeDtypeStruct)
+            p: x for p, x in leaves.items() if not isinstance(x, jax.ShapeDtypeStruct)
         }
-        self.random_shapes = {
-            path: shape
-            for path, shape in self.shapes.items()
-            if jnp.issubdtype(leaves[path].dtype, jnp.floating)
-        }
+        random = [path for path, x in leaves.items() if jnp.issubdtype(x.dtype, jnp.floating)]
+        self.random_shapes = {path: self.shapes[path] for path in random}
 
     def shapes_for_prior(
         self, inputs: tuple[tuple, dict[str, PyTree]] | None
@@ -150,12 +144,11 @@ class Linen(Network):
         """A context in which dropout is the identity, unless it has a random stream."""
 
         def skip(call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
-            if isinstance(context.module, linen.Dropout) and context.method_name == "__call__":
-                return args[0]
-            return call(*args, **kwargs)
+            is_dropout = isinstance(context.module, linen.Dropout)
+            is_off = is_dropout and context.method_name == "__call__" and not self.apply_rng
+            return args[0] if is_off else call(*args, **kwargs)
 
-        active = not self.apply_rng
-        return linen.intercept_methods(skip if active else lambda call, a, k, _: call(*a, **k))
+        return linen.intercept_methods(skip)
 
     def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Call the linen module with these values of its parameters."""
@@ -265,27 +258,21 @@ def _check_statistics(needed: Mapping[str, Any], given: Mapping[str, Any]) -> No
 
 def _replace(state: Any, values: dict[str, Array]) -> Any:
     """An NNX state of this structure with other values, given by dotted path."""
-
-    def new(path: tuple, variable: Any) -> Any:
-        return variable.replace(values[".".join(str(part) for part in path)])
-
-    return nnx.map_state(new, state)
+    return nnx.map_state(lambda path, leaf: leaf.replace(values[".".join(map(str, path))]), state)
 
 
 class PyTreeNetwork(Network):
     """A pytree with a call, whose arrays are its parameters; dropout of Equinox is switched off."""
 
-    def __init__(self, module: PyTree) -> None:
+    def __init__(self, module: PyTree, by_row: bool = False) -> None:
         self.module = _without_dropout(module)
         self._describe(paths.arrays_of(self.module))
         laid_out = dict(_layouts(self.module))
         self.random_shapes = {path: laid_out[path] for path in self.random_shapes}
-        self._by_row = False
+        self._by_row = by_row
 
     def over_rows(self) -> "PyTreeNetwork":
-        made = copy.copy(self)
-        made._by_row = True
-        return made
+        return PyTreeNetwork(self.module, by_row=True)
 
     def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
         module = paths.with_arrays(self.module, values)

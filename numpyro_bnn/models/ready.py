@@ -459,8 +459,7 @@ def classification(
             raise ValueError(
                 units_needed("classification", shape, np.zeros(2), "an output unit for each class")
             )
-        width = shape[-1]
-        if width == 1:
+        if shape[-1] == 1:
             return bernoulli(lambda rows: net(rows).squeeze(-1), y, x=x, **by_row)
         return categorical(net, y, x=x, **by_row)
 

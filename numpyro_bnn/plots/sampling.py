@@ -64,10 +64,8 @@ def plot_rhat(
         missing = values.size - good.size
         text += f"; {missing:,} undefined)" if missing else ")"
         share = np.full(good.size, 1 / max(1, good.size))
-        ax.hist(excess, bins, weights=share, histtype="stepfilled", color=color, alpha=0.35)
-        ax.hist(
-            excess, bins, weights=share, histtype="step", color=color, linewidth=1.5, label=text
-        )
+        style: dict[str, Any] = {"facecolor": (color, 0.35), "edgecolor": color, "linewidth": 1.5}
+        ax.hist(excess, bins, weights=share, histtype="stepfilled", label=text, **style)
     ax.axvline(
         limit - 1, color=foreground(ax), linewidth=1.2, linestyle="--", label=f"limit {limit:g}"
     )

@@ -213,14 +213,18 @@ def refuse_other_model(owner: str, draws: Draws, known: Known | None) -> None:
     expected = {n: {k: np.asarray(v) for k, v in of.items()} for n, of in known["targets"].items()}
     found = result_or_error(partial(_predicted, draws.model, first, probe_inputs(noted)))
     if isinstance(found, Exception):
-        why = str(found).partition(". ")[0].rstrip(".")
-        raise ValueError(_message(owner, f"with these draws it fails: {why}")) from found
-    if set(found) != set(expected):
-        named = f"its targets are {sorted(found)}, and were {sorted(expected)}"
-        raise ValueError(_message(owner, named))
-    for target, values in expected.items():
-        if differs := _difference(target, values, found[target]):
-            raise ValueError(_message(owner, differs))
+        differs = f"with these draws it fails: {str(found).partition('. ')[0].rstrip('.')}"
+    elif set(found) != set(expected):
+        differs = f"its targets are {sorted(found)}, and were {sorted(expected)}"
+    else:
+        each = (_difference(target, values, found[target]) for target, values in expected.items())
+        differs = next(filter(None, each), "")
+    if differs:
+        raise ValueError(
+            f"{owner}: this model is not the one that the draws are of: {differs}. Give the model that was "
+            "run: the same network with the same activation, the same likelihood and the same constants. If "
+            "another is meant, load with the first and write `bnn.Draws(draws, other_model)`."
+        ) from (found if isinstance(found, Exception) else None)
 
 
 def _difference(
@@ -244,11 +248,3 @@ def _difference(
                 f"it, and {values[at]:.6g} under the draws' own"
             )
     return None
-
-
-def _message(owner: str, differs: str) -> str:
-    return (
-        f"{owner}: this model is not the one that the draws are of: {differs}. Give the model that was run: "
-        "the same network with the same activation, the same likelihood and the same constants. If another "
-        "is meant, load with the first and write `bnn.Draws(draws, other_model)`."
-    )

@@ -252,9 +252,8 @@ class Predictions:
             # A class is an index: `categorical` converts the targets of a fit in this way.
             y = y.astype(np.int32)
         if not is_data:
-            return np.asarray(y, np.float64) - (
-                0.0 if self._shift is None else np.asarray(self._shift)
-            )
+            shift = 0.0 if self._shift is None else np.asarray(self._shift)
+            return np.asarray(y, np.float64) - shift
         if self._shift is not None:
             one = np.ones(())
             y = standardized(what, Column("y"), np.asarray(y), np.asarray(self._shift), one)

@@ -103,9 +103,8 @@ def stack(
     count = chains * length if num_samples is None else num_samples
     count = check_whole("stack", "num_samples", count)
     predictions = predict(None, draws, x, **options)
-    by_row: dict[int | str, Any] = {
-        name: value for name, value in options.items() if name in names_of(draws.model)
-    }
+    taken_by_model = names_of(draws.model)
+    by_row: dict[int | str, Any] = {n: v for n, v in options.items() if n in taken_by_model}
     model = draws.bound_to(by_name(draws.model, by_row)).model
     observed = observed_targets("stack", run, model, x, y, options.get("site"))
     weights = stacking_weights(predictions.log_prob(observed))

@@ -60,7 +60,9 @@ def thin(run: Run, k: int, x: PyTree = None, **by_row: PyTree) -> Draws:
             "thin: the inputs of these draws are not known. Give x, inputs like those to be predicted."
         )
     x = np.asarray(x) if isinstance(x, list) else x
-    parts = _probabilities(predict_some("thin", draws, x, others, _some_rows(x)))
+    size = np.shape(jax.tree.leaves(x)[0])[0]
+    rows = np.unique(np.linspace(0, size - 1, _ROWS).round().astype(int))
+    parts = _probabilities(predict_some("thin", draws, x, others, rows))
     flat = parts.reshape(count, -1)
     chosen = _chosen(flat, k)
     # In double precision: sums of many draws need more digits.
@@ -76,12 +78,6 @@ def thin(run: Run, k: int, x: PyTree = None, **by_row: PyTree) -> Draws:
         for name, value in draws.items()
     }
     return Draws(values, draws.model, info={**draws.info, "thinned": told})
-
-
-def _some_rows(x: PyTree) -> np.ndarray:
-    """Numbers of at most `_ROWS` rows of a table, an array, or a pytree of arrays."""
-    size = np.shape(jax.tree.leaves(x)[0])[0]
-    return np.unique(np.linspace(0, size - 1, _ROWS).round().astype(int))
 
 
 def _probabilities(predictions: Predictions) -> np.ndarray:

@@ -61,11 +61,8 @@ def _has_convolution(jaxpr: core.Jaxpr) -> bool:
 
 def _rewritten(program: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """A program with the same inputs and outputs, all of whose convolutions are in the fast order."""
-
-    def run(*inputs: Any) -> list[Any]:
-        return _run(program.jaxpr, program.consts, inputs)
-
-    return jax.make_jaxpr(run)(*(v.aval for v in program.jaxpr.invars))
+    inputs = [variable.aval for variable in program.jaxpr.invars]
+    return jax.make_jaxpr(lambda *own: _run(program.jaxpr, program.consts, own))(*inputs)
 
 
 def _run(jaxpr: core.Jaxpr, constants: Iterable[Any], inputs: Iterable[Any]) -> list[Any]:

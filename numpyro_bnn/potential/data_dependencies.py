@@ -50,11 +50,9 @@ def sources_of(
     args, kwargs = jax.tree.map(_in_memory, (args, kwargs))
     arguments = Arguments.split(args, kwargs)
     leaves = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
+    paths: list[Any] = [path for path, x in leaves if isinstance(x, (np.ndarray, jax.Array))]
     # From names of inputs of the program to what they are in the model.
-    places = {
-        f"array {number}": path[1].key if path[0].idx else path[1].idx
-        for number, (path, _) in enumerate(leaf for leaf in leaves if _is_array(leaf[1]))
-    }
+    places = {f"array {i}": p[1].key if p[0].idx else p[1].idx for i, p in enumerate(paths)}
     sites = {f"site {name}": name for name in taken}
 
     def parts(**given: Any) -> list[dict[str, list]]:
@@ -99,10 +97,6 @@ def sites_taken(
     found = eval_provenance(parts, **{f"site {other}": value for other, value in values.items()})
     names = frozenset[str]().union(*found)
     return frozenset(other for other in values if f"site {other}" in names)
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, (np.ndarray, jax.Array))
 
 
 def _in_memory(leaf: Any) -> Any:

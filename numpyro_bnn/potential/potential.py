@@ -353,11 +353,9 @@ def _drawn(noise: Values, site: dict[str, Any]) -> jax.Array | None:
         return None
     if site["name"] in noise:
         distribution, standard = unwrapped(site["fn"]), noise[site["name"]]
-        return (
-            distribution.loc + distribution.scale * standard
-            if type(distribution) is dist.Normal
-            else scaled(standard, distribution.rate)
-        )
+        if type(distribution) is dist.Normal:
+            return distribution.loc + distribution.scale * standard
+        return scaled(standard, distribution.rate)
     try:
         return site["fn"](**site["kwargs"])
     except NotImplementedError:

@@ -105,11 +105,9 @@ def arrays_of(module: PyTree) -> dict[str, PyTree]:
 
 def with_arrays(module: PyTree, values: dict[str, PyTree]) -> PyTree:
     """A copy of a pytree with other arrays, which are given by dotted path."""
-
-    def new(keys: tuple[Any, ...], leaf: Any) -> Any:
-        return values[path_of(keys)] if is_array(leaf) else leaf
-
-    return jax.tree_util.tree_map_with_path(new, module)
+    return jax.tree_util.tree_map_with_path(
+        lambda keys, leaf: values[path_of(keys)] if is_array(leaf) else leaf, module
+    )
 
 
 Shape = tuple[int, ...]

@@ -130,7 +130,7 @@ class Level(NamedTuple):
         """The rate of the prior at the top level; None below."""
         return None if self.base_rate is None else self.base_rate / self.divisor
 
-    def prior_rate(self, values: Values) -> Number | None:
+    def prior_rate(self, values: Mapping[str, Number]) -> Number | None:
         """The rate of the Gamma prior of this precision, given the level above."""
         if self.parent is not None:
             return self.concentration / values[self.parent]
@@ -242,8 +242,7 @@ def largest_likely(levels: Mapping[str, Level]) -> dict[str, Number]:
     """The 99.9 % quantile of each precision under its prior, given the level above at its own."""
     found: dict[str, Number] = {}
     for name, level in reversed(list(levels.items())):
-        above = None if level.parent is None else found[level.parent]
-        rate = level.rate if above is None else level.concentration / above
+        rate = level.prior_rate(found)
         assert rate is not None
         found[name] = float(gammaincinv(level.concentration, 0.999)) / rate
     return found

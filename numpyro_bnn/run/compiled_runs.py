@@ -189,15 +189,11 @@ class CompiledRuns(NumPyroMCMC):
 
     def _plan(self) -> Plan:
         """The lengths of the run, of its segments and of its chunks."""
-        bounds = self._collection_params
-        return Plan.of_phase(
-            (bounds["lower"], bounds["upper"])
-            if self._warmup_state is None
-            else (0, self.num_samples),
-            self.thinning,
-            self.progress_rate,
-            None if self._disk is None else self._disk.every,
-        )
+        bounds = 0, self.num_samples
+        if self._warmup_state is None:
+            bounds = self._collection_params["lower"], self._collection_params["upper"]
+        every = None if self._disk is None else self._disk.every
+        return Plan.of_phase(bounds, self.thinning, self.progress_rate, every)
 
     def _chain_states(self, start: Start, plan: Plan, fit: BoundModel | None) -> ChainStates:
         """States of the chains, which run together or (chain_method "sequential") one after another."""
@@ -379,11 +375,8 @@ def warn_of_rounding(sites: Mapping[str, Array], latent: Collection[str], dtype:
     kind = jnp.finfo(dtype)
     for name in latent:
         draws = sites[name]
-        count = draws.shape[0] * draws.shape[1]
-        if (
-            not (draws.size and np.issubdtype(draws.dtype, np.floating))
-            or count < _ENOUGH_FOR_A_SPREAD
-        ):
+        count = draws.shape[0] * draws.shape[1] if draws.size else 0
+        if count < _ENOUGH_FOR_A_SPREAD or not np.issubdtype(draws.dtype, np.floating):
             continue
         first = np.asarray(draws[:1, :1], np.float64)[0, 0]
         total, squares = np.zeros_like(first), np.zeros_like(first)

@@ -133,11 +133,11 @@ def takes_traced_warmup(sampler: MCMCKernel) -> bool:
     return is_known and not any(isinstance(k, SA) for k in kernels)
 
 
-def _also_traced(build: Callable) -> Callable:
-    def build_adaptation_schedule(num_steps: Any) -> Any:
-        return (windows if isinstance(num_steps, jax.core.Tracer) else build)(num_steps)
-
-    return build_adaptation_schedule
+_of_numpyro = hmc_util.build_adaptation_schedule
 
 
-hmc_util.build_adaptation_schedule = _also_traced(hmc_util.build_adaptation_schedule)
+def _also_traced(num_steps: Any) -> Any:
+    return (windows if isinstance(num_steps, jax.core.Tracer) else _of_numpyro)(num_steps)
+
+
+hmc_util.build_adaptation_schedule = _also_traced

@@ -70,17 +70,13 @@ class Programs:
 
     def _initial(self, keys: jax.Array, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
         """The states of chains at their starts."""
-
-        def one(chain: tuple[jax.Array, PyTree], arrays: Sequence[DeviceRows]) -> State:
-            return self._init(*chain, arrays)
-
-        return self._map_chains(one, (keys, init_params), arrays)
+        return self._map_chains(self._init, (keys, init_params), arrays)
 
     def _arguments(self, arrays: Sequence[DeviceRows]) -> tuple[tuple, dict[str, Any]]:
         return Arguments.join(arrays[:-1], self.static)
 
-    def _init(self, key: jax.Array, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
-        args, kwargs = self._arguments(arrays)
+    def _init(self, start: tuple[jax.Array, PyTree], arrays: Sequence[DeviceRows]) -> State:
+        (key, init_params), (args, kwargs) = start, self._arguments(arrays)
         num_warmup = arrays[-1] if self.num_warmup is None else self.num_warmup
         # HMC writes arrays of this trace into the blocks of a matrix that it finds.
         name = "_inverse_mass_matrix"
@@ -111,7 +107,8 @@ class Programs:
             if not keeps_all_in_state(self.kernel):
                 # The kernel learns what its steps need in the trace that they are called in. Which key does
                 # not matter where nothing is executed.
-                self._init(getattr(state, "rng_key", jax.random.key(0)), init_params, arrays)
+                key = getattr(state, "rng_key", jax.random.key(0))
+                self._init((key, init_params), arrays)
             return function(state, *self._arguments(arrays), *others)
 
         return self._map_chains(one, (state, init_params, *more), arrays)

@@ -223,7 +223,14 @@ class Checkpoint:
     def load(self, like: PyTree, step: int) -> tuple[PyTree, Progress]:
         """The complete states of all chains, and the numbers of steps and draws taken before them."""
         leaves, structure = jax.tree.flatten(like)
-        progress, kinds = self._load_progress(step)
+        with self._reading(step) as args:
+            told = (
+                self._open()
+                .restore(step, args=args.Composite(progress=args.JsonRestore()))
+                .progress
+            )
+            progress = Progress(*(int(told[name]) for name in Progress._fields))
+            kinds = list(told["kinds"])
         if len(kinds) != len(leaves):
             raise ValueError(
                 f"The states in {self._steps / str(step)} were written by another version of numpyro_bnn: "
@@ -233,23 +240,18 @@ class Checkpoint:
             )
         shapes = [jax.eval_shape(jax.random.key_data, x) if is_typed_key(x) else x for x in leaves]
         plain = [np.zeros(x.shape, x.dtype) for x in shapes]
-        try:
-            with _quiet_orbax() as ocp:
-                args = ocp.args.Composite(state=ocp.args.StandardRestore(_named(plain)))
-                found = self._open().restore(step, args=args).state
+        with self._reading(step) as args:
+            state = args.StandardRestore(_named(plain))
+            found = self._open().restore(step, args=args.Composite(state=state)).state
             restored = _from_plain(_in_order(found, plain), kinds)
             return jax.tree.unflatten(structure, restored), progress
-        except UNREADABLE as error:
-            raise self._unreadable(step, error) from error
 
-    def _load_progress(self, step: int) -> tuple[Progress, list[str | None]]:
-        """Numbers of steps and draws, and the kinds of the arrays that the states consist of."""
+    @contextmanager
+    def _reading(self, step: int) -> Iterator[Any]:
+        """Orbax's arguments of `restore`; errors say that the checkpoint of a step cannot be read."""
         try:
             with _quiet_orbax() as ocp:
-                args = ocp.args.Composite(progress=ocp.args.JsonRestore())
-                found = self._open().restore(step, args=args).progress
-            progress = Progress(*(int(found[name]) for name in Progress._fields))
-            return progress, list(found["kinds"])
+                yield ocp.args
         except UNREADABLE as error:
             raise self._unreadable(step, error) from error
 

@@ -35,13 +35,11 @@ def refuse_nested(checkpoint: Path | None, draws: Path | None) -> None:
 
 def _contains(folder: Path, inner: Path) -> bool:
     folder, inner = folder.resolve(), inner.resolve()
-    for place in (inner, *inner.parents):
-        if place == folder:
-            return True
-        # A folder that is mounted twice has two paths without any link.
-        if place.exists() and folder.exists() and place.samefile(folder):
-            return True
-    return False
+    places = (inner, *inner.parents)
+    # A folder that is mounted twice has two paths without any link.
+    return folder in places or (
+        folder.exists() and any(place.exists() and place.samefile(folder) for place in places)
+    )
 
 
 def entries(folder: Path) -> set[str]:

@@ -79,9 +79,8 @@ class DrawFiles:
     def are_whole(self, chunk: int, with_checksums: bool) -> bool:
         """Whether no file of a chunk is missing, cut short or changed."""
         size = int(np.prod(self._lengths)) * self._kind.itemsize + _CHECKSUM_BYTES
-        for path in self._paths(chunk):
-            if not path.is_file() or path.stat().st_size != size:
-                return False
+        if not all(path.is_file() and path.stat().st_size == size for path in self._paths(chunk)):
+            return False
         if with_checksums:
             try:
                 self._array(chunk)[:, chunk * self._lengths[1] :]

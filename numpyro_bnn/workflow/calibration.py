@@ -220,8 +220,28 @@ class Calibrated:
         return low, high
 
     def intervals_of(self, predictions: Predictions) -> np.ndarray:
-        """Lower and upper ends, (N, 2), at rows that are predicted already."""
-        return _intervals(predictions, self.method, self.coverage, self.threshold)
+        """Lower and upper ends of all targets with a score up to the threshold, at predicted rows, (N, 2)."""
+        limit = self.threshold
+        if self.method == "cqr":
+            low, high = predictions.quantiles(((1 - self.coverage) / 2, (1 + self.coverage) / 2))
+            # Ends that would cross meet in the middle.
+            by = np.maximum(limit, (low - high) / 2)
+        else:
+            beyond = limit - (0.5 - TAIL)
+            half = min(limit, 0.5 - TAIL)
+            # The quantile of a count is exact, that of a real number near to what bisection finds.
+            at, to = (0.1, -0.1) if predictions.discrete else (1, 1)
+            levels = (0.5 - half - at * _ROUNDING, 0.5 + half + to * _ROUNDING)
+            low, high = predictions.quantiles(levels)
+            by = beyond * _width(predictions, low, high) if beyond > 0 else 0.0
+        low, high = low - by, high + by
+        if not predictions.discrete:
+            rounding = _ROUNDING * (high - low)
+            low, high = low - predictions.rounding_of(low), high + predictions.rounding_of(high)
+            return np.stack([low - rounding, high + rounding], 1)
+        first, last = np.ceil(low - _ROUNDING), np.floor(high + _ROUNDING)
+        whole = first <= last
+        return np.stack([np.where(whole, first, low), np.where(whole, last, high)], 1)
 
     def predict_set(self, x: PyTree) -> np.ndarray:
         """Sets of classes that hold new labels with probability `coverage`, on average over rows.
@@ -451,30 +471,6 @@ def _width(predictions: Predictions, low: np.ndarray, high: np.ndarray) -> np.nd
             "equally far at all rows."
         )
     return width
-
-
-def _intervals(predictions: Predictions, method: str, coverage: float, limit: float) -> np.ndarray:
-    """All targets with a score up to `limit`, (N, 2)."""
-    if method == "cqr":
-        low, high = predictions.quantiles(((1 - coverage) / 2, (1 + coverage) / 2))
-        # Ends that would cross meet in the middle.
-        by = np.maximum(limit, (low - high) / 2)
-    else:
-        beyond = limit - (0.5 - TAIL)
-        half = min(limit, 0.5 - TAIL)
-        # The quantile of a count is exact, that of a real number near to what bisection finds.
-        at, to = (0.1, -0.1) if predictions.discrete else (1, 1)
-        levels = (0.5 - half - at * _ROUNDING, 0.5 + half + to * _ROUNDING)
-        low, high = predictions.quantiles(levels)
-        by = beyond * _width(predictions, low, high) if beyond > 0 else 0.0
-    low, high = low - by, high + by
-    if not predictions.discrete:
-        rounding = _ROUNDING * (high - low)
-        low, high = low - predictions.rounding_of(low), high + predictions.rounding_of(high)
-        return np.stack([low - rounding, high + rounding], 1)
-    first, last = np.ceil(low - _ROUNDING), np.floor(high + _ROUNDING)
-    whole = first <= last
-    return np.stack([np.where(whole, first, low), np.where(whole, last, high)], 1)
 
 
 def _measured(inside: np.ndarray, size: np.ndarray) -> MeasuredCoverage:

@@ -1,6 +1,7 @@
 """``MCMC``: NumPyro's class, whose programs are compiled once, and which refuses silently wrong set-ups."""
 
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -283,10 +284,8 @@ class MCMC(CompiledRuns):
             )
         from numpyro_bnn.workflow.until import UntilKnown
 
-        def make_rule() -> UntilKnown:
-            where = at if test_data is None else test_data
-            return UntilKnown(self.sampler, until, where, max_minutes, self, self.columns)
-
+        where = at if test_data is None else test_data
+        make_rule = partial(UntilKnown, self, until, where, max_minutes)
         self._begin(rng_key, args, kwargs, tuple(extra_fields), init_params, make_rule)
         assert self.stopped is not None
         return self.stopped
@@ -325,7 +324,7 @@ class MCMC(CompiledRuns):
             if start.until is not None:
                 from numpyro_bnn.workflow.until import stored_judge
 
-                judge = stored_judge(self.sampler, start, self)
+                judge = stored_judge(self, start)
             self._sample(start, fit, accept, judge)
 
     def _note(self, disk: Disk) -> None:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._checks import check_positive
 from numpyro_bnn._sentences import say
@@ -28,10 +27,11 @@ from numpyro_bnn.diagnostics.monte_carlo.agreement import draws_to_drop
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance, checked_tolerance
 from numpyro_bnn.diagnostics.report import Report
-from numpyro_bnn.posterior.draws import Run, limits_of, stats_by_site
+from numpyro_bnn.posterior.draws import limits_of, stats_by_site
 from numpyro_bnn.posterior.fitted import inputs_of
 from numpyro_bnn.posterior.predictions import Predictor
 from numpyro_bnn.posterior.training_data import as_observed, others_at, training_data
+from numpyro_bnn.run.compiled_runs import CompiledRuns
 from numpyro_bnn.run.sampling import DrawsSoFar
 from numpyro_bnn.samplers.suspects import exploded_chains
 from numpyro_bnn.storage.checkpoints import Start
@@ -110,20 +110,19 @@ class UntilKnown:
 
     def __init__(
         self,
-        kernel: MCMCKernel,
+        mcmc: CompiledRuns,
         until: Tolerance | None,
         test_data: tuple[Any, ...] | None,
         max_minutes: float | None,
-        run: Run,
-        columns: Columns = (),
     ) -> None:
+        kernel: Any = mcmc.sampler
+        model = kernel.model
         self.tolerance = check_until(until, max_minutes)
         self.max_seconds = None if max_minutes is None else 60.0 * max_minutes
-        self.at = _checked_test_data(kernel.model, test_data, columns)
-        (x, y, own), fitted = self.at, inputs_of(run)
-        model = kernel.model
+        self.at = _checked_test_data(model, test_data, mcmc.columns)
+        (x, y, own), fitted = self.at, inputs_of(mcmc)
         if fitted is not None and not is_ready(model):
-            others = by_name(model, training_data("run_until", model, run).others)
+            others = by_name(model, training_data("run_until", model, mcmc).others)
             size = num_rows("run_until: x", fitted)
             model = partial(model, **others_at("run_until", "test_data", others, size, own))
         # A ready model has not learned its units yet, and its targets stay as they are.
@@ -233,11 +232,8 @@ class UntilKnown:
         """Seconds until two evaluations in a row are within tolerance, if errors fall as 1/√draws."""
         needed = report.needed
         # Below the least number of draws no error is known yet, and how it will fall cannot be said.
-        if (
-            report.monte_carlo_error is None
-            or report.verdict.startswith("chains")
-            or needed == np.inf
-        ):
+        is_open = report.monte_carlo_error is None or needed == np.inf
+        if is_open or report.verdict.startswith("chains"):
             return float("nan")
         kept = drawn.num_draws - self.dropped
         first: float = drawn.num_draws
@@ -277,12 +273,12 @@ class UntilKnown:
         return StopReason(self.reason, draws, self.dropped, tuple(self.looks), self._why_not_finite)
 
 
-def stored_judge(kernel: MCMCKernel, start: Start, run: Run) -> UntilKnown:
+def stored_judge(mcmc: CompiledRuns, start: Start) -> UntilKnown:
     """The stopping rule of a stored run."""
     assert start.until is not None
     numbers = dict(start.until)
     minutes = numbers.pop("max_minutes")
-    return UntilKnown(kernel, Tolerance(**numbers), start.at, minutes, run)
+    return UntilKnown(mcmc, Tolerance(**numbers), start.at, minutes)
 
 
 def check_until(until: object, max_minutes: object) -> Tolerance:

@@ -387,7 +387,7 @@ def test_bad_tables(case, frame, csv):
 
 
 def test_built_in_tables():
-    digits, diabetes = tables.digits(), tables.diabetes()
+    digits, diabetes = tables.built_in("digits"), tables.built_in("diabetes")
     assert digits.x.shape == (1797, 64)
     assert len(digits.classes) == 10
     assert diabetes.x.shape == (442, 10)

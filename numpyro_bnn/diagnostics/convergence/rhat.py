@@ -131,12 +131,8 @@ def rank_scores(split: np.ndarray, folded: bool = False) -> np.ndarray:
     return _scores(*(_folded(*ranked) if folded else ranked)).reshape(split.shape)
 
 
-def rhat_of(split: np.ndarray) -> np.ndarray:
-    """R-hat of `(b, m, n)`: `sqrt((B/W + n - 1) / n)`, Vehtari et al. 2021, section 3.1."""
-    return _rhat_from(split.mean(axis=2), split.var(axis=2, ddof=1).mean(axis=1), split.shape[2])
-
-
 def _rhat_from(means: np.ndarray, within: np.ndarray, n: int) -> np.ndarray:
+    """R-hat of half chains of n draws: `sqrt((B/W + n - 1) / n)`, Vehtari et al. 2021, section 3.1."""
     between = n * means.var(axis=1, ddof=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt((between / within + n - 1) / n)
@@ -164,17 +160,12 @@ def summarize_block(x: np.ndarray, tail: bool) -> tuple[np.ndarray, ...]:
     ess_tail = np.full(len(split), np.nan)
     if tail:
         below = [split <= limit[:, None, None] for limit in _tail_limits(x, ordered)]
-        ess_tail = np.minimum(*np.split(_ess_of_events(np.concatenate(below)), 2))
+        happened = np.concatenate(below).astype(np.float64)
+        same = np.ptp(happened, axis=(1, 2)) == 0
+        ess_tail = np.minimum(*np.split(ess_of(happened, centre(happened), same), 2))
     for values in (rhat, ess, ess_tail):
         values[bad] = np.nan
     return rhat, ess, ess_tail
-
-
-def _ess_of_events(happened: np.ndarray) -> np.ndarray:
-    """ESS of booleans `(b, m, n)`."""
-    constant = happened.all(axis=(1, 2)) | ~happened.any(axis=(1, 2))
-    deviation = happened.astype(np.float64)
-    return ess_of(deviation, centre(deviation), constant)
 
 
 def _tail_limits(x: np.ndarray, ordered: np.ndarray) -> list[np.ndarray]:
@@ -343,7 +334,9 @@ def rhat(x: ArrayLike, *, method: str = "rank") -> np.ndarray:
 
     def block_rhat(block: np.ndarray) -> list[np.ndarray]:
         split, bad = finite_split(block)
-        result = rhat_of(_TRANSFORMS[method](split))
+        values = _TRANSFORMS[method](split)
+        within = values.var(axis=2, ddof=1).mean(axis=1)
+        result = _rhat_from(values.mean(axis=2), within, values.shape[2])
         result[bad] = np.nan
         return [result]
 
@@ -405,18 +398,15 @@ def mcse_mean(x: ArrayLike) -> np.ndarray:
 
 def _nested(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Nested R-hat of `(b, m, n)` with `labels (m,)` of the superchains."""
-    means = values.mean(axis=2)
-    n = values.shape[2]
-    within_chains = values.var(axis=2, ddof=1) if n > 1 else np.zeros(means.shape)
-    centres, within = [], []
-    for label in np.unique(labels):
-        members = labels == label
-        centres.append(means[:, members].mean(axis=1))
-        between = means[:, members].var(axis=1, ddof=1) if members.sum() > 1 else 0.0
-        within.append(between + within_chains[:, members].mean(axis=1))
-    between_superchains = np.var(centres, axis=0, ddof=1)
+    b, _, n = values.shape
+    # All superchains have as many chains: (b, superchain, chain, n).
+    values = values[:, np.argsort(labels, kind="stable")].reshape(b, np.unique(labels).size, -1, n)
+    means = values.mean(axis=3)
+    within = values.var(axis=3, ddof=1).mean(axis=(1, 2)) if n > 1 else np.zeros(b)
+    if means.shape[2] > 1:
+        within += means.var(axis=2, ddof=1).mean(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.sqrt(1.0 + between_superchains / np.mean(within, axis=0))
+        return np.sqrt(1.0 + means.mean(axis=2).var(axis=1, ddof=1) / within)
 
 
 def superchain_labels(superchains: int | ArrayLike, num_chains: int) -> np.ndarray:

@@ -88,11 +88,8 @@ def check_gradient_noise(
             f"{owner}: gradient_noise={gradient_noise!r} is taken off the noise of BAOAB, SGHMC, SGLD and "
             "PSGLD without Metropolis correction only. Leave it out; SGNHT absorbs noise of unknown size."
         )
-    if (
-        isinstance(gradient_noise, str)
-        and gradient.batch_size is not None
-        and not gradient.independent
-    ):
+    in_turn = gradient.batch_size is not None and not gradient.independent
+    if in_turn and isinstance(gradient_noise, str):
         raise ValueError(
             f'{owner}: gradient_noise="auto" needs minibatches that are independent of each other, and '
             f"gradient={gradient} goes through all rows: its noise adds up to 0 over them, so that slow "

@@ -157,7 +157,7 @@ def _parts(
         acceptance = _mean_acceptance(kernel, chains)
         steps = np.where(hot.any(1), draws * steps_a_draw, 0)
     yield Part(values, (), acceptance, steps)
-    for still in _standing(values, names):
+    for still in _standing(values, names) if names else ():
         yield Part([sites[name] for name in still], still, acceptance, steps)
 
 

@@ -81,20 +81,6 @@ def test_predictions_at_new_measurements_know_the_error():
     assert abs(np.corrcoef(means.T)[0, 1]) < 5 / np.sqrt(4000)
 
 
-def test_the_posterior_is_exact(run):
-    grid = np.linspace(-1, 6, 7001)
-    sd = np.sqrt((grid * ERROR) ** 2 / (1 + ERROR**2) + NOISE**2)
-    means = grid[:, None] * X / (1 + ERROR**2)
-    log_density = stats.norm(0, 3).logpdf(grid) + stats.norm(means, sd[:, None]).logpdf(Y).sum(1)
-    density = np.exp(log_density - log_density.max())
-    right = (density * grid).sum() / density.sum()
-    slopes = run.get_samples(group_by_chain=True)["slope"]
-    error = np.std(slopes) / np.sqrt(bnn.diagnostics.ess(np.asarray(slopes)[..., None]).min())
-    assert abs(np.mean(slopes) - right) < 5 * error
-    # Without the error the slope is too small by 1 / (1 + ERROR²).
-    assert abs(np.polyfit(X, Y, 1)[0] - right) > 10 * error
-
-
 def test_rows_of_the_fit_have_the_inputs_of_the_fit(run, tmp_path):
     draws = run.get_samples(group_by_chain=True)
     there = np.asarray(bnn.predict(None, run, X).mean)

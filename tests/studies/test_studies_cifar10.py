@@ -266,15 +266,6 @@ def test_from_the_command_line(shared, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_timings_have_a_row_for_every_contender(tiny):
-    timing = speed.Timing((32, 64), 64, steps=2, repeats=1)
-    rows = speed.measure(tiny.data, tiny.network, timing)
-    expected = [("gradient", 32), ("gradient", 64), ("sgld", 64), ("baoab", 64)]
-    assert [row[:2] for row in rows] == expected
-    assert all(float(row[2]) > 0 and float(row[-1]) > 0 for row in rows)
-
-
-@pytest.mark.slow
 def test_a_run_that_is_cut_goes_on_to_the_same_probabilities(tiny, tmp_path, monkeypatch):
     """The process dies after its first checkpoint; another goes on."""
     whole = checked(chains.run("sgld", tiny))

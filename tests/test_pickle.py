@@ -119,7 +119,7 @@ OBJECTS |= {
     "schedules.cyclical": lambda: schedules.cyclical(0.1, 100, 0.5),
     "schedules.from_learning_rate": lambda: schedules.from_learning_rate(0.1, 100, momentum=0.9),
     "schedules.polynomial": lambda: schedules.polynomial(0.1, 1.0, 0.6),
-    "priors.ByPath": lambda: priors.ByPath({"*.bias": priors.Normal(1.0), "*": None}),
+    "priors.ByPath": lambda: priors.ByPath({"*.bias": dist.Normal(0.0, 1.0), "*": None}),
     "priors.FanIn": priors.FanIn,
     "priors.FromFunction": lambda: priors.FromFunction(rule),
     "priors.Hierarchical": lambda: priors.Hierarchical.width(

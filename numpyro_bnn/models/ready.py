@@ -11,7 +11,6 @@ user's units: the posterior is the same, and ``Predictive`` gives the user's uni
 
 import pickle
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -70,10 +69,10 @@ def is_given(values: Any) -> bool:
     return values is not None and not isinstance(values, Prepared) and bool(not_jax_tracer(values))
 
 
-def prepared_rows(rows: np.ndarray, units: Standardization, known: Any = None) -> Prepared:
-    """Standardised rows, with the scale of the target, and which are known."""
+def prepared_rows(rows: np.ndarray, units: Standardization, **beside: Any) -> Prepared:
+    """Standardised rows, with the scale of the target."""
     scale = np.asarray(units.y_scale, rows.dtype)
-    return Prepared(rows, tuple(scale) if scale.ndim else scale, known)
+    return Prepared(rows, tuple(scale) if scale.ndim else scale, **beside)
 
 
 def number_or_array(values: Any) -> Any:
@@ -129,7 +128,7 @@ class ReadyModel:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.module = module
-        self.prior = as_prior(prior)
+        self.prior = prior
         self.kind = kind
         self.standardization: Standardization | None = None
         self._fits = 0
@@ -256,8 +255,8 @@ class ReadyModel:
         self._check_columns(x.shape, units)
         check_resolution(self.kind, column, x.dtype, units.x_mean, units.x_scale)
         rows = standardized(self.kind, column, x, units.x_mean, units.x_scale)
-        scales = tuple(np.asarray(scale, rows.dtype) for scale in self.prior.scales)
-        return replace(prepared_rows(rows, units), prior_scales=scales)
+        scales = tuple(np.asarray(s, rows.dtype) for s in as_prior(self.prior).scales)
+        return prepared_rows(rows, units, prior_scales=scales)
 
     def _target(self, y: Any, units: Standardization) -> Any:
         y, known = self._known_targets(y)
@@ -267,7 +266,7 @@ class ReadyModel:
         check_target(y)
         check_resolution(self.kind, Column("y"), y.dtype, units.y_mean, units.y_scale)
         rows = standardized(self.kind, Column("y"), y, units.y_mean, np.ones(()))
-        return prepared_rows(rows, units, known)
+        return prepared_rows(rows, units, known=known)
 
     def _row_weights(self, weights: Any, units: Standardization) -> np.ndarray:
         weights = self._checked("weights", weights)
@@ -300,14 +299,12 @@ class ReadyModel:
         elif is_given(y):
             y, known = self._known_targets(y)
         by_row = {"weights": weights, "obs_mask": known}
-        prior = self.prior
+        prior = as_prior(self.prior)
         if scales := getattr(x, "prior_scales", ()):
             prior = prior.with_scales(map(number_or_array, scales))
         return self._sites(self._rows(x, units), y, prior, (shift, y_scale), by_row)
 
-    def _sampled(
-        self, rows: Any, y: Any, prior: Prior, units: tuple[float, Any], by_row: dict[str, Any]
-    ) -> Any:
+    def _sampled(self, rows: Any, y: Any, prior: Prior, units: Any, by_row: dict[str, Any]) -> Any:
         """Sample the sites of the model, in standardised units."""
         columns = jnp.shape(rows)[1:]
         example = np.zeros((1, *columns), jax.dtypes.canonicalize_dtype(float))

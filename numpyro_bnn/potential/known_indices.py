@@ -21,9 +21,9 @@ from numpyro_bnn.data.host_rows import sources_in
 from numpyro_bnn.data.units import Column
 from numpyro_bnn.potential.compiled_arguments import Arguments
 
-# An index beyond any table, exact in single precision with all that is added to it; and what that may be.
-_FAR, _MOST_ADDED = 2**23, 2**16
-_FEW = 100  # Number of rows that are checked first
+# An index beyond any table, exact in single precision with all that is added to it; what that may be; and the
+# number of rows that are checked first.
+_FAR, _MOST_ADDED, _FEW = 2**23, 2**16, 100
 _FOUND = re.compile(r"index (-?\d+) is out of bounds for axis \d+ with size (\d+)")
 
 
@@ -131,7 +131,6 @@ def _negative_index(check: Callable, arrays: list[Any]) -> tuple[int, int] | Non
         (k, at), (index, size) = places[0], found
         least, added = int(arrays[k][at]), index - _FAR
         own = least + added if abs(added) < _MOST_ADDED else least
-        # A negative number of the data itself is easier to find than what is computed from it.
         return (min(least, own), size) if own < 0 < index else None
 
     return look(places) if places else None

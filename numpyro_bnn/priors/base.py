@@ -8,6 +8,7 @@ prior can share precisions between arrays; priors that treat each array by itsel
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
 import jax
@@ -44,9 +45,8 @@ def is_parameter(site: Mapping[str, Any]) -> bool:
 class Prior(ReprMixin):
     """A rule ``(path, shape) -> Distribution`` over the parameters of a network."""
 
-    # Attributes that are scales of weights, or powers of such, and no shape parameters. Ready models give
-    # them to their programs as data, so that a search over them compiles once. Subclasses name their own,
-    # since their code may need plain numbers.
+    # Attributes that are scales of weights, or powers of such: data of the programs of ready models, so that
+    # a search over them compiles once. Subclasses, whose code may need plain numbers, name their own.
     _scales: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -129,12 +129,16 @@ def fit_distribution(distribution: Any, path: str, shape: Shape) -> dist.Distrib
     return distribution.to_event(len(batch)) if batch else distribution
 
 
+def _of_each(distribution: dist.Distribution, path: str, shape: Shape) -> dist.Distribution:
+    return distribution
+
+
 def as_prior(prior: object) -> Prior:
     """A prior from a :class:`Prior`, a distribution or a function of path and shape."""
     if isinstance(prior, Prior):
         return prior
     if isinstance(prior, dist.Distribution):
-        return FromFunction(lambda path, shape: prior)
+        return FromFunction(partial(_of_each, prior))
     if callable(prior):
         return FromFunction(prior)
     raise TypeError(

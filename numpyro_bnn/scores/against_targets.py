@@ -241,7 +241,7 @@ def paired_difference(a: ArrayLike, b: ArrayLike) -> PairedDifference:
 
     :param a: `(n,)` scores of one model from `pointwise=True`.
     :param b: `(n,)` scores of the other on the same rows in the same order.
-    :return: difference, standard error and number of rows.
+    :return: difference, standard error and number of rows; NaN where one alone has a score at some row.
     :raises ValueError: for shapes that differ, or fewer than two rows.
 
     >>> paired_difference([1.0, 2.0, 4.0], [0.0, 1.0, 3.0])
@@ -250,7 +250,6 @@ def paired_difference(a: ArrayLike, b: ArrayLike) -> PairedDifference:
     a = _rows("paired_difference", "a", a)
     b = _rows("paired_difference", "b", b)
     rows = (a - b)[~(np.isnan(a) & np.isnan(b))]
-    # A score that one of them lacks is no missing target.
     error = float("nan") if np.isnan(rows).any() else standard_error(rows)
     return PairedDifference(float(rows.mean()), error, rows.size)
 

@@ -36,7 +36,7 @@ class Prepared:
     # Standard deviation of the training targets, 1 for classes; a tuple of several: an array would be rows
     y_scale: ArrayLike = 1.0
     known: Array | None = None  # which entries of `rows` are known targets; None where all are
-    prior_scales: tuple[ArrayLike, ...] = ()  # beside inputs; see `Prior.scales`
+    prior_scales: tuple[ArrayLike, ...] = ()  # beside inputs; see `Prior.shared_scales`
 
 
 def taken(data: PyTree, rows: slice | Array, size: int | None = None) -> PyTree:

@@ -255,7 +255,7 @@ class ReadyModel:
         self._check_columns(x.shape, units)
         check_resolution(self.kind, column, x.dtype, units.x_mean, units.x_scale)
         rows = standardized(self.kind, column, x, units.x_mean, units.x_scale)
-        scales = tuple(np.asarray(s, rows.dtype) for s in as_prior(self.prior).scales)
+        scales = tuple(np.asarray(s, rows.dtype) for s in as_prior(self.prior).shared_scales)
         return prepared_rows(rows, units, prior_scales=scales)
 
     def _target(self, y: Any, units: Standardization) -> Any:
@@ -301,7 +301,7 @@ class ReadyModel:
         by_row = {"weights": weights, "obs_mask": known}
         prior = as_prior(self.prior)
         if scales := getattr(x, "prior_scales", ()):
-            prior = prior.with_scales(map(number_or_array, scales))
+            prior = prior.with_shared_scales(map(number_or_array, scales))
         return self._sites(self._rows(x, units), y, prior, (shift, y_scale), by_row)
 
     def _sampled(self, rows: Any, y: Any, prior: Prior, units: Any, by_row: dict[str, Any]) -> Any:

@@ -50,15 +50,14 @@ class Prior(ReprMixin):
     _scales: ClassVar[tuple[str, ...]] = ()
 
     @property
-    def scales(self) -> tuple[float, ...]:
+    def shared_scales(self) -> tuple[float, ...]:
         """The scales of the prior, of which the programs of ready models hold no values."""
         return tuple(getattr(self, name) for name in vars(type(self)).get("_scales", ()))
 
-    def with_scales(self, scales: Iterator[Any]) -> "Prior":
-        """The prior with other scales, which may be traced, in the order of :attr:`scales`."""
+    def with_shared_scales(self, scales: Iterator[Any]) -> "Prior":
+        """The prior with other scales, which may be traced, in the order of :attr:`shared_scales`."""
         other = copy.copy(self)
-        for name in vars(type(self)).get("_scales", ()):
-            setattr(other, name, next(scales))
+        vars(other).update(zip(vars(type(self)).get("_scales", ()), scales))
         return other
 
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:

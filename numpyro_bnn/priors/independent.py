@@ -188,13 +188,16 @@ class ByPath(Prior):
         }
 
     @property
-    def scales(self) -> tuple[float, ...]:
+    def shared_scales(self) -> tuple[float, ...]:
         """The scales of all its priors."""
-        return tuple(scale for rule in self.rules.values() if rule for scale in rule.scales)
+        return tuple(scale for rule in self.rules.values() if rule for scale in rule.shared_scales)
 
-    def with_scales(self, scales: Iterator[Any]) -> "ByPath":
+    def with_shared_scales(self, scales: Iterator[Any]) -> "ByPath":
         """The prior with other scales."""
-        return ByPath({p: rule and rule.with_scales(scales) for p, rule in self.rules.items()})
+        other: Any = super().with_shared_scales(scales)
+        rules = self.rules.items()
+        other.rules = {path: rule and rule.with_shared_scales(scales) for path, rule in rules}
+        return other
 
     def _match(self, path: str, shapes: Shapes) -> str:
         for pattern in self.rules:

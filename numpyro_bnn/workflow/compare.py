@@ -405,7 +405,7 @@ def _fitted(
     if is_finished(method):
         _check_rows(name, method, data)
         draws = draws_of(method, None, f"compare: {name}")
-        return Fitted(draws if draws.model else draws_of(draws, model))
+        return Fitted(draws_of(draws, model) if draws.model is None else draws)
     begin = time.perf_counter()
     if isinstance(method, MCMCKernel):
         draws, gradients = _sampled(method, data, key, starts, settings)

@@ -262,8 +262,8 @@ HIERARCHY = bnn.regression(bnn.MLP([3], 1), priors.Hierarchical())
     "make",
     [
         lambda k: of_prior(priors.Hierarchical(concentration=k)),
-        lambda k: of_prior(priors.Hierarchical(rate=k)),
-        lambda k: of_prior(priors.FanIn(k)),
+        lambda k: of_prior(priors.Hierarchical.width(1.0, unit=k)),
+        lambda k: of_prior(priors.StudentT(k)),
         lambda k: bnn.SGLD(make(), step_size=0.1, accept=[None, "full", "minibatch"][int(k)]),
         lambda k: bnn.MAMS(make(), step_size=0.1, trajectory_length=k),
         lambda k: bnn.MCLMC(make(), energy_variance=1e-4 * k),
@@ -313,7 +313,7 @@ def test_other_processes_agree():
     """A child whose sets have other orders, and that has done nothing else before."""
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     place = "import sys; sys.path.append('../support')"
-    program = f"{place}; import test_programs_of_kernels as t; print(t.hashes_here())"
+    program = f"{place}; import test_program_identity as t; print(t.hashes_here())"
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
         capture_output=True,

@@ -102,7 +102,7 @@ def test_a_run_may_be_transformed(data, transform):
     def of_key(key):
         mcmc = short()
         mcmc.run(key, *data, init_params=START)
-        return mcmc.get_samples() | {"diverging": mcmc.get_extra_fields()["diverging"]}
+        return mcmc.get_samples() | {"accept_prob": mcmc.get_extra_fields()["accept_prob"]}
 
     keys = jax.random.split(jax.random.key(3), 2)
     one = transform is jax.jit
@@ -171,7 +171,7 @@ def test_warmup_can_be_collected(data):
 
 
 def test_fields_are_collected_and_sites_left_out(data):
-    mcmc = short()
+    mcmc = short(kernel=HMC(model, step_size=0.1, trajectory_length=0.3))
     fields = ("potential_energy", "z.net/Dense_0.bias", "~z.net/Dense_0.kernel")
     mcmc.run(jax.random.key(0), *data, extra_fields=fields, init_params=START)
     assert mcmc.get_samples().keys() == {"net/Dense_0.bias"}

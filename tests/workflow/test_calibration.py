@@ -434,7 +434,7 @@ def test_values_that_occur_many_times_belong_to_the_interval_that_they_end(name,
         inside = (low[0] <= y) & (y <= high[0])
         assert inside.mean() >= coverage
         # No value but those is let in: the next one on each side is a score above the threshold.
-        assert inside.sum() <= np.sum(calibrated._scores <= calibrated.threshold + 1e-4)
+        assert inside.sum() <= np.sum(calibrated.scores <= calibrated.threshold + 1e-4)
 
 
 @pytest.mark.parametrize("method", ["aps", "raps"])

@@ -153,7 +153,7 @@ def mean_field(
     loss, first_step = jnp.zeros(()), 0
     if stored is not None:
         origin = {"key": key, "guide": guide, "init_params": init_params, "init_scale": init_scale}
-        settings = {"num_steps": num_steps, "start": origin} | member_optimizer.bound.prior
+        settings = {"num_steps": num_steps, "start": origin} | member_optimizer.bound.facts
         facts = facts_of(settings | {"data": [args, kwargs]}) | environment()
         text = fit.advance.text(carry, 1, member_optimizer.arrays)
         carry, loss, first_step = _resumed(stored, (carry, loss), key, facts, text)

@@ -97,6 +97,5 @@ def draw(key: jax.Array, count: ArrayLike, tilt: ArrayLike) -> jax.Array:
         one = jacobi(jax.random.fold_in(key, i), jnp.asarray(tilt) / 2, shape) / 4
         return total + jnp.where(i < count, one, 0.0)
 
-    return lax.fori_loop(
-        0, jnp.max(count).astype(int), add, jnp.zeros(shape, jnp.result_type(float))
-    )
+    most = jnp.max(count).astype(int)
+    return lax.fori_loop(0, most, add, jnp.zeros(shape, jnp.result_type(float)))

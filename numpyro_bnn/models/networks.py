@@ -9,6 +9,7 @@ layers in the order in which they are *made*: in ``nn.Dense(1)(nn.tanh(nn.Dense(
 ``Dense_0``. A layer is called where one of its parameters first meets a value that depends on the inputs.
 """
 
+import copy
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -264,15 +265,17 @@ def _replace(state: Any, values: dict[str, Array]) -> Any:
 class PyTreeNetwork(Network):
     """A pytree with a call, whose arrays are its parameters; dropout of Equinox is switched off."""
 
-    def __init__(self, module: PyTree, by_row: bool = False) -> None:
+    def __init__(self, module: PyTree) -> None:
         self.module = _without_dropout(module)
         self._describe(paths.arrays_of(self.module))
         laid_out = dict(_layouts(self.module))
         self.random_shapes = {path: laid_out[path] for path in self.random_shapes}
-        self._by_row = by_row
+        self._by_row = False
 
     def over_rows(self) -> "PyTreeNetwork":
-        return PyTreeNetwork(self.module, by_row=True)
+        made = copy.copy(self)
+        made._by_row = True
+        return made
 
     def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
         module = paths.with_arrays(self.module, values)

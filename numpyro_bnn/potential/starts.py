@@ -161,8 +161,8 @@ class BoundModel:
         return with_padding(self.model, self.args, self.kwargs)
 
     @property
-    def prior(self) -> dict[str, Any]:
-        """The prior of a ready model, whose scales no program holds, as a fact of a stored run."""
+    def facts(self) -> dict[str, Any]:
+        """What a stored run keeps beside its program: the prior of a ready model, whose scales it has not."""
         prior = getattr(innermost(self.model), "prior", None)
         return {} if prior is None else {"prior": prior}
 

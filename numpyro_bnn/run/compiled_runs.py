@@ -172,10 +172,8 @@ class CompiledRuns(NumPyroMCMC):
         settings = {name: getattr(self, name) for name in _SETTINGS} | disk.settings
         mesh = self._placement.mesh
         settings["mesh"] = None if mesh is None else dict(mesh.shape)
-        settings["sites"] = {}
-        if fit is not None:
-            settings["sites"] = {n: str(s.shape) for n, s in fit.structure.sites.items()}
-            settings |= fit.prior
+        sites = {} if fit is None else {n: str(s.shape) for n, s in fit.structure.sites.items()}
+        settings |= {"sites": sites} | ({} if fit is None else fit.facts)
         return facts_of(settings | {"data": [self._args, self._kwargs]}) | environment()
 
     def _refuse_parts(self) -> None:

@@ -6,6 +6,7 @@ only, come nearer than differences of energies can resolve. A mode is reached wh
 ½ gᵀ G⁻¹ g is at most 10⁻³ nats (:mod:`numpyro_bnn.approximations.curvature`).
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -84,13 +85,13 @@ def to_modes(
 ) -> tuple[Values, np.ndarray]:
     """Move members to their modes by at most so many steps of L-BFGS; also ½ gᵀ G⁻¹ g of each, nats."""
     newton = Newton(member_optimizer, z)
-    descend = _LBFGS(member_optimizer, noise)
+    descend = _LBFGS(member_optimizer, num_steps, noise)
     with tqdm(total=num_steps, desc="to the mode", disable=not progress_bar) as bar:
         for _ in range(_ROUNDS):
-            z = descend(z, num_steps - bar.n, bar)
+            z = descend(z, bar)
             z, found = _by_fixed_matrix(newton, z, noise)
             found = np.where(descend.whole, found, np.inf)
-            if (np.nan_to_num(found) <= REACHED).all() or bar.n >= num_steps:
+            if (np.nan_to_num(found) <= REACHED).all() or not descend.left:
                 break
         reached = "reached" if (found <= REACHED).all() else "not reached"
         bar.set_postfix_str(f"mode {reached}: {np.nanmax(found, initial=0.0):.2g} nats away")
@@ -100,34 +101,36 @@ def to_modes(
 class _LBFGS:
     """L-BFGS on all members at once; its program compiles once."""
 
-    def __init__(self, member_optimizer: MemberOptimizer, noise: PyTree) -> None:
+    def __init__(self, member_optimizer: MemberOptimizer, num_steps: int, noise: PyTree) -> None:
         self.member_optimizer = member_optimizer
+        self.left = num_steps
         self.noise = noise
         self.optimizer = optax.lbfgs(memory_size=20)
         self.advance = member_optimizer.advance(self.optimizer)
-        # Whether every call of a member ended at values that are finite.
+        # Whether every block of steps of a member ended at values that are finite.
         self.whole: Any = True
 
-    def __call__(self, z: Values, num_steps: int, bar: tqdm) -> Values:
-        """Take steps until 100 of them lower the energy by no more than rounding."""
+    def __call__(self, z: Values, bar: tqdm) -> Values:
+        """Take steps until 100 of them lower the energy by no more than rounding; the last finite values."""
         begin = jax.vmap(self.optimizer.init)(z)
         members = self.member_optimizer.members(jax.random.key(0), z, begin)
         last: Any = np.inf
-        done = 0
-        while done < num_steps:
-            count = min(BLOCK, num_steps - done)
-            arrays = self.member_optimizer.arrays
-            members, energy, _ = self.advance(members, count, self.noise, arrays)
+        while self.left > 0:
+            count = min(BLOCK, self.left)
+            members, energy, _ = self.advance(
+                members, count, self.noise, self.member_optimizer.arrays
+            )
             energy = np.asarray(energy, np.float64)
-            done += count
+            whole = np.isfinite(self.member_optimizer.energies(members.z))
+            z = jax.tree.map(partial(where_members, whole), members.z, z)
+            self.whole &= whole
+            self.left -= count
             bar.set_postfix_str(f"potential energy {energy.mean():.6g}", refresh=False)
             bar.update(count)
             if not (last - energy > REACHED / 10 + 4 * _rounding(z, energy)).any():
                 break
             last = energy
-        whole = np.isfinite(self.member_optimizer.energies(members.z))
-        self.whole &= whole
-        return jax.tree.map(lambda new, old: where_members(whole, new, old), members.z, z)
+        return z
 
 
 def _by_fixed_matrix(newton: Newton, z: Values, noise: PyTree) -> tuple[Values, np.ndarray]:

@@ -18,6 +18,7 @@ from small_models import network_model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
+from numpyro_bnn.approximations import finish
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.stopping import held_out_call
 
@@ -44,6 +45,13 @@ def test_the_mode_of_a_linear_model_is_its_posterior_mean(data):
     energy = (residual @ residual) / NOISE**2 / 2 + 10 * np.log(2 * np.pi * NOISE**2)
     energy += mean @ mean / SCALE**2 / 2 + 2 * np.log(2 * np.pi * SCALE**2)
     np.testing.assert_allclose(draws.stats["potential_energy"], [[energy]], rtol=1e-5)
+
+
+def test_no_more_steps_are_taken_than_asked_for_without_a_progress_bar(data, monkeypatch):
+    monkeypatch.setattr(finish, "_by_fixed_matrix", lambda newton, z, noise: (z, np.ones(1)))
+    with pytest.warns(UserWarning, match="not reached"):
+        draws = bnn.map_estimate(linear.model, key(), *data, num_steps=400, **QUIET)
+    assert draws.info["gradients"] <= 400
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def mean_field(
     :param checkpoint_every: steps between checkpoints, in whole blocks of 500.
     :param progress_bar: show the ELBO while it rises.
     :param kwargs: keyword arguments of the model.
-    :return: one chain; ``info["elbo"]`` is the mean ELBO of the last steps, nats (of ``AutoDelta`` and
+    :return: one chain; ``info["elbo"]`` is the mean ELBO of the last 500 steps, nats (of ``AutoDelta`` and
         ``AutoLaplaceApproximation``, which is a point while it is fitted, the log joint density).
     :raises TypeError: for a `guide` that is none.
     :raises ValueError: if a number is out of range, `init_params` name other sites than the model
@@ -161,11 +161,14 @@ def mean_field(
     with tqdm(
         total=num_steps, initial=first_step, desc="mean_field", disable=not progress_bar
     ) as bar:
-        for done in range(first_step, num_steps, _BLOCK):
-            count = min(_BLOCK, num_steps - done)
+        left = num_steps - first_step
+        while left:
+            # The short block comes first: the ELBO is the mean over the last one.
+            count = left % _BLOCK or _BLOCK
             carry, loss = fit.advance(carry, count, member_optimizer.arrays)
-            if stored is not None and (done + count) % every == 0:
-                stored.save((carry, loss), Progress(done + count, 0))
+            left -= count
+            if stored is not None and left % every == 0:
+                stored.save((carry, loss), Progress(num_steps - left, 0))
             member_optimizer.count(count * num_particles)
             bar.set_postfix_str(f"ELBO {-float(loss):.4g}", refresh=False)
             bar.update(count)

@@ -87,8 +87,16 @@ def test_a_fit_begins_where_it_is_told(data):
     within_errors((found - [3.0, -4.0, 5.0, -6.0]) ** 2, 0.25**2)
 
 
+def test_the_elbo_is_the_mean_of_many_steps(data):
+    still = {"optimizer": optax.sgd(1e-12), "batch_size": 5, "num_samples": 1}
+    first, second = (
+        fit(linear.model, *data, num_steps=n, **still).info["elbo"] for n in (500, 501)
+    )
+    assert second == pytest.approx(first, rel=0.02)
+
+
 def test_a_fit_that_was_ended_goes_on_to_the_same_draws(data, tmp_path, monkeypatch):
-    """The process dies after the second of three checkpoints; a fit of other data is refused."""
+    """The process dies after the second of four checkpoints; a fit of other data is refused."""
     pytest.importorskip("orbax.checkpoint")
     from numpyro_bnn.storage.checkpoints import Checkpoint
 
@@ -109,7 +117,7 @@ def test_a_fit_that_was_ended_goes_on_to_the_same_draws(data, tmp_path, monkeypa
     with pytest.raises(OSError, match="taken away"):
         fit(linear.model, *data, **kept)
     again = fit(linear.model, *data, **kept)
-    assert saved == [500, 1000, 1500]
+    assert saved == [200, 700, 1200, 1700]
     assert again.info == whole.info
     for name in whole:
         np.testing.assert_array_equal(again[name], whole[name])
@@ -140,7 +148,7 @@ NUM = 4000
 
 
 def fit_guide(guide, *, model=linear.model, args=DATA, **options):
-    settings = {"num_steps": 3000, "num_particles": 4, "num_samples": NUM, "progress_bar": False}
+    settings = {"num_steps": 6000, "num_particles": 4, "num_samples": NUM, "progress_bar": False}
     return bnn.mean_field(model, key(5), *args, guide=guide, **(settings | options))
 
 

@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from numpyro.diagnostics import effective_sample_size
 
 from numpyro_bnn._sentences import say
 from numpyro_bnn._types import Values
 
-# Few batches, so that each is much longer than the autocorrelation time of the ladder.
-_BATCHES = 20
+# Fewer draws than this do not show how long they remember.
+_FEWEST = 40
 _FIELDS = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
 # Log evidences differ if by more than so many nats and so many joint standard errors.
 _NATS = 1.0
@@ -87,7 +88,7 @@ def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple
     """log p(y) and its error, in nats, from log likelihoods (draw, rung); NaN for less than 40 draws."""
     # Stepping stones (Xie, Lewis, Fan, Kuo and Chen 2011, *Systematic Biology* 60(2), eq. 14): log p(y) =
     # Σ_k log E_k[p(y | θ)^(b_{k+1} - b_k)], the expectation over rung k. The error is that of the
-    # linearised sum by batch means over time, because rungs exchange their states.
+    # linearised sum over time, because rungs exchange their states.
     terms = np.asarray(log_likelihoods, np.float64)[:, :-1]
     terms = terms * np.diff(np.asarray(likelihood_powers, np.float64))
     highest = terms.max(0)
@@ -97,11 +98,10 @@ def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(np.sum(np.log(means) + highest))
         relative = (weights / means).sum(1)
-    length = len(relative) // _BATCHES
-    if length < 2:
+        error = np.sqrt(relative.var(ddof=1) / effective_sample_size(relative[None]))
+    if len(relative) < _FEWEST:
         return value, float("nan")
-    batches = relative[: length * _BATCHES].reshape(_BATCHES, length).mean(1)
-    return value, float(batches.std(ddof=1) / np.sqrt(_BATCHES))
+    return value, float(error) if relative.std() else 0.0
 
 
 def tempering_of(stats: Mapping[str, ArrayLike]) -> Tempering | None:

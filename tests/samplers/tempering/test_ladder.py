@@ -116,6 +116,10 @@ def test_stepping_stones_of_a_power_that_is_known():
     assert 0.5 < error / exact < 1.6
     assert np.isnan(log_evidence_of(draws[:39], powers)[1])
     assert log_evidence_of(np.full((40, 4), -np.inf), powers)[0] == -np.inf
+    # So have a hundred that stay where they are for ten each.
+    stays = -rng.exponential(1 / (1 + powers), size=(200, 10, 4)).repeat(10, axis=1)
+    values, errors = np.array([log_evidence_of(each, powers) for each in stays]).T
+    assert np.sqrt((errors**2).mean()) == pytest.approx(values.std(), rel=0.2)
 
 
 def stats_of(evidence, trips, draws=200, seed=0):

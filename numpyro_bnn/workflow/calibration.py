@@ -12,7 +12,7 @@ with a new row, the score of the new row is at most the k-th smallest of theirs,
 with probability k / (n + 1), whatever the model (Vovk, Gammerman & Shafer 2005; Lei et al. 2018). All
 targets with a score up to that threshold form the predicted set. The methods differ in the score:
 
-- distributional conformal, `|F(y) - 1/2|` (Chernozhukov, Wüthrich & Zhu 2021);
+- distributional conformal, `|F(y) - 1/2|` (Chernozhukov, Wüthrich & Zhu 2021), of counts to their step of F;
 - conformalised quantile regression, `max(low - y, y - high)` (Romano, Patterson & Candès 2019);
 - adaptive sets, the probability of all classes above the label (Romano, Sesia & Candès 2020, *APS*), with a
   penalty on long sets (Angelopoulos et al. 2021, *RAPS*).
@@ -77,11 +77,11 @@ def threshold(scores: np.ndarray, coverage: float) -> float:
 
 
 def cdf_scores(
-    cdf: np.ndarray, y: np.ndarray, low: np.ndarray, high: np.ndarray, width: np.ndarray
+    inside: np.ndarray, y: np.ndarray, low: np.ndarray, high: np.ndarray, width: np.ndarray
 ) -> np.ndarray:
-    """Distance of F(y) from its middle: |F(y) - 1/2|, and beyond that in widths."""
+    """Distance of F(y) from 1/2 inside of the interval, and beyond that in widths."""
     beyond = np.maximum(np.maximum(low - y, y - high), 0) / width
-    return np.where(beyond > 0, 0.5 - TAIL + beyond, np.minimum(np.abs(cdf - 0.5), 0.5 - TAIL))
+    return np.where(beyond > 0, 0.5 - TAIL + beyond, np.clip(inside, 0, 0.5 - TAIL))
 
 
 def interval_scores(y: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -230,8 +230,8 @@ class Calibrated:
             beyond = limit - (0.5 - TAIL)
             half = min(limit, 0.5 - TAIL)
             # The quantile of a count is exact, that of a real number near to what bisection finds.
-            at, to = (0.1, -0.1) if predictions.discrete else (1, 1)
-            levels = (0.5 - half - at * _ROUNDING, 0.5 + half + to * _ROUNDING)
+            half += (0.1 if predictions.discrete else 1) * _ROUNDING
+            levels = (0.5 - half, 0.5 + half)
             low, high = predictions.quantiles(levels)
             by = beyond * _width(predictions, low, high) if beyond > 0 else 0.0
         low, high = low - by, high + by
@@ -458,7 +458,9 @@ def _scores(predictions: Predictions, y: np.ndarray, method: str, coverage: floa
         return interval_scores(y, low, high)
     low, high = predictions.quantiles((TAIL, 1 - TAIL))
     width = _width(predictions, low, high)
-    return cdf_scores(mean_over_draws(predictions.cdf(y)), y, low, high, width)
+    cdf = mean_over_draws(predictions.cdf(y))
+    before = mean_over_draws(predictions.cdf(y - 1)) if predictions.discrete else cdf
+    return cdf_scores(np.maximum(0.5 - cdf, before - 0.5), y, low, high, width)
 
 
 def _width(predictions: Predictions, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ import pickle
 from types import SimpleNamespace
 
 import few_draws
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -28,7 +29,7 @@ pytestmark = [
 ]
 RNG = np.random.default_rng(0)
 
-rare = row_model(lambda x, rate: dist.Poisson(rate + 0 * x[:, 0]), rate=dist.LogNormal())
+rare = row_model(lambda x, rate: dist.Poisson(rate * jnp.exp(x[:, 0])), rate=dist.LogNormal())
 alone = row_model(lambda x, mean: dist.Delta(mean + x[:, 0]), mean=dist.Normal())
 
 
@@ -41,6 +42,17 @@ def test_counts_that_are_hardly_ever_above_zero_have_finite_intervals():
     low, high = made.predict_interval(x[:3])
     np.testing.assert_allclose([low, high], [[-1.0] * 3, [1.0] * 3], atol=1e-3)
     assert made.evaluate(x, y).after.coverage == 1.0
+
+
+def test_intervals_of_counts_hold_the_share_that_was_asked_for_and_no_more():
+    """A model that is right, whose own intervals hold more: they end at whole numbers."""
+    x = RNG.normal(scale=0.7, size=(6000, 1))
+    y = RNG.poisson(4 * np.exp(x[:, 0]))
+    made = bnn.calibrate(bnn.Draws({"rate": np.full((1, 2), 4.0)}, rare), x[:2000], y[:2000], 0.8)
+    own, after = made.evaluate(x[2000:], y[2000:])
+    assert own.coverage > 0.86
+    assert abs(after.coverage - 0.8) < 3 * np.sqrt(0.8 * 0.2 * (1 / 2000 + 1 / 4000))
+    assert after.size < own.size - 0.5
 
 
 def test_predictions_without_any_spread_are_refused():
@@ -503,12 +515,12 @@ def test_scores_of_a_distribution_grow_outwards_and_never_stop():
     low, high = norm.ppf([conformal.TAIL, 1 - conformal.TAIL])
     y = np.linspace(0, 40, 2000)
     ends = np.full(2000, low), np.full(2000, high), np.full(2000, high - low)
-    scores = conformal.cdf_scores(norm.cdf(y), y, *ends)
+    scores = conformal.cdf_scores(np.abs(norm.cdf(y) - 0.5), y, *ends)
     near = y < high
     np.testing.assert_allclose(scores[near], norm.cdf(y[near]) - 0.5)
     np.testing.assert_allclose(scores[~near], 0.4999 + (y[~near] - high) / (high - low))
     assert (np.diff(scores) > 0).all()
-    mirrored = conformal.cdf_scores(norm.cdf(-y), -y, *ends)
+    mirrored = conformal.cdf_scores(np.abs(norm.cdf(-y) - 0.5), -y, *ends)
     np.testing.assert_allclose(mirrored, scores, atol=1e-12)
 
 

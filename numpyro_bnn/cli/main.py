@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -264,18 +265,20 @@ def main(argv: list[str] | None = None) -> int:
     command = commands.get(name, _fit)
     parser = _new_rows_parser(name) if name in _NEW_ROWS else _parser()
     parsed = parser.parse_args(arguments[command is not _fit :])
-    errors = Console(stderr=True)
+    # Names of files and columns are no markup.
+    plain = partial(Console, markup=False, emoji=False, highlight=False)
+    errors = plain(stderr=True)
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         """A warning without its place in the source."""
-        errors.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
+        errors.print(f"warning: {message}", style="yellow", soft_wrap=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
         try:
-            return command(parsed, Console())
+            return command(parsed, plain())
         except (ValueError, OSError) as error:
-            errors.print(f"error: {error}", style="red", markup=False)
+            errors.print(f"error: {error}", style="red")
             return 2
         except KeyboardInterrupt:
             errors.print("interrupted before there were any draws", style="red")
@@ -317,7 +320,7 @@ def _table(parsed: argparse.Namespace, console: Console) -> Any:
     else:
         table = tables.built_in(parsed.data)
     console.print(
-        f"[bold]{table.name}[/bold]: {table.task} of '{table.target}', {len(table.y)} rows, "
+        f"{table.name}: {table.task} of '{table.target}', {len(table.y)} rows, "
         f"{table.x.shape[1]} inputs"
     )
     if table.summary:
@@ -359,7 +362,7 @@ def _compare(parsed: argparse.Namespace, console: Console) -> int:
 
     progress = _shows_progress(parsed)
     comparison = job.compare_methods(table, _options(parsed), parsed.methods, progress)
-    console.print(str(comparison), markup=False, highlight=False, soft_wrap=True)
+    console.print(str(comparison), soft_wrap=True)
     return 0
 
 
@@ -374,8 +377,7 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
 
     def show(rows: list[Any]) -> None:
         told = ", ".join(f"{row.method} {row.by_row.mean():.4f}" for row in rows)
-        text = f"Log scores on the test rows, before sampling: {told}"
-        console.print(text, highlight=False, soft_wrap=True)
+        console.print(f"Log scores on the test rows, before sampling: {told}", soft_wrap=True)
 
     progress = _shows_progress(parsed)
     outcome = job.run(table, _options(parsed), progress_bar=progress, on_scores=show)
@@ -390,13 +392,11 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
     if outcome.evaluation is not None:
         lines.append(f"Coverage of 90 % on the test rows: {outcome.evaluation}")
     # The last line of a report is for those who hold it in Python.
-    lines += [
-        *wrapped(str(outcome.mcmc.stopped), most=4),
-        str(outcome.fitted.report).rsplit("\n", 1)[0],
-    ]
-    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    report = str(outcome.fitted.report).rsplit("\n", 1)[0]
+    lines += [*wrapped(str(outcome.mcmc.stopped), most=4), report]
+    console.print("\n".join(lines), soft_wrap=True)
     page = job_report.write(outcome, parsed.output)
-    console.print(f"All of it, with pictures: {page}", markup=False, soft_wrap=True)
+    console.print(f"All of it, with pictures: {page}", soft_wrap=True)
     return 0
 
 
@@ -425,9 +425,8 @@ def _predict(parsed: argparse.Namespace, console: Console) -> int:
     frame, left = saved_fit.predict_fields(fit, parsed.csv, fields, skip)
     frame.to_csv(output, index=False)
     for said, rows in left.items():
-        out = f"Left out rows {tables.listed(rows, 10)}: {said}"
-        console.print(out, markup=False, soft_wrap=True)
-    console.print(f"Rows predicted: {len(frame)}, in {output}", markup=False, soft_wrap=True)
+        console.print(f"Left out rows {tables.listed(rows, 10)}: {said}", soft_wrap=True)
+    console.print(f"Rows predicted: {len(frame)}, in {output}", soft_wrap=True)
     return 0
 
 
@@ -444,7 +443,7 @@ def _update(parsed: argparse.Namespace, console: Console) -> int:
     skip = parsed.unknown == "skip"
     said = saved_fit.update_by_fields(parsed.run, parsed.csv, fields, skip, output)
     for line in (*said, f"The updated fit, for `predict` and the next `update`: {output}"):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     return 0
 
 

@@ -166,7 +166,8 @@ def update_by_fields(
     name, classes = fit.table.target, fit.table.classes
     goal = tables.Source(name, "texts" if classes else "numbers", classes)
     if classes and name in every:
-        every = every.assign(**{name: _as_classes(every[name], classes)})
+        every = every.copy()
+        every[name] = _as_classes(every[name], classes)
     fields, x, found = _new_rows(fit, path, every, skip, (goal,))
     y = tables.parsed(fields[name], goal.kind).to_numpy()
     y = np.array([classes.index(text) for text in y], np.int32) if classes else y
@@ -205,8 +206,7 @@ def update_by_fields(
 
 def _as_classes(fields: pd.Series, classes: Sequence[str]) -> pd.Series:
     """Texts of a target by the names of the classes: 3.0 is 3, and true is True."""
-    numbers = tables.parsed(fields, "numbers")
-    whole = numbers.map(lambda n: f"{n:.0f}" if n % 1 == 0 else str(n))
+    whole = tables.parsed(fields, "numbers").map(tables.class_name)
     made = fields
     for other in (fields.str.capitalize(), whole):
         made = made.where(made.isin(classes) | ~other.isin(classes), other)

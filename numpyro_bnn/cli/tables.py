@@ -385,7 +385,11 @@ def read_table(
             problems.append(str(error))
     refuse(path, [*_missing(kept, sources, impute), *problems])
     goal = next(source for source in sources if source.name == target)
-    y, classes, task = _target(parsed(kept[target], goal.kind), task)
+    left_out = every.loc[every.index.difference(fields.index), target]
+    written = listed(map(repr, left_out[left_out != ""].unique()), 3)
+    written = f" ({written})" if written else ""
+    without = f"{len(left_out)} rows without it{written} are left out; " if len(left_out) else ""
+    y, classes, task = _target(parsed(kept[target], goal.kind), task, without)
     sources.remove(goal)
     inputs = inputs_of(path, kept, sources)
     columns = tuple(map(str, inputs.columns))
@@ -398,9 +402,7 @@ def read_table(
     if classes:
         sizes = [f"{label} ({count})" for label, count in zip(classes, np.bincount(y))]
         kind, said = "classes", listed(sizes, 6)
-    without = len(every) - len(fields)
-    said = f"{without} rows without it are left out; {said}" if without else said
-    goal_row = (f"{target} (target)", kind, str(without or ""), said)
+    goal_row = (f"{target} (target)", kind, str(len(left_out) or ""), without + said)
     found = Table(
         path.stem,
         inputs.to_numpy(),
@@ -443,7 +445,12 @@ def _missing(fields: pd.DataFrame, sources: Sequence[Source], impute: bool) -> l
     return [f"{len(places)} missing or infinite value(s): {shown}. {advice}"] if places else []
 
 
-def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str, ...], Task]:
+def class_name(label: Any) -> str:
+    """The name of a class: 3 for 3.0."""
+    return f"{label + 0:.0f}" if isinstance(label, float) and label % 1 == 0 else str(label)
+
+
+def _target(column: pd.Series, task: Task | None, without: str) -> tuple[np.ndarray, tuple, Task]:
     if pd.api.types.is_datetime64_any_dtype(column):
         raise ValueError(
             f"The target '{column.name}' holds dates (for example {column.iloc[0]}), expected numbers or "
@@ -452,7 +459,7 @@ def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str
     levels = column.nunique()
     if levels < 2:
         raise ValueError(
-            f"The target '{column.name}' has one value only; there is nothing to learn."
+            f"The target '{column.name}' has one value only; {without}there is nothing to learn."
         )
     numeric = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
     whole = numeric and bool((column == column.round()).all())
@@ -466,12 +473,10 @@ def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str
                 "needs numbers. Use --task classification."
             )
         return column.to_numpy(np.float64), (), task
-    if whole and column.abs().max() < 2**53:
-        column = column.astype(np.int64)  # Classes are then called 3 and not 3.0.
     codes, labels = pd.factorize(column, sort=True)
     if column.value_counts().min() < 2:
         raise ValueError(
             f"The target '{column.name}' has {levels} classes, and some occur once only. If it is a "
             "quantity, use --task regression."
         )
-    return codes.astype(np.int32), tuple(str(label) for label in labels), task
+    return codes.astype(np.int32), tuple(map(class_name, labels)), task

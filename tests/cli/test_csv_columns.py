@@ -168,7 +168,8 @@ BAD = {
     "blank lines only": (lambda: "\n \n", "it is empty"),
     "a header only": (lambda: lines()[:1], "0 rows with a target and 3 columns"),
     "no such target": (lambda: lines("a,b,c"), "no column 'weight'; it has: a, b, c"),
-    "a constant target": (lambda: lines(weight=["2.5"] * ROWS), "one value only"),
+    "a constant target": (lambda: lines(weight=["2.5"] * ROWS), "one value only; there is nothing"),
+    "a class called none": (lambda: lines(weight=["mild", "none"] * (ROWS // 2)), "without it .'none'."),
     "another encoding": (lambda: "\n".join(lines()).encode("utf-16"), "not a CSV table.*UTF-8"),
     "a spread below rounding": (
         lambda: lines(width=[f"{10**17 + 16 * (i % 2)}" for i in range(ROWS)]),

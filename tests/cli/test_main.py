@@ -401,14 +401,14 @@ def test_the_summary_of_a_wide_table_is_folded(width, tmp_path, capsys, monkeypa
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr("numpyro_bnn.cli.job.run", Mock(side_effect=ValueError("enough")))
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame(rng.normal(size=(40, 50)), columns=[f"x{i}" for i in range(50)])
+    frame = pd.DataFrame(rng.normal(size=(40, 50)), columns=[f"x{i} [/s]" for i in range(50)])
     frame["[b]"] = np.resize(["[red]", "blue"], 40)
     frame["long " * 20] = np.resize([True, False], 40)
     frame.to_csv(tmp_path / "wide.csv", index=False)
-    main([str(tmp_path / "wide.csv"), "--target", "x0", "--output", str(tmp_path / "report")])
+    main([str(tmp_path / "wide.csv"), "--target", "x0 [/s]", "--output", str(tmp_path / "report")])
     printed = capsys.readouterr().out.rstrip().split("\n")
     assert len(printed) == 10
-    assert printed[0] == "wide: regression of 'x0', 40 rows, 52 inputs"
+    assert printed[0] == "wide: regression of 'x0 [/s]', 40 rows, 52 inputs"
     assert max(map(len, printed)) <= width
     # What a column was taken for is never cut.
     assert re.fullmatch("long .*… +truth values +50% true *", printed[4])
@@ -549,7 +549,8 @@ def test_a_fit_without_its_rows_is_not_updated(shop, tmp_path, capsys):
 
 
 def test_classes_are_recognised_as_they_were_written():
-    classes = ("1", "2.5", "True", "yes")
+    classes = tables._target(pd.Series([1.0, 1.0, 2.5, 2.5]), "classification", "")[1]
+    classes += ("True", "yes")
     fields = pd.Series(["1.0", "1", "2.50", "TRUE", "yes", "no"], dtype=object)
     made = saved_fit._as_classes(fields, classes)
     assert list(made) == ["1", "1", "2.5", "True", "yes", "no"]

@@ -71,6 +71,7 @@ def check_draws(
     """Check the arrays that :func:`diagnose_draws` was given, and sort them; see its arguments."""
     sites = named_arrays("weights", weights, "weights")
     plain = {name: array for name, array in sites.items() if not is_precision(name)}
+    matched = named_arrays("aligned", aligned, "weights")
     checked_draws = CheckedDraws(
         weights=plain,
         precisions={name: array for name, array in sites.items() if name not in plain},
@@ -78,18 +79,20 @@ def check_draws(
         log_joint=named_arrays("log_joint", log_joint, "log joint"),
         predictions=named_arrays("predictions", predictions, "predictions"),
         log_likelihood=named_arrays("log_likelihood", log_likelihood, "log likelihood"),
-        aligned={
-            name: array
-            for name, array in named_arrays("aligned", aligned, "weights").items()
-            if name in plain
-        },
+        aligned={name: array for name, array in matched.items() if name in plain},
     )
     if not any(checked_draws._replace(log_likelihood={}, aligned={})):
         raise ValueError(
             "diagnose_draws: got neither weights nor predictions nor a log joint. Pass weights "
             "as a dict of (chain, draw, ...), or predictions as (chain, draw, input, ...)."
         )
-    _refuse_other_shapes(checked_draws.by_label)
+    first, shape = next((n, array.shape[:2]) for n, array in checked_draws.by_label.items())
+    for name, array in checked_draws.by_label.items():
+        if array.shape[:2] != shape:
+            raise ValueError(
+                f"diagnose_draws: all arrays need the same chains and draws, got {shape} in {first!r} and "
+                f"{array.shape[:2]} in {name!r}. Take all from one run, after the same thinning."
+            )
     probs = checked_draws.predictions.get("probs")
     if probs is not None and probs.shape[3:][-1:] == (1,):
         raise ValueError(
@@ -110,17 +113,6 @@ def named_arrays(what: str, value: PredictionDraws | None, default: str) -> Arra
         value = {default: value}
     arrays = {str(k): checked(f"diagnose_draws: {what} {k!r}", v) for k, v in value.items()}
     return {name: array for name, array in arrays.items() if array.size}
-
-
-def _refuse_other_shapes(arrays: Arrays) -> None:
-    """Refuse arrays whose chains or draws differ in number from those of the first."""
-    first, shape = next((name, array.shape[:2]) for name, array in arrays.items())
-    for name, array in arrays.items():
-        if array.shape[:2] != shape:
-            raise ValueError(
-                f"diagnose_draws: all arrays need the same chains and draws, got {shape} in {first!r} and "
-                f"{array.shape[:2]} in {name!r}. Take all from one run, after the same thinning."
-            )
 
 
 def bad_chains(checked_draws: CheckedDraws) -> dict[int, tuple[int, str]]:

@@ -311,7 +311,14 @@ def check_targets(structure: Structure) -> None:
             )
         if prod(site.shape) != prod(full):
             raise ValueError(_stretched(name, site, full, plates))
-        _check_weights(name, site, full)
+        # Weights of a log density (``handlers.scale``) that repeat it.
+        batch = full[: len(full) - site.event_dim]
+        if _together(site.scale, batch) != batch:
+            raise ValueError(
+                f"The log density of the observed site '{name}' has shape {batch}, but it is scaled by "
+                f"weights of shape {site.scale}, so that every row would count with every weight. Give one "
+                "weight a row."
+            )
 
 
 def _plates_around(site: Site, structure: Structure) -> str:
@@ -350,16 +357,6 @@ def _stretched(name: str, site: Site, full: Shape, plates: str) -> str:
     if site.distribution_shape == (*site.shape, 1):
         return what + "Drop the last axis of the predictions: `f.squeeze(-1)`."
     return what + "Give both the same shape, for example with `f.squeeze(-1)`."
-
-
-def _check_weights(name: str, site: Site, full: Shape) -> None:
-    """Refuse weights of a log density (``handlers.scale``) that repeat it."""
-    batch = full[: len(full) - site.event_dim]
-    if _together(site.scale, batch) != batch:
-        raise ValueError(
-            f"The log density of the observed site '{name}' has shape {batch}, but it is scaled by weights "
-            f"of shape {site.scale}, so that every row would count with every weight. Give one weight a row."
-        )
 
 
 def check_observed(structure: Structure, model: Callable, args: tuple, kwargs: dict) -> None:

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from flax import linen as nn
 from numpyro import handlers
-from numpyro.infer import HMC
 from separate_programs import separate_programs
 
 import numpyro_bnn as bnn
@@ -93,12 +93,12 @@ def test_a_prior_of_another_scale_is_data_of_the_same_programs(prior):
     def last_energy(scale):
         model = bnn.regression(bnn.MLP((2,), 1), prior(scale), X, X[:, 0])
         potential = bnn.potential_of(model, X, X[:, 0])
-        kernel = HMC(model, step_size=0.01, num_steps=1, adapt_step_size=False)
+        kernel = bnn.RandomWalk(model, step_size=0.01)
         mcmc = bnn.MCMC(kernel, num_warmup=0, num_samples=1, progress_bar=False)
         zeros = {n: jnp.zeros(shape) for n, shape in start_shapes(potential.structure).items()}
         mcmc.run(jax.random.key(0), X, X[:, 0], init_params=zeros)
         energy = mcmc.last_state.potential_energy
-        np.testing.assert_allclose(energy, potential(mcmc.last_state.z), rtol=1e-5)
+        np.testing.assert_allclose(energy, jax.jit(potential)(mcmc.last_state.z), rtol=1e-5)
         return energy
 
     first, before = last_energy(1.0), num_programs()
@@ -109,11 +109,12 @@ def test_a_prior_of_another_scale_is_data_of_the_same_programs(prior):
 def test_members_of_a_hierarchy_of_another_scale_share_the_programs_of_the_first():
     def mode(scale):
         model = bnn.regression(nn.Dense(1), Hierarchical.width(scale, group=1.0), noise=0.5)
-        found = bnn.map_estimate(model, jax.random.key(0), X, X[:, 0], progress_bar=False)
+        steps = {"num_steps": 100, "optimizer": optax.adam(0.1), "progress_bar": False}
+        found = bnn.map_estimate(model, jax.random.key(0), X, X[:, 0], **steps)
         return found["net/kernel"].item()
 
     first, before = mode(1.0), num_programs()
-    assert abs(mode(0.01)) < 0.5 * abs(first)
+    assert abs(mode(0.01)) < 0.95 * abs(first)
     assert num_programs() == before
 
 

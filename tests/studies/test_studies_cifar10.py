@@ -127,11 +127,6 @@ def test_images_are_in_the_order_of_the_study():
     assert data.order("train", 50).tolist() == expected
 
 
-def test_absent_data(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"holds no contact sheets .* --data"):
-        data.load(tmp_path)
-
-
 @pytest.mark.slow
 def test_sheets(shared):
     """Every image is at its place: labels and flags follow the order, as one sheet shows."""
@@ -211,20 +206,6 @@ def test_the_judge_scores_what_is_known():
     assert found["rhat_below_1.1"] == 0.5
     with pytest.raises(ValueError, match=r"predicts 20 test images, there are 3"):
         chains.judge(unsure, y[:3], exact[:3])
-
-
-def test_the_stored_chain_has_the_scores_of_the_page():
-    found = Result.load(FOLDER / "results" / "sghmc.npz")
-    assert (found.num_draws, found.epochs, found.seconds) == (90, 140, pytest.approx(553, abs=1))
-    rhat = found.rhat[np.isfinite(found.rhat)]
-    assert np.median(rhat) == pytest.approx(1.08, abs=0.005)
-    assert (rhat < 1.1).mean() == pytest.approx(0.56, abs=0.005)
-
-
-def test_unknown_sampler(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        cifar10.main(["run", "nuts"])
-    assert "unknown sampler(s) ['nuts']" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

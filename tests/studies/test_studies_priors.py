@@ -18,7 +18,6 @@ from benchmarks.priors import (
     hierarchy_helps,
     prior_scale,
     small_tables,
-    weight_decay,
 )
 from benchmarks.priors import common_step_hmc as hmc
 from benchmarks.priors import temperature_by_rows as study
@@ -156,21 +155,6 @@ def test_gaps_are_in_units_of_the_exact_sd_beside_their_errors():
     found = gaussian_process_limit.differences(f, np.full(30, 4.0), np.full(30, 2.0))
     assert found["mean: gap"] == pytest.approx(1.5, abs=0.02)
     assert found["sd: gap"] == pytest.approx(0.5, abs=0.02)
-
-
-def test_a_penalty_ends_at_a_mode_and_decoupled_decay_does_not(shared):
-    """Of a linear network, whose mode is a ridge regression, trained to its end."""
-    rows = small_tables.few_rows(shared / "data", "yacht", 0, 40, 10)
-    x, y = np.float32(rows.x), np.float32(rows.y)
-    inputs = np.c_[x, np.ones(len(x))].astype(np.float64)
-    ridge = np.eye(inputs.shape[1]) * weight_decay.NOISE**2
-    expected = np.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ y)
-    found = {}
-    for method in ("penalty, Adam", weight_decay.DECOUPLED):
-        params = weight_decay.trained(method, x, y, 1 / len(x), 20_000, 0, network=bnn.MLP((), 1))
-        found[method] = np.r_[params["Dense_0"]["kernel"][:, 0], params["Dense_0"]["bias"]]
-    np.testing.assert_allclose(found["penalty, Adam"], expected, atol=1e-3)
-    assert np.abs(found[weight_decay.DECOUPLED] - expected).max() > 1e-2
 
 
 ALPHA, TEMPERATURE = 0.7, 0.25

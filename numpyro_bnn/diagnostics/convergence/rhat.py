@@ -159,22 +159,18 @@ def summarize_block(x: np.ndarray, tail: bool) -> tuple[np.ndarray, ...]:
     rhat = np.fmax(rhat, _rhat_of_deviations(folded, centre(folded)))
     ess_tail = np.full(len(split), np.nan)
     if tail:
-        below = [split <= limit[:, None, None] for limit in _tail_limits(x, ordered)]
+        # A quantile interpolates between two order statistics with no draw between them, so the lower one
+        # separates the draws in the same way, without rounding. With an odd number of draws the middle ones
+        # belong to neither half, but to the quantile.
+        both = np.sort(x.reshape(-1, x.shape[2]).T, axis=1) if x.shape[1] % 2 else ordered
+        limits = [both[:, int((both.shape[1] - 1) * q), None, None] for q in (0.05, 0.95)]
+        below = [split <= limit for limit in limits]
         happened = np.concatenate(below).astype(np.float64)
         same = np.ptp(happened, axis=(1, 2)) == 0
         ess_tail = np.minimum(*np.split(ess_of(happened, centre(happened), same), 2))
     for values in (rhat, ess, ess_tail):
         values[bad] = np.nan
     return rhat, ess, ess_tail
-
-
-def _tail_limits(x: np.ndarray, ordered: np.ndarray) -> list[np.ndarray]:
-    """Draws `(b,)` that separate those up to the 5 % (and the 95 %) quantile from the others."""
-    # A quantile interpolates between two order statistics with no draw between them, so the lower one
-    # separates the draws in the same way, without rounding.
-    # With an odd number of draws the middle ones belong to neither half, but to the quantile.
-    everything = np.sort(x.reshape(-1, x.shape[2]).T, axis=1) if x.shape[1] % 2 else ordered
-    return [everything[:, int((everything.shape[1] - 1) * q)] for q in (0.05, 0.95)]
 
 
 def centre(split: np.ndarray) -> np.ndarray:

@@ -232,7 +232,7 @@ class UntilKnown:
         """Seconds until two evaluations in a row are within tolerance, if errors fall as 1/√draws."""
         needed = report.needed
         # Below the least number of draws no error is known yet, and how it will fall cannot be said.
-        is_open = report.monte_carlo_error is None or needed == np.inf
+        is_open = report.monte_carlo_error is None or not np.isfinite(needed)
         if is_open or report.verdict.startswith("chains"):
             return float("nan")
         kept = drawn.num_draws - self.dropped

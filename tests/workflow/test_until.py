@@ -418,6 +418,8 @@ def test_no_time_is_promised_before_an_error_is_known(draws, accepted):
     assert np.isfinite(left) == (draws == 100)
     if draws == 100 and accepted < 1e-3:
         assert left > 1e9
+    hopeless = replace(report, needed=np.nan)
+    assert np.isnan(UntilKnown._seconds_left(SimpleNamespace(dropped=0), drawn, hopeless))
 
 
 class _WalkState(NamedTuple):

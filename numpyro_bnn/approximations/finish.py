@@ -112,9 +112,8 @@ class _LBFGS:
 
     def __call__(self, z: Values, bar: tqdm) -> Values:
         """Take steps until 100 of them lower the energy by no more than rounding; the last finite values."""
-        begin = jax.vmap(self.optimizer.init)(z)
+        begin, last = jax.vmap(self.optimizer.init)(z), np.asarray(np.inf)
         members = self.member_optimizer.members(jax.random.key(0), z, begin)
-        last: Any = np.inf
         while self.left > 0:
             count = min(BLOCK, self.left)
             members, energy, _ = self.advance(

@@ -37,7 +37,7 @@ def centered(model: Callable, args: tuple, kwargs: dict | None = None) -> Potent
 
 def own_coordinates(potential: Potential, values: Values) -> Values:
     """Unconstrained values in the model's own coordinates, from constrained weights and precisions."""
-    own = to_own_coordinates(potential.model, potential.args, potential.kwargs, values)
+    own = to_own_coordinates(potential.bound, potential.args, potential.kwargs, values)
     return potential.unconstrain(own)
 
 

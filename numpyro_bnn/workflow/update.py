@@ -160,9 +160,9 @@ def update(
         y_new = targets_of(run, y_new, "update")
     x_new = checked_inputs("update", draws.model, draws.info, x_new)
     size = _count("update", {0: given[0]}) if given else 0
-    if size and "weights" in by_row and is_ready(draws.model):
-        given.setdefault("weights", np.ones(size))
     names = {name: i for i, name in enumerate(names_of(draws.model)) if i in given}
+    if size and "weights" in by_row and is_ready(draws.model):
+        given.setdefault(names.get("weights", "weights"), np.ones(size))
     named = {names.get(name, name): value for name, value in by_row.items()}
     # The first row tells which argument the target is.
     first = {place: taken(value, slice(1), size) for place, value in given.items()}
@@ -176,9 +176,10 @@ def update(
         every = np.ones(more, bool)
         return _after(_Change("update", draws, new, frozenset(new), every, key, known=False))
     if other := {place for place, value in given.items() if is_by_row(value, size)} ^ set(new):
+        said = sorted(next((n for n, i in names.items() if i == p), str(p)) for p in other)
         raise ValueError(
             "update: the run and the new rows must have values for each row in the same arguments of the "
-            f"model, got {sorted(map(str, other))} in one of them. Give those of the run, by their names."
+            f"model, got {said} in one of them. Give those of the run, by their names."
         )
     try:
         for place, value in new.items():

@@ -1,5 +1,6 @@
 """Data that stay on the host, also in scientific files: draws as in memory, from rows read ahead."""
 
+import functools
 from itertools import pairwise
 
 import h5py
@@ -87,6 +88,12 @@ def test_draws_are_those_of_data_in_memory(files, order, method):
     np.testing.assert_allclose(found, expected, **CLOSE)
     # Another order of the rows would show.
     assert np.abs(found[0] - found[1]).max() > 1e-3
+
+
+def test_starts_are_those_of_data_in_memory(files):
+    settings = {"num_steps": 2, "batch_size": 10, "progress_bar": False}
+    run = functools.partial(bnn.optimize, model, jax.random.key(0), **settings)
+    np.testing.assert_allclose(run(*files)["w"], run(X, Y)["w"], **CLOSE)
 
 
 def test_passes_over_all_rows_are_exact(files, monkeypatch):

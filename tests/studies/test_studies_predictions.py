@@ -12,7 +12,6 @@ from scipy.stats import norm
 from sklearn.model_selection import train_test_split
 
 import numpyro_bnn as bnn
-from benchmarks._shared.converged import rows_of
 from benchmarks._shared.data_sets import Split
 from benchmarks.predictions import (
     against_boosting,
@@ -347,17 +346,6 @@ def test_means_are_over_the_same_splits_and_gains_over_those_that_both_have():
     ]
     hats = {row["method"]: row["worst R-hat"] for row in against_boosting.summary(rows)}
     assert hats == {"100 steps a draw": "", "trees": "", "fan-in": 1.5}
-
-
-def test_options_ran_on_no_split_that_is_told_as_without_a_say():
-    """But what was shipped before, which ran on all splits."""
-    rows = rows_of("predictions/against_boosting")
-    options = set(against_boosting.OURS) - {"100 steps a draw", "two layers, one noise"}
-    ran = {(row["table"], row["seed"]) for row in rows if row["method"] in options}
-    chosen = against_boosting.CHOSEN_ON
-    assert ran == {(table, seed) for table, seeds in chosen.items() for seed in seeds}
-    assert against_boosting.other_splits(rows, "airfoil") == list(range(3, 10))
-    assert against_boosting.other_splits(rows, "bikesharing") == list(range(2, 10))
 
 
 def test_a_table_of_other_splits_has_methods_that_ran_on_all_of_them():

@@ -341,6 +341,17 @@ def test_chains_stay_independent_where_rows_decide_between_them():
 SETTINGS = few_draws.SETTINGS | {"num_samples": 100, "thinning": 1, "num_chains": 2}
 
 
+def test_weights_may_be_given_by_place():
+    model = bnn.regression(bnn.MLP((), 1), bnn.priors.Normal(1.0), noise=0.5)
+    run = bnn.MCMC(
+        bnn.MALA(model, step_size=0.01), num_samples=100, num_warmup=0, progress_bar=False
+    )
+    run.run(jax.random.key(0), X[:12], Y[:12], np.ones(12))
+    with pytest.raises(ValueError, match="got \\['weights'\\] in one of them"):
+        bnn.update(run, X[:1], Y[:1])
+    assert abs(bnn.update(run, X[:1], Y[:1], weights=[1e-6]).log_evidence) < 1e-3
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_estimators_take_rows_as_they_come():
     network = bnn.BNNRegressor(**SETTINGS)

@@ -98,9 +98,9 @@ def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(np.sum(np.log(means) + highest))
         relative = (weights / means).sum(1)
+        if len(relative) < _FEWEST:
+            return value, float("nan")
         error = np.sqrt(relative.var(ddof=1) / effective_sample_size(relative[None]))
-    if len(relative) < _FEWEST:
-        return value, float("nan")
     return value, float(error) if relative.std() else 0.0
 
 

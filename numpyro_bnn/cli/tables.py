@@ -385,10 +385,9 @@ def read_table(
             problems.append(str(error))
     refuse(path, [*_missing(kept, sources, impute), *problems])
     goal = next(source for source in sources if source.name == target)
-    left_out = every.loc[every.index.difference(fields.index), target]
-    written = listed(map(repr, left_out[left_out != ""].unique()), 3)
-    written = f" ({written})" if written else ""
-    without = f"{len(left_out)} rows without it{written} are left out; " if len(left_out) else ""
+    left = list(every.loc[every.index.difference(fields.index), target])
+    held = listed(map(repr, filter(None, dict.fromkeys(left))), 3)
+    without = f"{len(left)} rows without it{held and f' ({held})'} are left out; " if left else ""
     y, classes, task = _target(parsed(kept[target], goal.kind), task, without)
     sources.remove(goal)
     inputs = inputs_of(path, kept, sources)
@@ -402,7 +401,7 @@ def read_table(
     if classes:
         sizes = [f"{label} ({count})" for label, count in zip(classes, np.bincount(y))]
         kind, said = "classes", listed(sizes, 6)
-    goal_row = (f"{target} (target)", kind, str(len(left_out) or ""), without + said)
+    goal_row = (f"{target} (target)", kind, str(len(left) or ""), without + said)
     found = Table(
         path.stem,
         inputs.to_numpy(),

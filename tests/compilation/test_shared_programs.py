@@ -109,12 +109,12 @@ def test_a_prior_of_another_scale_is_data_of_the_same_programs(prior):
 def test_members_of_a_hierarchy_of_another_scale_share_the_programs_of_the_first():
     def mode(scale):
         model = bnn.regression(nn.Dense(1), Hierarchical.width(scale, group=1.0), noise=0.5)
-        steps = {"num_steps": 100, "optimizer": optax.adam(0.1), "progress_bar": False}
+        steps = {"num_steps": 199, "optimizer": optax.adam(0.03), "progress_bar": False}
         found = bnn.map_estimate(model, jax.random.key(0), X, X[:, 0], **steps)
         return found["net/kernel"].item()
 
     first, before = mode(1.0), num_programs()
-    assert abs(mode(0.01)) < 0.95 * abs(first)
+    assert abs(mode(0.01)) < 0.5 * abs(first)
     assert num_programs() == before
 
 

@@ -46,8 +46,9 @@ def test_counts_that_are_hardly_ever_above_zero_have_finite_intervals():
 
 def test_intervals_of_counts_hold_the_share_that_was_asked_for_and_no_more():
     """A model that is right, whose own intervals hold more: they end at whole numbers."""
-    x = RNG.normal(scale=0.7, size=(6000, 1))
-    y = RNG.poisson(4 * np.exp(x[:, 0]))
+    rng = np.random.default_rng(0)
+    x = rng.normal(scale=0.7, size=(6000, 1))
+    y = rng.poisson(4 * np.exp(x[:, 0]))
     made = bnn.calibrate(bnn.Draws({"rate": np.full((1, 2), 4.0)}, rare), x[:2000], y[:2000], 0.8)
     own, after = made.evaluate(x[2000:], y[2000:])
     assert own.coverage > 0.86

@@ -343,9 +343,8 @@ SETTINGS = few_draws.SETTINGS | {"num_samples": 100, "thinning": 1, "num_chains"
 
 def test_weights_may_be_given_by_place():
     model = bnn.regression(bnn.MLP((), 1), bnn.priors.Normal(1.0), noise=0.5)
-    run = bnn.MCMC(
-        bnn.MALA(model, step_size=0.01), num_samples=100, num_warmup=0, progress_bar=False
-    )
+    kernel = bnn.MALA(model, step_size=0.01)
+    run = bnn.MCMC(kernel, num_samples=100, num_warmup=0, progress_bar=False)
     run.run(jax.random.key(0), X[:12], Y[:12], np.ones(12))
     with pytest.raises(ValueError, match="got \\['weights'\\] in one of them"):
         bnn.update(run, X[:1], Y[:1])

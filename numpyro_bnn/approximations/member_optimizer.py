@@ -391,8 +391,8 @@ class MemberOptimizer:
         centered = self.marginal(arrays)
 
         num_members = len(keys)
-        keys_rows, keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-        keys = jax.vmap(lambda key: jax.random.split(key, _CANDIDATES))(keys)
+        keys = jax.vmap(lambda key: jax.random.split(key, 1 + _CANDIDATES))(keys)
+        keys_rows, keys = keys[:, 0], keys[:, 1:]
 
         # One after another: draws for a vector of keys take several times as long to compile.
         numbers = jnp.tile(jnp.arange(_CANDIDATES), num_members)

@@ -28,6 +28,7 @@ from tqdm.auto import tqdm
 from numpyro_bnn._checks import check_key, check_positive, check_whole
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, trains
 from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.potential.flat_position import normal_like
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
@@ -211,7 +212,8 @@ def _rates(member_optimizer: MemberOptimizer, z: Values, key: jax.Array, rate: R
             key_noise, key_power = jax.random.split(key)
             count = sum(leaf.size for leaf in z.values())
             best = 2 * count / _noise_trace(member_optimizer.estimator, rows, z, key_noise)
-            return jnp.minimum(best, 1 / largest_curvature(rows, z, 1.0, key_power)[0])
+            start = normal_like(key_power, z)
+            return jnp.minimum(best, 1 / largest_curvature(rows, z, 1.0, start)[0])
 
         return jax.vmap(one)(z, keys)
 

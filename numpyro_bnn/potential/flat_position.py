@@ -95,10 +95,9 @@ def flat_like(position: PyTree, values: PyTree) -> PyTree:
 
 
 # At 80,000 parameters on a CPU half of the time of ``jax.random.normal`` is spent on random bits of
-# cryptographic quality. Here JAX draws two random words for every vector and step, and the bits of an entry
-# are a hash of these words and its index, at three multiplications each, so that vectors of single precision
-# cost less than half. Bits, resolution and the inverse error function are otherwise those of
-# ``jax.random.normal``; other precisions use that.
+# cryptographic quality. Here JAX draws two random words for all vectors of a step, and the bits of an entry
+# are a hash of these words and its index: single precision costs less than half. Resolution and the inverse
+# error function are those of ``jax.random.normal``, which other precisions use.
 
 # Number of entries up to which all leaves are drawn together.
 _SMALL = 1 << 16
@@ -106,32 +105,24 @@ _SMALL = 1 << 16
 
 def normal_like(key: jax.Array, tree: PyTree) -> PyTree:
     """Standard normals like a pytree; for a flat position those of its sites, where they are small."""
-    if isinstance(tree, FlatPosition):
-        _, key = jax.random.split(key)
-        vector = normal(key, tree.vector.shape, tree.vector.dtype)
-        return FlatPosition(lax.optimization_barrier(vector), tree.shapes)
-    leaves, structure = jax.tree.flatten(tree)
-    small = [k for k, x in enumerate(leaves) if x.dtype == jnp.float32 and x.size <= _SMALL]
-    noise = {}
-    if len(small) > 1:
-        # One vector for all leaves compiles once; the barrier keeps the compiler from repeating it for each
-        # part.
-        key, key_small = jax.random.split(key)
-        sizes = [leaves[k].size for k in small]
-        joint = lax.optimization_barrier(normal(key_small, (sum(sizes),), jnp.float32))
-        parts = jnp.split(joint, np.cumsum(sizes)[:-1])
-        noise = {k: part.reshape(leaves[k].shape) for k, part in zip(small, parts)}
-    keys = jax.random.split(key, len(leaves))
-    each = [
-        noise[k] if k in noise else normal(keys[k], leaf.shape, leaf.dtype)
-        for k, leaf in enumerate(leaves)
-    ]
-    return jax.tree.unflatten(structure, each)
+    return normals_like(key, 1, tree)[0]
 
 
 def normals_like(key: jax.Array, count: int, tree: PyTree) -> tuple[PyTree, ...]:
-    """Several independent vectors of standard normals."""
-    return tuple(normal_like(k, tree) for k in jax.random.split(key, count))
+    """Several independent pytrees of standard normals."""
+    leaves, structure = jax.tree.flatten(tree)
+    small = [k for k, x in enumerate(leaves) if x.dtype == jnp.float32 and x.size <= _SMALL]
+    large = [k for k in range(len(leaves)) if k not in small]
+    # Each loop that makes keys or random words compiles for a tenth of a second.
+    key, *keys = jax.random.split(key, 1 + len(large)) if large else [key]
+    drawn = [normal(own, (count, *leaves[k].shape), leaves[k].dtype) for k, own in zip(large, keys)]
+    # One array for all small leaves compiles once; the barrier keeps the compiler from repeating it.
+    sizes = [leaves[k].size for k in small]
+    joint = lax.optimization_barrier(normal(key, (count, sum(sizes)), jnp.float32))
+    parts = jnp.split(joint, np.cumsum(sizes)[:-1], 1) if small else []
+    noise = dict(zip(large, drawn)) | dict(zip(small, parts))
+    each = [noise[k].reshape(count, *leaf.shape) for k, leaf in enumerate(leaves)]
+    return tuple(jax.tree.unflatten(structure, [x[i] for x in each]) for i in range(count))
 
 
 def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:

@@ -15,7 +15,7 @@ from numpyro_bnn.potential.flat_position import (
     flattened,
     hashed_bits,
     normal,
-    normal_like,
+    normals_like,
 )
 
 SITES = {
@@ -146,10 +146,9 @@ def test_keys_that_differ_in_one_bit_give_unrelated_bits():
         assert abs(flipped - 0.5) < 5 * 0.5 / np.sqrt(32 * 20_000)
 
 
-def test_leaves_have_keys_of_their_own():
-    zeros = np.zeros((300, 10), np.float32)
-    drawn = jax.jit(lambda key: normal_like(key, {"a": zeros, "b": zeros}))
-    noise = jax.tree.map(np.asarray, drawn(jax.random.key(3)))
-    both = np.corrcoef(noise["a"].ravel(), noise["b"].ravel())[0, 1]
-    assert noise["a"].shape == (300, 10)
-    assert abs(both) < 5 / np.sqrt(3000)
+def test_leaves_and_vectors_have_normals_of_their_own():
+    tree = {"a": jnp.zeros((300, 10)), "b": jnp.zeros((300, 10)), "large": jnp.zeros(1 << 17)}
+    drawn = jax.jit(lambda key: normals_like(key, 2, tree))(jax.random.key(3))
+    assert all(noise["a"].shape == (300, 10) for noise in drawn)
+    leaves = [np.ravel(leaf)[:3000] for noise in drawn for leaf in noise.values()]
+    assert (np.abs(np.corrcoef(leaves) - np.eye(6)) < 5 / np.sqrt(3000)).all()

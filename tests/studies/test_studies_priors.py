@@ -37,19 +37,6 @@ def test_relevance_of_columns_is_that_of_their_weights():
     assert small_tables.relevance(kernel, real=4)["weights_noise"] == 0.0
 
 
-def test_noise_columns_leave_the_rows_as_they_are():
-    rng = np.random.default_rng(0)
-    parts = [rng.normal(size=shape).astype("f") for shape in ((5, 2), (5,), (7, 2), (7,))]
-    split = small_tables.Split(*parts)
-    wide = small_tables.with_noise_columns(split, 3, 1)
-    assert wide.x.shape == (5, 5)
-    assert wide.x_test.shape == (7, 5)
-    assert wide.x.dtype == np.float32
-    np.testing.assert_array_equal(wide.x[:, :2], split.x)
-    np.testing.assert_array_equal(wide.x_test[:, :2], split.x_test)
-    assert np.abs(wide.x[:, 2:]).max() > 0.1
-
-
 def test_no_row_is_learned_from_and_judged_by(shared):
     split = small_tables.few_rows(shared / "data", "yacht", 3, 150, 500)
     assert len(split.x) == 150

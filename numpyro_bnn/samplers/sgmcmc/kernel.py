@@ -23,7 +23,7 @@ from numpyro_bnn._calls import show_options, with_descriptions
 from numpyro_bnn._checks import check_share, check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.potential.flat_position import flattened, normal_like
+from numpyro_bnn.potential.flat_position import flattened, normals_like
 from numpyro_bnn.potential.potential import Potential, constrained_by_support
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.sites import Structure, own_batch_size
@@ -321,7 +321,7 @@ class SGMCMC(Ingredients, MCMCKernel):
             self.check_num_warmup(int(num_warmup))
         rows = self._rows(model_args, model_kwargs)
         checks.refuse_integrals(self, rows)
-        key_start, key_momentum, key_batches, key_curvature, rng_key = jax.random.split(rng_key, 5)
+        key_start, key_noise, key_batches, rng_key = jax.random.split(rng_key, 4)
         name = type(self).__name__
         z = flattened(start_of(name, rows, key_start, init_params, model_kwargs))
         estimator = self.gradient.init(rows, z, key_batches)
@@ -330,13 +330,13 @@ class SGMCMC(Ingredients, MCMCKernel):
         parts = self._ingredients(num_warmup)
         metric = self.preconditioner.inverse_mass_matrix(preconditioner)
         step_size = None if self.tunes_step_size else self.step_size(0)
-        start = ChainStart(rows, z, metric, key_curvature, step_size, self.dynamics)
+        direction, noise = normals_like(key_noise, 2, z)
+        start = ChainStart(rows, z, metric, direction, step_size, self.dynamics)
         adaptation = self.tuning.begin(parts, start)
         if parts.estimates_noise:
             adaptation = adaptation._replace(noise=begin_noise(z))
         settings = parts.settings(jnp.zeros((), jnp.int32), adaptation, preconditioner)
         value, gradient, estimator = parts.evaluate(rows, z, estimator)
-        noise = normal_like(key_momentum, z)
         dynamics = self.dynamics.init(z, noise, settings, gradient)
         if self.metropolis is not None and self.metropolis.caches_gradient:
             dynamics = dynamics._replace(gradient=gradient)

@@ -19,7 +19,6 @@ from jax import lax
 from numpyro.infer.hmc_util import dual_averaging
 
 from numpyro_bnn._types import Number, PyTree
-from numpyro_bnn.potential.flat_position import normal_like
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
@@ -68,15 +67,14 @@ def _power_step(
 
 
 def largest_curvature(
-    rows: Rows, position: PyTree, inverse_mass_matrix: PyTree, key: jax.Array
+    rows: Rows, position: PyTree, inverse_mass_matrix: PyTree, start: PyTree
 ) -> tuple[jax.Array, PyTree]:
     """Largest eigenvalue, in size, of M⁻¹∇²U (1 where U is flat) and its vector, by power iteration."""
-    # Costs 20 Hessian-vector products on all rows, once.
+    # Costs 20 Hessian-vector products on all rows, once; `start` are standard normals.
 
     def product(vector: PyTree) -> PyTree:
         return jax.jvp(jax.grad(rows.energy), (position,), (vector,))[1]
 
-    start = normal_like(key, position)
     norm = _norm(start)
     carry = (map_like(lambda x: x / norm, start), norm)
     vector, grown = lax.fori_loop(
@@ -99,7 +97,7 @@ class ChainStart(NamedTuple):
     rows: Rows  # The potential energy
     position: PyTree  # Unconstrained
     inverse_mass_matrix: PyTree  # Diagonal, a scalar or like the position
-    key: jax.Array  # For the first vector of a power iteration
+    direction: PyTree  # Standard normals, where a power iteration begins
     step_size: Number | None  # As given; None for "auto"
     dynamics: Dynamics  # The method
 
@@ -114,7 +112,7 @@ def begin_tuning(
     curvature, direction = jnp.full((), jnp.nan, real), None
     if step_size is None:
         curvature, vector = largest_curvature(
-            start.rows, start.position, start.inverse_mass_matrix, start.key
+            start.rows, start.position, start.inverse_mass_matrix, start.direction
         )
         direction = vector if follow else None
         step_size = _stable_step(start.dynamics, curvature, start.position)

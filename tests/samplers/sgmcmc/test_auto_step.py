@@ -151,16 +151,17 @@ def test_real_data_at_first_try(name, data_set, shared):
 
 
 HESSIAN = jnp.diag(jnp.array([100.0, 4.0, 1.0]))
+NORMALS = jax.random.normal(jax.random.key(0), 3)
 QUADRATIC = Rows(lambda z: 0.5 * z @ HESSIAN @ z)
 
 
 def test_the_curvature_is_the_largest_eigenvalue_in_the_metric():
     zero = jnp.zeros(3)
-    largest = jax.jit(lambda metric, key: largest_curvature(QUADRATIC, zero, metric, key))
-    value, vector = largest(jnp.ones(3), jax.random.key(0))
+    largest = jax.jit(lambda metric, start: largest_curvature(QUADRATIC, zero, metric, start))
+    value, vector = largest(jnp.ones(3), NORMALS)
     np.testing.assert_allclose(value, 100.0, rtol=1e-4)
     np.testing.assert_allclose(np.abs(vector), [1.0, 0.0, 0.0], atol=1e-3)
-    value, _ = largest(jnp.array([0.01, 3.0, 1.0]), jax.random.key(0))
+    value, _ = largest(jnp.array([0.01, 3.0, 1.0]), NORMALS)
     np.testing.assert_allclose(value, 12.0, rtol=1e-4)
 
 
@@ -168,9 +169,9 @@ def test_first_steps_are_an_eighth_of_the_stability_limit_in_each_unit():
     baoa, broad = Splitting("BAOA"), Rows(lambda z: 1e-4 * QUADRATIC.potential(z))
 
     @jax.jit
-    def begun(key):
+    def begun(normals):
         def first(method, friction=None, lasting=False, rows=QUADRATIC):
-            start = ChainStart(rows, jnp.zeros(3), 1.0, key, None, method)
+            start = ChainStart(rows, jnp.zeros(3), 1.0, normals, None, method)
             return begin_tuning(start, friction, follow=True, lasting=lasting)
 
         return {
@@ -182,7 +183,7 @@ def test_first_steps_are_an_eighth_of_the_stability_limit_in_each_unit():
             "walk": first(RandomWalkProposal()),
         }
 
-    found = jax.tree.map(np.asarray, begun(jax.random.key(0)))
+    found = jax.tree.map(np.asarray, begun(NORMALS))
     h = found["BAOA"]
     np.testing.assert_allclose(h.step_size, 0.25 * 2 / 10, rtol=1e-4)
     np.testing.assert_allclose(h.friction * h.step_size, 0.1, rtol=1e-5)
@@ -198,16 +199,13 @@ def test_first_steps_are_an_eighth_of_the_stability_limit_in_each_unit():
 def test_the_step_follows_the_curvature_up_at_once_and_down_slowly():
     zero, method = jnp.zeros(3), Splitting("BAOA")
 
-    @jax.jit
-    def begun(key):
-        return begin_tuning(ChainStart(QUADRATIC, zero, 1.0, key, None, method), None, follow=True)
-
     @partial(jax.jit, static_argnames="by_step")
     def followed(state, scale, by_step=True):
         product = lambda vector: scale * HESSIAN @ vector  # noqa: E731
         return follow_curvature(state, product, 1.0, method, by_step=by_step)
 
-    state = begun(jax.random.key(0))
+    start = ChainStart(QUADRATIC, zero, 1.0, NORMALS, None, method)
+    state = jax.jit(lambda: begin_tuning(start, None, follow=True))()
     first = float(state.step_size)
     up = followed(state, 9.0)
     np.testing.assert_allclose(up.step_size, first / 3, rtol=1e-4)
@@ -224,8 +222,7 @@ def test_the_step_follows_the_curvature_up_at_once_and_down_slowly():
 
 def test_a_flat_potential_has_unit_curvature():
     flat = Rows(lambda z: jnp.sum(z))
-    largest = jax.jit(lambda key: largest_curvature(flat, jnp.zeros(3), 1.0, key))
-    value, vector = largest(jax.random.key(0))
+    value, vector = jax.jit(lambda: largest_curvature(flat, jnp.zeros(3), 1.0, NORMALS))()
     assert value == 1.0
     assert np.all(np.isfinite(vector))
 

@@ -338,13 +338,6 @@ def inputs_of_call(model: Callable | None, args: tuple, kwargs: Mapping[str, PyT
     return by_place(model, args, kwargs).get(0)
 
 
-def with_tables(given: PyTree, arrays: PyTree) -> PyTree:
-    """Arrays that :func:`as_arrays` made, but tables of pandas as they were given, for names of columns."""
-    if isinstance(given, list) and not isinstance(arrays, list):
-        return arrays
-    return jax.tree.map(lambda own, made: own if hasattr(own, "iloc") else made, given, arrays)
-
-
 def named_leaves(
     model: Callable | None, args: tuple, kwargs: Mapping[str, object]
 ) -> Iterator[tuple[str, Any]]:

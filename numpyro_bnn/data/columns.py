@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.fingerprints import fingerprint
@@ -31,8 +32,17 @@ def column_names(values: PyTree) -> Columns:
 
 
 def _names_of(table: Any) -> list[str]:
-    names = getattr(table, "columns", None)
+    names = getattr(table, "column_names", getattr(table, "columns", None))
     return [] if names is None or not hasattr(table, "shape") else [str(name) for name in names]
+
+
+def with_tables(given: PyTree, arrays: PyTree) -> PyTree:
+    """Arrays as tables of pandas where names of columns were given with them."""
+
+    def named(made: Any, own: Any) -> Any:
+        return pd.DataFrame(np.asarray(made), columns=n) if (n := _names_of(own)) else made
+
+    return jax.tree.map(named, arrays, given)
 
 
 def check_columns(owner: str, label: str, trained: Columns, values: PyTree) -> None:

@@ -55,6 +55,7 @@ def plot_predictive_band(
     :param color: colour of mean and bands; by default the first of the palette.
     :param ax: axes to draw on.
     :return: the axes, whose labels are to be replaced by names and units of the data.
+    :raises ValueError: for means of other rows than `x`, or of several targets.
     """
     # An average holds the standard deviation of the whole mixture, predictions the noise of each draw.
     for spread in ("sd", "scale"):
@@ -63,6 +64,11 @@ def plot_predictive_band(
     mean = np.asarray(mean, np.float64)
     x = np.asarray(x)
     x = x[:, 0] if x.ndim == 2 and x.shape[1] == 1 else x
+    if x.ndim != 1 or mean.shape[-1:] != x.shape:
+        raise ValueError(
+            f"plot_predictive_band: x has shape {x.shape} and the means {mean.shape}; expected (row,) and "
+            "(…, row). Draw several targets one by one."
+        )
     order = np.argsort(x, kind="stable")
     x, draws = x[order], mean.reshape(-1, x.size)[:, order]
     within = np.zeros(x.size)
@@ -287,11 +293,12 @@ def plot_pit(pit: ArrayLike, *, ax: Axes | None = None) -> Axes:
     side, biased.
 
     :param pit: values between 0 and 1, (row,), such as ``check_fit(run).calibration.pit`` or
-        :func:`numpyro_bnn.scores.pit`.
+        :func:`numpyro_bnn.scores.pit`; NaN where a target is missing.
     :param ax: axes to draw on.
     :return: the axes.
     """
     values = np.asarray(pit, np.float64)
+    values = values[~np.isnan(values)]
     ax = axes_or_new(ax, (6.0, 3.6))
     count = values.size
     half = float(kstwo.ppf(0.95, count))

@@ -271,9 +271,8 @@ def pit(
     :param y: target `(n,)` or `(n, outputs)`.
     :param scale: standard deviations; None when `predictions` are samples of `y`.
     :param seed: of what is drawn for counts.
-    :return: values in (0, 1) of the shape of `y`.
-    :raises ValueError: for shapes that differ, NaN, a scale that is not positive, or times that may be
-        censored.
+    :return: values in (0, 1) of the shape of `y`; NaN where the target is missing.
+    :raises ValueError: for shapes that differ, a scale that is not positive, or times that may be censored.
 
     >>> float(pit([[0.0]], [0.0], scale=1.0)[0])
     0.5

@@ -27,8 +27,8 @@ from numpyro_bnn.approximations.mean_field import mean_field
 from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate, optimize
 from numpyro_bnn.approximations.sgd_iterates import swag
 from numpyro_bnn.approximations.stopping import num_held
-from numpyro_bnn.data.arguments import as_arrays, by_name, num_rows, with_tables
-from numpyro_bnn.data.columns import check_columns, column_names
+from numpyro_bnn.data.arguments import as_arrays, by_name, num_rows
+from numpyro_bnn.data.columns import check_columns, column_names, with_tables
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.evidence import RhatTable
 from numpyro_bnn.diagnostics.report import Report

@@ -29,7 +29,8 @@ from numpyro_bnn._sentences import say
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.member_optimizer import TrainingOptions
 from numpyro_bnn.approximations.modes import ensemble_of, optimized
-from numpyro_bnn.data.arguments import as_arrays, is_ready, names_of, num_rows, with_tables
+from numpyro_bnn.data.arguments import as_arrays, is_ready, names_of, num_rows
+from numpyro_bnn.data.columns import with_tables
 from numpyro_bnn.data.fingerprints import KNOWN_ROWS
 from numpyro_bnn.data.units import known_targets, taken, with_targets
 from numpyro_bnn.diagnostics.diagnose import diagnose
@@ -294,7 +295,6 @@ def fit(
     check_until(until, max_minutes)
     limit = TimeLimit(max_minutes)
     (arrays, y), _ = as_arrays(model, (x, y), {})
-    # Tables of pandas keep the names of their columns, which messages and predictions refer to.
     x = with_tables(x, arrays)
     count = num_rows("fit: x and y", (arrays, y))
     if is_ready(model) and known_targets(np.asarray(y)) is not None:

@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from numpyro_bnn.data.columns import (
     column_names,
     noted_inputs,
     probe_inputs,
+    with_tables,
 )
 from numpyro_bnn.data.host_rows import OnHost
 
@@ -262,6 +264,13 @@ def test_tables_and_data_on_the_host_are_noted_like_arrays():
     x = INPUTS["columns"]
     assert noted_inputs(OnHost(x)) == noted_inputs(x)
     assert noted_inputs(pd.DataFrame(x)) == noted_inputs(x)
+
+
+def test_tables_of_all_libraries_keep_the_names_of_their_columns(table):
+    polars = SimpleNamespace(columns=NAMES, shape=table.shape)
+    arrow = SimpleNamespace(columns=[[0.3], [0.1]], column_names=NAMES, shape=table.shape)
+    for own in (table, polars, arrow):
+        assert column_names(with_tables(own, table.to_numpy())) == column_names(own) == NAMES
 
 
 def test_numbers_that_are_not_finite_have_no_part_in_a_range():

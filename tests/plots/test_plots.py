@@ -275,6 +275,11 @@ def test_many_lines_stay_apart() -> None:
             lambda: plots.plot_density_surface(density, [POINTS[0], POINTS[1], 2 * POINTS[1]]),
             "lie on one line",
         ),
+        (
+            lambda: plots.plot_predictive_band(np.arange(4.0), np.zeros((3, 4, 2))),
+            r"x has shape \(4,\) and the means \(3, 4, 2\)",
+        ),
+        (lambda: plots.plot_predictive_band(np.arange(4.0), np.zeros((3, 8))), "the means"),
     ],
 )
 def test_errors(call: Callable, message: str) -> None:
@@ -367,7 +372,7 @@ def test_reliability_shows_gaps_errors_and_counts_of_its_bins(rng):
 def test_the_band_of_pit_is_that_of_the_distance_of_kolmogorov(rng, rows, half):
     """Half widths from tables of the two-sided Kolmogorov statistic at 5 %."""
     u = rng.uniform(size=rows)
-    ax = plots.plot_pit(u)
+    ax = plots.plot_pit(np.append(u, np.nan))  # a target that is missing
     low, high = band(ax.collections[0], np.array([0.5]))
     np.testing.assert_allclose([low[0], high[0]], [-half, half], atol=2e-4)
     curve = named(ax, "rows")

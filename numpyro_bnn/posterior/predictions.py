@@ -285,8 +285,8 @@ class Predictor:
             self.batch_size, self._frozen = self.size, None
             self.structure = self._structure_at(self.size)
         advice = _ADVICE if owner == "predict" and not drawn_anew else ""
-        once = partial(self._traced, self.arguments, "looks up")
-        known_indices.refuse_unknown_indices(owner, self.model, *self.arguments, advice, once)
+        called = self.model, self.structure, *self.arguments
+        known_indices.refuse_unknown_indices(owner, *called, advice)
         # Targets that were found to have their rows first.
         self._with_rows: set[str] = set()
         # Whether rows were seen to depend on one another, which few draws may not show.

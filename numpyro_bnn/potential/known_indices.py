@@ -6,7 +6,6 @@ traced program shows which numbers are indices: a large count is none.
 
 import re
 from collections.abc import Callable, Mapping
-from operator import call
 from typing import Any
 
 import jax
@@ -20,6 +19,7 @@ from numpyro_bnn.data.arguments import named_leaves
 from numpyro_bnn.data.host_rows import sources_in
 from numpyro_bnn.data.units import Column
 from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.sites import Structure
 
 # An index beyond any table, exact in single precision with all that is added to it; what that may be; and the
 # number of rows that are checked first.
@@ -30,23 +30,18 @@ _FOUND = re.compile(r"index (-?\d+) is out of bounds for axis \d+ with size (\d+
 def refuse_unknown_indices(
     owner: str,
     model: Callable,
+    structure: Structure,
     args: tuple,
     kwargs: Mapping[str, Any],
     advice: str = "",
-    once: Callable[[Callable[[], bool]], bool] = call,
 ) -> None:
     """Refuse concrete arguments of a model, prepared for the device, that index beyond a table of it."""
-    # `once` may keep what the program of a model that does not change has.
-    found = unknown_index(model, args, kwargs, once)
-    if found is not None:
+    if structure.looks_up and (found := unknown_index(model, args, kwargs)) is not None:
         raise ValueError(_message(owner, _arrays(model, args, kwargs), *found) + advice)
 
 
 def unknown_index(
-    model: Callable,
-    args: tuple,
-    kwargs: Mapping[str, Any],
-    once: Callable[[Callable[[], bool]], bool] = call,
+    model: Callable, args: tuple, kwargs: Mapping[str, Any]
 ) -> tuple[int, int] | None:
     """An index of the data that is beyond a table of the model, and the size of the table."""
     if sources_in((args, kwargs)) or not _arrays(model, args, kwargs):
@@ -60,8 +55,6 @@ def unknown_index(
         return drawn(*args, **kwargs)
 
     def found() -> tuple[int, int] | None:
-        if not once(lambda: "gather" in str(jax.make_jaxpr(program)(arrays))):
-            return None
         check = jax.jit(lambda arrays: checkify.checkify(program, checkify.index_checks)(arrays)[0])
         if (beyond := _index(check, arrays)) is not None:
             # Else no index of the data: JAX 0.7 has one in the transform of a Cholesky factor.

@@ -93,6 +93,7 @@ class Structure(NamedTuple):
     # Names of the deterministic sites that are parameters under this package's priors.
     parameters: frozenset[str] = frozenset()
     takes_keys: bool = False  # Whether the model asks for random keys itself, as dropout does
+    looks_up: bool = False  # Whether it takes entries of a table by indices
     # Observed sites that are no data, such as a weight that `condition` holds at a value: constants outside
     # of plates of data. Minibatches count them once, and predictions are not compared with them. So are
     # measurements of inputs.

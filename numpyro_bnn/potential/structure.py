@@ -132,8 +132,9 @@ def structure_of(
         )
         return key
 
-    jax.eval_shape(visit, jax.random.key(0), 0.0)
-    structure = found[0]._replace(preset=frozenset(preset))
+    program = jax.make_jaxpr(visit)(jax.random.key(0), 0.0)
+    looks_up = "gather" in str(program)
+    structure = found[0]._replace(preset=frozenset(preset), looks_up=looks_up)
     measured = frozenset(n for n in structure.observed if structure.sites[n].measured)
     structure = structure._replace(given=measured, informative=measured)
     if len(structure.data) < 2:
@@ -257,7 +258,7 @@ def trace_and_check(
         model, structure = with_structure(model, args, kwargs)
         check_targets(structure)
         check_observed(structure, ready, args, kwargs)
-        refuse_unknown_indices("The data of a fit", model, args, kwargs)
+        refuse_unknown_indices("The data of a fit", model, structure, args, kwargs)
         refused.pop_all()
     if structure.takes_keys:
         warn(

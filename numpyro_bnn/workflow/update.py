@@ -282,7 +282,7 @@ def _after(change: _Change) -> Updated:
             f"{owner}: the model draws random numbers that are no sites, as dropout does, so that a row has "
             "no one likelihood. Leave dropout out, and fit again."
         )
-    refuse_unknown_indices(owner, model, *energies.checked_at(changing))
+    refuse_unknown_indices(owner, model, energies.structure, *energies.checked_at(changing))
     latent = _latent(owner, draws, energies)
     sites = {name: np.asarray(value) for name, value in draws.items()}
     if not isinstance(draws, Updated):

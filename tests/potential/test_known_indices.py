@@ -11,6 +11,7 @@ from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
 from numpyro_bnn.potential.known_indices import refuse_unknown_indices
+from numpyro_bnn.potential.structure import structure_of
 
 GROUPS = np.array([0, 1, 2, 3, 4, 0, 1, 2], np.int32)
 Y = np.linspace(-1, 1, 8).astype(np.float32)
@@ -56,6 +57,12 @@ MODELS = {
     "a column": (of_a_table, table, "column 1 of x"),
     "an embedding": (embedded, lambda g: g, "x"),
 }
+
+
+def check(model, *args):
+    refuse_unknown_indices("", model, structure_of(model, args, {}), args, {})
+
+
 DRAWS = {"b": np.zeros((1, 2, 5)), "net/embedding": np.zeros((1, 2, 5, 1))}
 
 
@@ -79,14 +86,12 @@ def test_an_unknown_index_is_refused(name, index):
 @pytest.mark.parametrize("name", MODELS)
 def test_known_indices_are_taken(name):
     model, given, _ = MODELS[name]
-    refuse_unknown_indices("", model, (given(GROUPS), Y), {})
+    check(model, given(GROUPS), Y)
 
 
 def test_numbers_that_are_no_indices_are_taken_however_large():
-    refuse_unknown_indices("", exposure, ({"group": GROUPS, "count": GROUPS + 2**20}, Y), {})
-    refuse_unknown_indices(
-        "", exposure, ({"group": GROUPS, "count": table(GROUPS)[:, 1] * -7}, Y), {}
-    )
+    check(exposure, {"group": GROUPS, "count": GROUPS + 2**20}, Y)
+    check(exposure, {"group": GROUPS, "count": table(GROUPS)[:, 1] * -7}, Y)
 
 
 def decades(x, y=None):
@@ -110,12 +115,12 @@ def from_one(x, y=None):
 )
 def test_an_index_that_is_computed_is_inside_its_table(model, good, bad, index):
     """JAX 0.7 to 0.12 takes the last entry for each of these."""
-    refuse_unknown_indices("", model, (np.float32(good), Y[:2]), {})
+    check(model, np.float32(good), Y[:2])
     with pytest.raises(ValueError, match=rf"(is|value) {index}\b.* 5 entries"):
-        refuse_unknown_indices("", model, (np.float32(bad), Y[:2]), {})
+        check(model, np.float32(bad), Y[:2])
 
 
 def test_an_offset_makes_negative_numbers_indices_from_zero():
-    refuse_unknown_indices("", hours, (GROUPS - 12, Y), {})
+    check(hours, GROUPS - 12, Y)
     with pytest.raises(ValueError, match=r"value -13 in row 0.* 25 entries"):
-        refuse_unknown_indices("", hours, (GROUPS - 13, Y), {})
+        check(hours, GROUPS - 13, Y)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks._shared import chain_errors, mnist_posteriors, sampled_runs, splits, study
+from benchmarks._shared import chain_errors, sampled_runs, splits, study
 from benchmarks.diagnostics import stored_reports, verdict_calibration
 
 
@@ -45,14 +45,6 @@ def test_the_error_over_splits_covers_means_over_random_splits():
     assert np.mean(errors) / np.mean(squares) == pytest.approx(1, abs=4 * 2**0.5 / 400**0.5)
     naive = np.mean(errors) / (1 + 8 / 3)
     assert naive / np.mean(squares) < 0.4
-
-
-def test_an_average_is_said_to_be_over_what_it_is_over():
-    length = mnist_posteriors.Length(1000, 1000, 1000, 3, 40, 100)
-    found = [
-        mnist_posteriors.averaged_over(m, length) for m in ("MAP", "ensemble", "posterior", "SWAG")
-    ]
-    assert found == [1, 3, 300, 100]
 
 
 def test_the_average_without_a_chain_is_that_of_the_others():

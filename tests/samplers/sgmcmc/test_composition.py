@@ -78,7 +78,7 @@ class Damped(Dynamics):
 def test_dynamics_from_outside_run_without_any_of_ours():
     # One leapfrog step from a fresh momentum is SGLD at epsilon = h²: covariance (H - h²/4 H²)⁻¹.
     kernel = bnn.SGMCMC(potential_fn=energy, dynamics=Damped(), step_size=0.6)
-    z = np.asarray(run(kernel, 50).get_samples(group_by_chain=True), np.float64)
+    z = np.asarray(run(kernel, 50, num_chains=32).get_samples(group_by_chain=True), np.float64)
     expected = np.square(SCALES) / (1 - 0.09 / np.square(SCALES))
     within_errors(((z - 1.0) ** 2).mean(1), expected)
 

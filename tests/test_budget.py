@@ -12,7 +12,7 @@ TESTS = Path(__file__).parent
 BENCHMARKS = TESTS.parent / "benchmarks"
 MOST_BYTES = 6_000_000
 # Of Python; tests have a later goal of 40,000.
-LINES_OF_TESTS, LINES_OF_BENCHMARKS = 45_990, 15_982
+LINES_OF_TESTS, LINES_OF_BENCHMARKS = 45_986, 15_982
 # Of the page of a study without its tables.
 WORDS = 600
 # The longest file of one idea.

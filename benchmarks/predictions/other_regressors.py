@@ -129,7 +129,7 @@ def catboost(x, y, x_new, seed, *, validate=False):
     """CatBoost with a mean and a variance a row, and the disagreement of ten parts of its trees.
 
     As the published figures of `bde` have it: 1000 trees; with `validate` up to 5000, stopped by
-    validation rows.
+    validation rows. Refits disagree more (`findings/catboost_posterior_sampling_has_no_spread.sh`).
     """
     from catboost import CatBoostRegressor
 

@@ -298,9 +298,9 @@ def plot_pit(pit: ArrayLike, *, ax: Axes | None = None) -> Axes:
     :return: the axes.
     """
     values = np.asarray(pit, np.float64)
-    values = values[~np.isnan(values)]
+    ordered = np.sort(values[~np.isnan(values)])
     ax = axes_or_new(ax, (6.0, 3.6))
-    count = values.size
+    count = ordered.size
     half = float(kstwo.ppf(0.95, count))
     shade = foreground(ax)
     u = np.linspace(0, 1, 201)
@@ -309,7 +309,6 @@ def plot_pit(pit: ArrayLike, *, ax: Axes | None = None) -> Axes:
         u, low, high, color=shade, alpha=0.15, linewidth=0, label="95 % of right models"
     )
     ax.axhline(0, color=shade, linewidth=1, linestyle="--")
-    ordered = np.sort(values)
     at = np.concatenate([[0.0], np.repeat(ordered, 2), [1.0]])
     share = np.concatenate([[0.0], np.repeat(np.arange(count + 1), 2)[1:-1] / count, [1.0]])
     ax.plot(at, share - at, color=color_at(ax, 0), linewidth=1.4, label="rows")

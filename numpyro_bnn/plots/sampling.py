@@ -39,7 +39,7 @@ def plot_rhat(
     """Histograms of the R-hat of weights and of predictions.
 
     The axis is logarithmic in R-hat - 1; values below 1.0001, and below 1, are counted at its left
-    end. Values that are not finite are only counted, in the legend.
+    end, infinite ones at its right end. Undefined values are only counted, in the legend.
 
     :param weights: R-hat of each weight, an array or a mapping of arrays.
     :param predictions: R-hat of each prediction, likewise.
@@ -50,15 +50,15 @@ def plot_rhat(
     groups = {"weights": flat_values(weights)}
     if predictions is not None:
         groups["predictions"] = flat_values(predictions)
-    finite = {name: v[np.isfinite(v)] for name, v in groups.items()}
+    known = {name: v[~np.isnan(v)] for name, v in groups.items()}
     smallest = 1e-4
-    largest = max(v.max() for v in finite.values() if v.size) - 1
+    largest = max(v.max(initial=1.0, where=np.isfinite(v)) for v in known.values()) - 1
     top = max(largest * 1.3, 2 * (limit - 1), 10 * smallest)
     bins = np.geomspace(smallest, top, 41).tolist()
     ax = axes_or_new(ax, (7.0, 3.6))
     for index, (name, values) in enumerate(groups.items()):
-        good, color = finite[name], color_at(ax, 1 - index)
-        excess = np.clip(good - 1, smallest, None)
+        good, color = known[name], color_at(ax, 1 - index)
+        excess = np.clip(good - 1, smallest, top)
         above = np.mean(good > limit) if good.size else 0.0
         text = f"{name} ({values.size:,}; {above:.0%} above {limit:g}"
         missing = values.size - good.size
@@ -131,21 +131,22 @@ def plot_temperature(
         temperatures = {"kinetic": temperatures}
     ax = axes_or_new(ax, (7.0, 3.6))
     num_draws, widths = 0, set()
-    targets = np.asarray(target, np.float64)
-    middles = [np.ravel(targets)]
+    middles = [np.ravel(np.asarray(target, np.float64))]
     for index, (name, value) in enumerate(temperatures.items()):
-        values = chains_by_draws(value)
+        values = np.ma.masked_invalid(chains_by_draws(value))
         num_draws = max(num_draws, values.shape[1])
         style = line_style(ax, index)
         ax.plot(values.T, linewidth=0.5, alpha=0.3, **style)
         width = min(window or max(1, values.shape[1] // 20), values.shape[1])
         widths.add(str(width))
-        smooth = np.convolve(values.mean(0), np.full(width, 1 / width), mode="valid")
+        mean = values.mean(0).filled(np.nan)
+        smooth = np.convolve(mean, np.full(width, 1 / width), mode="valid")
         start = np.arange(smooth.size) + (width - 1) / 2
         ax.plot(start, smooth, linewidth=2.2, label=name, **style)
         # The axis shows most of the values only: configurational temperatures have heavy tails.
-        middles.append(np.nanquantile(values, [0.01, 0.99]))
-    line = np.broadcast_to(targets, (num_draws,))
+        if values.count():
+            middles.append(np.quantile(values.compressed(), [0.01, 0.99]))
+    line = np.broadcast_to(target, (num_draws,))
     ax.plot(line, color=foreground(ax), linewidth=1.2, linestyle="--", label="target")
     ends: np.ndarray = np.concatenate(middles)
     margin = 0.15 * max(np.ptp(ends), 0.1)

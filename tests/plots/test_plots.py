@@ -177,10 +177,11 @@ def test_boundary_is_drawn_where_the_classes_meet() -> None:
 
 def test_rhat_counts_shares_and_what_is_undefined() -> None:
     ax = plots.plot_rhat(
-        {"a": [1.5, 2.0, 1.005], "b": np.nan}, np.array([0.999, 1.001]), limit=1.02
+        {"a": [1.5, 2.0, 1.005, np.inf], "b": np.nan}, np.array([0.999, 1.001]), limit=1.02
     )
+    assert labels(plots.plot_rhat([np.nan] * 3))[0] == "weights (3; 0% above 1.01; 3 undefined)"
     assert labels(ax) == [
-        "weights (4; 67% above 1.02; 1 undefined)",
+        "weights (5; 75% above 1.02; 1 undefined)",
         "predictions (2; 0% above 1.02)",
         "limit 1.02",
     ]
@@ -189,7 +190,7 @@ def test_rhat_counts_shares_and_what_is_undefined() -> None:
     assert ax.get_xscale() == "log"
     # A value below 1 is counted at the left end, and nothing is lost.
     top = [patch.get_xy()[:, 1].max() for patch in ax.patches]
-    np.testing.assert_allclose(top, [1 / 3, 0.5])
+    np.testing.assert_allclose(top, [1 / 4, 0.5])
     ticks = [text.get_text() for text in ax.get_xticklabels()]
     assert ticks == ["1.0001", "1.001", "1.01", "1.1", "2"]
 
@@ -384,15 +385,17 @@ def test_the_band_of_pit_is_that_of_the_distance_of_kolmogorov(rng, rows, half):
 @pytest.mark.parametrize("window", [None, 1, 7, 1000])
 def test_the_thick_line_is_a_moving_average_over_chains_and_draws(rng, window):
     values = rng.normal(1.0, 0.3, size=(3, 60))
+    values[2, 20:] = np.inf  # a chain that is lost there
     ax = plots.plot_temperature(values, window=window)
     width = min(window or 3, 60)
     starts = range(60 - width + 1)
-    expected = [values[:, s : s + width].mean() for s in starts]
+    each = np.append(values[:, :20].mean(0), values[:2, 20:].mean(0))
+    expected = [each[s : s + width].mean() for s in starts]
     smooth = named(ax, "kinetic")
     np.testing.assert_allclose(smooth.get_ydata(), expected)
     np.testing.assert_allclose(smooth.get_xdata(), [s + (width - 1) / 2 for s in starts])
     for chain, line in enumerate(ax.get_lines()[:3]):
-        np.testing.assert_array_equal(line.get_ydata(), values[chain])
+        np.testing.assert_array_equal(line.get_ydata()[:20], values[chain, :20])
     assert (named(ax, "target").get_ydata() == 1.0).all()
 
 

@@ -268,10 +268,3 @@ def test_a_run_that_is_cut_goes_on_to_the_same_probabilities(tiny, tmp_path, mon
     assert taken
     result = checked(chains.run("sgld", cut))
     np.testing.assert_array_equal(result.probs, whole.probs)
-
-
-def test_mean_over_draws_in_blocks():
-    rng = np.random.default_rng(0)
-    probs = rng.dirichlet(np.ones(10), (2, 120, 5)).astype(np.float16)
-    expected = probs.astype(np.float64).mean((0, 1))
-    np.testing.assert_allclose(chains.mean_of(probs), expected, atol=1e-3)

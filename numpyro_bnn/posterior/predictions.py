@@ -277,7 +277,7 @@ class Predictor:
             self.structure = self._structure_at(self.batch_size)
         # Sites with draws for fewer groups than the data have.
         self._extended: set[str] = set()
-        if drawn_anew:
+        if drawn_anew and self.structure.looks_up:
             given = self.structure, *self.arguments
             self.model, self._extended = _with_new_groups(self.model, *given, drawn_anew)
         if self._extended:

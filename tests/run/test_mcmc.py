@@ -44,7 +44,7 @@ def flat(samples):
 
 def short(model=model, kernel=None, **options):
     """A few steps of a kernel that compiles fast."""
-    kernel = bnn.RandomWalk(model, step_size=0.1) if kernel is None else kernel
+    kernel = bnn.RandomWalk(model, step_size=0.05) if kernel is None else kernel
     settings = {"num_warmup": 2, "num_samples": 7, "progress_bar": False} | options
     return bnn.MCMC(kernel, **settings)
 
@@ -67,7 +67,7 @@ def two_chains(data):
     """The run that others are compared with: two chains on two devices."""
     mcmc = short(num_chains=2)
     mcmc.run(jax.random.key(3), *data, init_params=STARTS)
-    assert mcmc.get_extra_fields()["accept_prob"].mean() > 0.2  # so that the draws say something
+    assert mcmc.get_extra_fields()["accept_prob"].min() > 0.2  # so that the draws say something
     return mcmc
 
 

@@ -284,16 +284,16 @@ def test_with_all_rows_momenta_last_as_long_as_the_broad_scales(method):
     diffuses, and takes 2·20/0.005 steps for a draw in place of 2·1.4/0.005.
     """
     mcmc = together(
-        method(potential_fn=lambda z: 0.5 * jnp.sum(STIFF * z**2), step_size="auto"), 3000, 9000, 8
+        method(potential_fn=lambda z: 0.5 * jnp.sum(STIFF * z**2), step_size="auto"), 3000, 9000, 16
     )
-    mcmc.run(jax.random.key(0), init_params=jnp.zeros((8, 12)))
+    mcmc.run(jax.random.key(0), init_params=jnp.zeros((16, 12)))
     friction = np.asarray(mcmc.last_state.adaptation.friction)
     assert np.all((friction > 0.5) & (friction < 3)), friction
     broad = np.asarray(mcmc.get_samples(group_by_chain=True))[..., 6:]
     variances = (broad**2).mean((1, 2))
-    assert abs(variances.mean() - 1) < 4 * variances.std(ddof=1) / np.sqrt(8)
-    # 8 · 9000/560 is 129.
-    assert np.asarray(effective_sample_size(broad)).mean() > 60
+    assert abs(variances.mean() - 1) < 4 * variances.std(ddof=1) / np.sqrt(16)
+    # 16 · 9000/560 is 257.
+    assert np.asarray(effective_sample_size(broad)).min() > 120
 
 
 def test_minibatches_do_not_heat_momenta_that_last():

@@ -7,7 +7,7 @@ sampled as standard normal ones on inputs multiplied by a root of the covariance
 than another.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -138,32 +138,22 @@ class Task(NamedTuple):
 
     def mean_field(self) -> Fitted:
         """Independent Gaussians; minibatches of a tenth, so ten times the steps of a mode."""
-        samples = bnn.mean_field(
-            self.pixels.model,
-            jax.random.key(self.seed),
-            self.x,
-            self.y,
-            num_samples=self.length.draws,
-            num_steps=10 * self.length.training,
-            batch_size=max(10, self.length.rows // 10),
-            progress_bar=False,
-        )
-        return Fitted(self.pixels, samples, NOT_SAMPLED)
+        return self._by_minibatches(bnn.mean_field, num_steps=10 * self.length.training)
 
     def swag(self) -> Fitted:
         """A Gaussian around averaged weights, on minibatches of a tenth."""
-        samples = bnn.swag(
-            self.pixels.model,
-            jax.random.key(self.seed),
-            self.x,
-            self.y,
-            num_samples=self.length.draws,
-            num_steps=self.length.training,
-            num_warmup=self.length.training,
-            thinning=max(1, self.length.training // 20),
-            batch_size=max(10, self.length.rows // 10),
-            progress_bar=False,
-        )
+        steps = self.length.training
+        thinning = max(1, steps // 20)
+        return self._by_minibatches(bnn.swag, num_steps=steps, num_warmup=steps, thinning=thinning)
+
+    def _by_minibatches(self, method: Callable, **settings: Any) -> Fitted:
+        """An approximation whose steps take a tenth of the rows."""
+        settings |= {
+            "num_samples": self.length.draws,
+            "batch_size": max(10, self.length.rows // 10),
+        }
+        key = jax.random.key(self.seed)
+        samples = method(self.pixels.model, key, self.x, self.y, progress_bar=False, **settings)
         return Fitted(self.pixels, samples, NOT_SAMPLED)
 
 

@@ -52,13 +52,7 @@ def route(
     thinning: int,
     log_evidence: tuple[float, float] = NO_EVIDENCE,
 ) -> Route:
-    """What a run of ours found.
-
-    :param name: of the reference.
-    :param draws: of all sites, (chain, draw, …).
-    :param x_test: rows at which functions are known, with their targets.
-    :param thinning: draws to one of which functions are computed.
-    """
+    """What a run of ours found; functions are computed of one in `thinning` draws (chain, draw, …)."""
     problem = PROBLEMS[name]
     arrays = {site: np.asarray(value) for site, value in draws.items()}
     some = {site: value[:, ::thinning] for site, value in arrays.items()}
@@ -94,11 +88,7 @@ def both_evidences(routes: Sequence[Route]) -> tuple[float, float]:
 def store(
     folder: Path, name: str, rows: Split, routes: tuple[Route, Route], num_draws: int
 ) -> None:
-    """Write ``NAME.npz``.
-
-    :param rows: of training, and of the test set those at which functions are known.
-    :param num_draws: draws of the functions of the first route that are kept, far apart.
-    """
+    """Write ``NAME.npz``, with `num_draws` draws of the functions of the first route, far apart."""
     scales = list(routes[1].log_scales)
     masses = {mode: [list(r.masses[mode]) for r in routes] for mode in routes[0].masses}
     about = {

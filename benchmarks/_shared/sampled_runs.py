@@ -47,8 +47,6 @@ def convergence(values: Any) -> Row:
     """R-hat and ESS of function values (chain, draw, …), constants left out, and a word.
 
     Modes of an ensemble are no chain: one draw each has no R-hat, and the cells stay empty.
-
-    :param values: an array, or a dict of them.
     """
     named = values if isinstance(values, Mapping) else {"functions": np.asarray(values)}
     chains, draws = next(iter(named.values())).shape[:2]
@@ -135,10 +133,7 @@ def starts(
 
 
 def hmc(model: Callable, step_size: float, trajectory: float) -> HMC:
-    """Full-batch HMC with unit mass and a fixed trajectory length.
-
-    :param step_size: what warm-up, which aims at an acceptance of 0.8, begins with.
-    """
+    """Full-batch HMC with unit mass and a fixed trajectory length; warm-up begins with `step_size`."""
     return HMC(model, step_size=step_size, trajectory_length=trajectory, adapt_mass_matrix=False)
 
 

@@ -10,12 +10,8 @@ def split_error(values: np.ndarray, rows_tested: float, rows_left: float) -> flo
     independent draws. The correlation of two of them is taken to be the share of the rows that is tested,
     t / (t + l), which makes the variance of a mean over J splits s² (1 / J + t / l) in place of s² / J:
     equation 7 of Nadeau and Bengio (2003, *Inference for the generalization error*), where l is the number
-    of rows that are learnt from. It is a rule of thumb, and errs on the side of too large.
-
-    :param values: a score or a paired difference for each split, (J,).
-    :param rows_tested: t, rows that a split tests, or their share of the table.
-    :param rows_left: l, rows that a split could have learnt from, in the same unit.
-    :return: the standard error; NaN where there is one split only.
+    of rows that are learnt from. It is a rule of thumb, and errs on the side of too large. Of one split
+    it is NaN. Shares of the table may stand for numbers of rows.
     """
     values = np.asarray(values, np.float64)
     if len(values) < 2:

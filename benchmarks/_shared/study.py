@@ -31,12 +31,7 @@ Row = dict[str, Any]
 
 
 def parser(doc: str, *, toy: bool = True) -> argparse.ArgumentParser:
-    """The options that all studies share; a study adds its own.
-
-    :param doc: docstring of the study, which ``--help`` shows.
-    :param toy: whether there is a size of seconds beside the full one and ``--quick``.
-    :return: a parser that gives ``size`` ("full", "quick" or "toy"), ``data`` and ``output``.
-    """
+    """The options that all studies share, ``size``, ``data`` and ``output``; a study adds its own."""
     made = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -62,11 +57,7 @@ def parser(doc: str, *, toy: bool = True) -> argparse.ArgumentParser:
 
 
 def command(source: str, *arguments: Any) -> list[str]:
-    """The command that runs a study in a process of its own, with :data:`ROOT` as its folder.
-
-    :param source: ``__file__`` of the study.
-    :param arguments: of its command line.
-    """
+    """The command that runs the study of a ``__file__`` in a process, with :data:`ROOT` as its folder."""
     module = ".".join(Path(source).resolve().relative_to(ROOT).with_suffix("").parts)
     return [sys.executable, "-m", module, *map(str, arguments)]
 
@@ -84,14 +75,10 @@ def every_cell(**values: Iterable[Any]) -> Iterator[Row]:
 
 
 class Results:
-    """The files of a study: ``results/NAME.csv`` beside ``NAME.py``, or ``NAME_PART.csv``.
+    """The files of a study: ``results/NAME.csv`` beside ``NAME.py``, or ``NAME_PART.csv`` of one with parts.
 
     Every stored file thus says which study it is of. Short forms keep theirs in folders of their
-    own, ``results/quick`` and ``results/toy``.
-
-    :param source: ``__file__`` of the study.
-    :param given: what :func:`parser` gave: ``size`` and ``output``.
-    :param part: of a study that stores more than one table.
+    own, ``results/quick`` and ``results/toy``. `source` is ``__file__``; `given` is what :func:`parser` gave.
     """
 
     def __init__(self, source: str, given: argparse.Namespace, part: str = "") -> None:
@@ -139,12 +126,7 @@ class Study(Results):
     """Rows of ``NAME.csv``, one for each cell: the columns ``keys`` say which.
 
     A row is appended as soon as it is known and not computed again, so that a study that was
-    interrupted goes on.
-
-    :param source: ``__file__`` of the study, of whose name the files are.
-    :param keys: the columns that name a cell.
-    :param given: what :func:`parser` gave: ``size`` and ``output``.
-    :param part: of a study that stores more than one table.
+    interrupted goes on. Other arguments are those of :class:`Results`.
     """
 
     def __init__(
@@ -165,9 +147,8 @@ class Study(Results):
     ) -> None:
         """Call ``compute(**cell)`` for every cell without rows yet, and keep the rows it yields.
 
-        :param cells: dictionaries of some of ``keys``; ``compute`` may add the others.
-        :param compute: yields rows of all keys and of numbers; seconds since the last row and the
-            machine are added. They are stored together, when the cell is complete.
+        Cells have some of ``keys``, and `compute` may add the others. Seconds since the last row and the
+        machine are added. Rows are stored together, when the cell is complete.
         """
         if self.only_reports:
             return
@@ -208,12 +189,7 @@ class Study(Results):
         findings: Iterable[str] = (),
         figure: Callable[[], Any] | None = None,
     ) -> None:
-        """Print and store what was found, sentences above a table, as ``NAME.md``; store the figure.
-
-        :param rows: of the table.
-        :param findings: sentences; the first is the answer, which other pages show alone.
-        :param figure: draws it; not called where the study only reports.
-        """
+        """Print and store findings (the first is the answer, shown alone elsewhere), table and figure."""
         self.report(rows, findings, self._made_on())
         if figure is not None and not self.only_reports:
             self.figure(figure())
@@ -231,14 +207,7 @@ def begin(
     sizes: Mapping[str, Any],
     argv: Sequence[str] | None,
 ) -> tuple[Study, argparse.Namespace, Any]:
-    """A study with the options that all share and no more.
-
-    :param source: as in :class:`Study`, and so is ``keys``.
-    :param doc: as in :func:`parser`.
-    :param sizes: settings of the sizes "full", "quick" and "toy".
-    :param argv: the command line; None for that of the process.
-    :return: the study, what was given on the command line, and the settings of the size.
-    """
+    """A study with the options that all share, what was given to them, and settings of the size."""
     given = parser(doc or "").parse_args(argv)
     return Study(source, keys, given), given, sizes[given.size]
 

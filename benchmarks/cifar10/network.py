@@ -94,11 +94,9 @@ def in_chunks(network: Callable, x: jax.Array) -> jax.Array:
 
 
 def posterior_of(network: nn.Module) -> Callable:
-    """The model: normal weights, classes from logits, and test probabilities where asked for.
+    """``model(x, y=None, x_test=None)`` of images as uint8: normal weights, classes from logits.
 
-    :param network: a linen module from standardised images to logits.
-    :return: ``model(x, y=None, x_test=None)`` with images as uint8; `x_test` adds the site
-        ``"probs"``, which no energy depends on, so that a sampler can record it.
+    `x_test` adds the site ``"probs"``, which no energy depends on, so that a sampler can record it.
     """
 
     def model(x, y=None, x_test=None):

@@ -156,17 +156,10 @@ def judged(x, true_mean=0.0):
     within = error.within(tolerance) and not disagree
     return {
         "tested": found.tested,
-        "p below .01": found.tested and found.p < 0.01,
         "disagree": disagree,
-        "groups": found.groups if disagree else np.nan,
-        "known": each.known.mean(),
         "within": within,
-        "on average": error.within_on_average(tolerance) and not disagree and not within,
         # A run's own: the share of its scalars whose error is as small as stated with 90 %.
         "covered": (off <= 1.645 * each.error).mean() if within else np.nan,
-        "covered, all known": (off <= 1.645 * each.error)[each.known].mean()
-        if each.known.any()
-        else np.nan,
         "stated": stated if within else np.nan,
         "actual": actual if within else np.nan,
         "R-hat above 1.01": worst > 1.01,

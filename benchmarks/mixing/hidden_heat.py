@@ -119,8 +119,7 @@ def linear_regression(noise: float) -> Callable:
 class Posterior:
     """A linear regression with weights N(0, 1), an intercept, and known noise; its posterior in closed form.
 
-    :param folder: the folder of data sets; None for the one beside the checkout.
-    :param rows: how many rows it has, drawn at random; with `IMAGES` all images of MNIST.
+    Its `rows` are drawn at random; with `IMAGES` they are all images of MNIST.
     """
 
     def __init__(self, folder: Path | None, rows: int) -> None:

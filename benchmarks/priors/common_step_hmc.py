@@ -68,12 +68,8 @@ def sample(
 ) -> Found:
     """Short trajectories that look for the step size, full ones that go on with it, and draws.
 
-    :param energy: position of one chain to nats.
-    :param z: where chains begin, leaves (chain, …).
-    :param short: trajectories of :data:`SHORT` leapfrogs.
-    :param warmup: trajectories of a quarter turn that still adapt, and are discarded.
-    :param draws: trajectories that are kept.
-    :param first: step size to begin with.
+    Chains begin at `z`, leaves (chain, …), with the step size `first`. The `short` trajectories have
+    :data:`SHORT` leapfrogs; `warmup` and `draws` count quarter turns.
     """
 
     def one(state, inputs, full: bool, rate: float):

@@ -71,10 +71,8 @@ def with_noise_columns(split: Split, count: int, seed: int) -> Split:
 
 
 def relevance(kernel: np.ndarray, real: int) -> dict[str, float]:
-    """How much the first layer takes from real and from added columns.
+    """How much the first layer, (…, column, unit), takes from the `real` first columns and from added ones.
 
-    :param kernel: draws of its weights, (…, column, unit).
-    :param real: how many columns, the first ones, are not added.
     :return: posterior mean of the root mean square weight of the median real and the median added
         column (0 where there is none), and the posterior probability that an added column has
         larger weights than the median real one.

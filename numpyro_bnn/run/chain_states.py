@@ -82,12 +82,12 @@ class Plan(NamedTuple):
         return self._replace(every=every, rate=min(self.rate, every))
 
     def looks(self) -> Iterator[int]:
-        """Numbers of draws at which the run is judged: whole chunks, each time half as many more."""
+        """Numbers of draws at which the run is judged: whole chunks, each time a quarter more."""
         chunk = self.chunk
         count = -(-self.draws // chunk) * chunk
         while True:
             yield count
-            count = -(-3 * count // (2 * chunk)) * chunk
+            count = -(-5 * count // (4 * chunk)) * chunk
 
     def segments(self, done: int = 0) -> Iterator[Segment]:
         """The segments after the first `done` steps; these are whole chunks."""

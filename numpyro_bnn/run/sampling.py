@@ -1,7 +1,7 @@
 """The loop of a run: chains advance segment by segment, from their start or a checkpoint to the end.
 
 A run of fixed length takes all segments of its plan. A run in stages is evaluated at growing numbers of
-draws (half as many more each time: Glynn and Whitt 1992, Flegal and Gong 2015 on fixed-width stopping
+draws (a quarter more each time: Glynn and Whitt 1992, Flegal and Gong 2015 on fixed-width stopping
 rules), and a :class:`Judge` decides whether it ends. The rule itself comes from the caller.
 """
 

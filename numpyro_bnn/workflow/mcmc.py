@@ -245,8 +245,8 @@ class MCMC(CompiledRuns):
     ) -> "StopReason":
         """Run the chains until the averages of predictions, and parameters that are no weights, are known.
 
-        The run is judged after `num_samples` steps, and again whenever there are half as many draws
-        more. It stops when two judgements in a row find all averages within the tolerance and the
+        The run is judged after `num_samples` steps, and again whenever there are a quarter more draws.
+        It stops when two judgements in a row find all averages within the tolerance and the
         chains in agreement. It also stops when the chains disagree although each by itself is within
         the tolerance (``"modes: temper"``, with a warning), when chains do not move, or when the time
         is over. Draws at the beginning are dropped while the two halves of the rest differ. The draws

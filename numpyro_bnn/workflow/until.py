@@ -239,7 +239,7 @@ class UntilKnown:
         first: float = drawn.num_draws
         if report.verdict != WITHIN_TOLERANCE:
             first = max(first, self.dropped + needed * kept)
-        return (1.5 * first - drawn.num_draws) * drawn.seconds_a_draw
+        return (1.25 * first - drawn.num_draws) * drawn.seconds_a_draw
 
     def _decided(self) -> str | None:
         """The reason to stop, if the last two evaluations agree on it."""

@@ -166,7 +166,7 @@ def test_nothing_is_compiled_between_looks(monkeypatch):
 
         monkeypatch.setattr(UntilKnown, "evaluate", counted)
         until(sampler())
-    assert len(counts) == 4
+    assert len(counts) == 5
     assert counts[0] > 0
     assert set(counts) == {counts[0]}, compiled[counts[0] :]
 
@@ -334,8 +334,8 @@ def test_what_was_dropped_stays_out_of_a_store(tmp_path, monkeypatch):
     pytest.importorskip("zarr")
     mcmc = sampler(draws=tmp_path / "run.zarr")
     stopped = until(mcmc, until=bnn.Tolerance(relative=0.5))
-    assert (stopped.draws, stopped.dropped) == (250, 30)
-    whole = plain(250)
+    assert (stopped.draws, stopped.dropped) == (200, 30)
+    whole = plain(200)
     assert_draws_of(mcmc, whole, 30)
     loaded = bnn.load(tmp_path / "run.zarr", line)["weights"]
     own = np.asarray(whole.get_samples(True)["weights"])[:, 30:]

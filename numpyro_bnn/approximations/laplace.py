@@ -19,12 +19,7 @@ from numpyro_bnn.approximations import curvature
 from numpyro_bnn.approximations.curvature import Newton, gauss_newton_parts
 from numpyro_bnn.approximations.finish import fit_modes, refuse_without_mode, say_if_not_reached
 from numpyro_bnn.approximations.marginal_energy import Marginal
-from numpyro_bnn.approximations.member_optimizer import (
-    MemberOptimizer,
-    finite_members,
-    keep_finite,
-    trains,
-)
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, keep_finite, trains
 from numpyro_bnn.models.random_module import calls, linearize
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
@@ -93,7 +88,7 @@ def laplace(
     member_optimizer, options = MemberOptimizer.taking("laplace", model, args, kwargs)
     key_fit, key_noise, key_precisions = jax.random.split(key, 3)
     if mode is None:
-        members, _, _ = fit_modes(member_optimizer, key_fit, 1, options)
+        members, energy, _ = fit_modes(member_optimizer, key_fit, 1, options)
     else:
         if not isinstance(mode, Draws) or (mode.num_chains, mode.num_draws) != (1, 1):
             raise ValueError(
@@ -103,7 +98,8 @@ def laplace(
         one = member_optimizer.whole.reduce({n: mode[n][0, 0] for n in latent})
         members = {n: v[None] for n, v in one.items()}
         refuse_without_mode(member_optimizer, members)
-    keep_finite("laplace", finite_members(members), member_optimizer.about_data)
+        energy = member_optimizer.energies(members)
+    keep_finite("laplace", np.isfinite(energy), member_optimizer.about_data)
     z = {name: value[0] for name, value in members.items()}
     if isinstance(subset, str) and subset in ("all", "last_layer"):
         whole = member_optimizer.whole

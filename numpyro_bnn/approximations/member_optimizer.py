@@ -357,7 +357,8 @@ class MemberOptimizer:
         self, z: Values, key: jax.Array | None, energy: np.ndarray | None = None, **info: object
     ) -> Draws:
         """Members and their samples, leading axes (member, draw), as draws without failed members."""
-        good, left_out = keep_finite(self.owner, finite_members(z), self.about_data)
+        finite = finite_members(z) & (energy is None or np.isfinite(energy))
+        good, left_out = keep_finite(self.owner, finite, self.about_data)
         kept = take_members(z, good) if left_out else z
         shape = jnp.shape(next(iter(kept.values())))[:2]
         keys = None if key is None else jax.random.split(key, shape)
@@ -581,16 +582,16 @@ def keep_finite(
     owner: str, finite: np.ndarray, about_data: Callable[[], str]
 ) -> tuple[np.ndarray, dict[int, str]]:
     """Numbers of the members to keep, and the reason by number for the others, which are left out."""
-    left_out = {int(i): "its values are not finite" for i in np.flatnonzero(~finite)}
+    left_out = {int(i): "its values or its energy are not finite" for i in np.flatnonzero(~finite)}
     if not left_out:
         return np.flatnonzero(finite), left_out
     advice = (
         f"{about_data()}Use a smaller learning rate or step size: `optimizer=optax.adam(1e-3)`."
     )
-    if len(left_out) == len(finite):
+    if not finite.any():
         raise ValueError(f"{owner}: no member stayed finite. {advice}")
     warn(
-        f"{owner}: left out the members {list(left_out)} of {len(finite)}, whose values are "
-        f"not finite. {advice}"
+        f"{owner}: left out the members {list(left_out)} of {len(finite)}, whose values "
+        f"or energies are not finite. {advice}"
     )
     return np.flatnonzero(finite), left_out

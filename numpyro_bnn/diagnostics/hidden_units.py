@@ -75,13 +75,12 @@ def _put_back(
     values[layer.outgoing] = np.swapaxes(by_unit, 1, 2).reshape(out.shape)
 
 
-def _moved(
-    values: Values, layer: HiddenLayer, order: np.ndarray, into: float, out: float
-) -> Values:
-    """Units in another order, incoming weights times `into`, outgoing weights times `out`."""
+def _moved(values: Values, layer: HiddenLayer, order: np.ndarray, factor: np.ndarray) -> Values:
+    """Units in another order, incoming weights times a factor for each, outgoing weights over it."""
     moved = dict(values)
     entering, leaving = _features(moved, layer)
-    _put_back(moved, layer, into * entering[:, order], out * leaving[:, order])
+    by_unit = factor[:, None]
+    _put_back(moved, layer, by_unit * entering[:, order], leaving[:, order] / by_unit)
     return moved
 
 
@@ -125,14 +124,14 @@ def _trials(base: Values, sites: list[str]) -> list[Values]:
 
 
 def _variants(base: Values, layer: HiddenLayer) -> list[Values]:
-    """The incoming kernel alone in another order; then units exchanged, flipped, and scaled."""
+    """The incoming kernel alone in another order; then units exchanged, and one flipped, and scaled."""
+    # Units that are mixed, as by a norm layer, could be flipped or scaled all together.
     size = base[layer.incoming].shape[-1]
     order, same = np.roll(np.arange(size), 1), np.arange(size)
+    ones, flip, scale = (np.where(same == 0, factor, 1.0) for factor in (1.0, -1.0, 2.0))
     return [
         {**base, layer.incoming: base[layer.incoming][..., order]},
-        _moved(base, layer, order, 1.0, 1.0),
-        _moved(base, layer, same, -1.0, -1.0),
-        _moved(base, layer, same, 2.0, 0.5),
+        *(_moved(base, layer, *change) for change in ((order, ones), (same, flip), (same, scale))),
     ]
 
 

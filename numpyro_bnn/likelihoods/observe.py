@@ -142,6 +142,8 @@ def observe(
     inputs, label = (f, "f") if x is None else (x, "x")
     if inputs is None:
         raise TypeError(f"{owner}: f is None, expected predictions, or the network with `x=`.")
+    if x is not None and not callable(f):
+        raise TypeError(f"{owner}: f holds predictions. Leave `x=` out, or give the network for f.")
     parts = {label: inputs}
     if isinstance(inputs, dict) and inputs:
         parts = {f"{label}[{key!r}]": values for key, values in inputs.items()}
@@ -217,4 +219,6 @@ class _Weighted(Messenger):
         if self.weights is None or msg["type"] != "sample":
             return
         weights = numpyro.subsample(self.weights, event_dim=0)
+        # What overflows in a row of weight 0 would leave NaN.
+        msg["fn"] = msg["fn"].mask(weights > 0)
         msg["scale"] = weights if msg["scale"] is None else msg["scale"] * weights

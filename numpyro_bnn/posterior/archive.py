@@ -64,6 +64,7 @@ def save(run: Run, path: str | Path) -> Path:
         arrays |= {f"units:{name}": np.asarray(value) for name, value in units._asdict().items()}
     values = jax.tree.leaves(fixed_in(draws.model))
     arrays |= {f"fixed:{i}": np.asarray(value) for i, value in enumerate(values)}
+    header["arrays"] = list(arrays)
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
         np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
@@ -126,6 +127,8 @@ def _read(opened: BinaryIO) -> tuple[dict, dict, dict, dict, dict]:
         header = json.loads(str(file["header"]))
         if header.get("format") != _FORMAT:
             raise ValueError(f"its format is {header.get('format')!r}, not {_FORMAT!r}")
+        if lost := set(header.get("arrays", ())).difference(file.files):
+            raise ValueError(f"it lacks {sorted(lost)}")
         sites = {name: file[f"site:{name}"] for name in header["sites"]}
         stats = {name: file[f"stat:{name}"] for name in header["stats"]}
         units, fixed = (

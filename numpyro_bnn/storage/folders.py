@@ -14,6 +14,7 @@ import tempfile
 import zlib
 from contextlib import suppress
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 from zipfile import BadZipFile
 
@@ -82,6 +83,8 @@ UNREADABLE = (
     MemoryError,
     OSError,
     RuntimeError,
+    SyntaxError,
+    TokenError,
     TypeError,
     ValueError,
     zlib.error,

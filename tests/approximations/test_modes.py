@@ -311,14 +311,14 @@ def test_arguments_that_are_not_by_row_stay():
 
 def test_a_member_that_failed_is_named_and_left_out(data):
     descent = linear.members(linear.model, data)
-    z = {KERNEL: jnp.ones((3, 1, 3, 1)).at[1, 0, 2].set(jnp.nan), BIAS: jnp.zeros((3, 1, 1))}
-    with pytest.warns(UserWarning, match=r"left out the members \[1\] of 3.*smaller learning"):
-        draws = descent.draws(z, None, np.arange(3.0))
-    assert draws.left_out == {1: "its values are not finite"}
+    z = {KERNEL: jnp.ones((4, 1, 3, 1)).at[1, 0, 2].set(jnp.nan), BIAS: jnp.zeros((4, 1, 1))}
+    with pytest.warns(UserWarning, match=r"left out the members \[1, 3\] of 4.*smaller learning"):
+        draws = descent.draws(z, None, np.array([0.0, 1.0, 2.0, np.inf]))
+    assert draws.left_out == dict.fromkeys((1, 3), "its values or its energy are not finite")
     assert draws.num_chains == 2
     np.testing.assert_array_equal(draws.stats["potential_energy"], [[0.0], [2.0]])
     report = bnn.diagnose(draws, data[0])
-    assert "Left out: chain 1 (its values are not finite)" in report.explanation
+    assert "chain 3 (its values or its energy are not finite)" in report.explanation
     idata = bnn.to_inference_data(draws, *data)
     np.testing.assert_array_equal(idata.posterior["chain"], [0, 2])
 

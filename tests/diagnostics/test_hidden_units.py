@@ -72,18 +72,12 @@ def d(number, what="kernel"):
 
 # Weights come from the prior; those of the module would only be compiled.
 ZEROS = nnx.initializers.zeros_init()
+UNITS = HiddenLayer(d(0), (d(0, "bias"),), d(1))
 FOUND = {
-    "tanh": (bnn.MLP([4], 2), X, {HiddenLayer(d(0), (d(0, "bias"),), d(1), flips=True)}),
-    "relu": (
-        bnn.MLP([4], 2, activation=nn.relu),
-        X,
-        {HiddenLayer(d(0), (d(0, "bias"),), d(1), scales=True)},
-    ),
-    "sigmoid": (
-        bnn.MLP([4], 2, activation=nn.sigmoid),
-        X,
-        {HiddenLayer(d(0), (d(0, "bias"),), d(1))},
-    ),
+    "tanh": (bnn.MLP([4], 2), X, {UNITS._replace(flips=True)}),
+    "relu": (bnn.MLP([4], 2, activation=nn.relu), X, {UNITS._replace(scales=True)}),
+    "sigmoid": (bnn.MLP([4], 2, activation=nn.sigmoid), X, {UNITS}),
+    "units that mix": (bnn.MLP([4], 2, activation=jax.nn.standardize), X, {UNITS}),
     "deep, with a norm layer": (
         Deep(),
         X,

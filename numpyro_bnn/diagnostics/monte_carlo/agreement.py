@@ -67,7 +67,6 @@ class Agreement(NamedTuple):
 
     - **members** - the group of each chain, `(chain,)`
     - **batch_length** - draws in a batch
-    - **num_batches** - batches a chain
     - **left_out** - by name, scalars too slow for the batches
     - **halves** - whether the halves of a single chain stood for chains
     - **needed** - factor by which to lengthen the run for enough batches a chain; at most 1 if tested, and
@@ -92,7 +91,6 @@ class Agreement(NamedTuple):
 
     members: np.ndarray
     batch_length: int
-    num_batches: int
     left_out: Mapping[str, np.ndarray]
     halves: bool
     needed: float
@@ -170,7 +168,6 @@ def agreement(
         left_out=left_out,
         members=np.zeros(chains, int),
         batch_length=length,
-        num_batches=draws // length,
         halves=halves,
         needed=least * length / draws if moving else 0.0,
         differs={},
@@ -182,11 +179,7 @@ def agreement(
     means = _batch_means(arrays, judged, length)
     differs, found = _permutation_test(means, num_permutations, seed, num_centred)
     result = untested._replace(
-        tested=True,
-        differs=_by_name(differs, judged),
-        batch_length=length,
-        num_batches=means.shape[1],
-        **found,
+        tested=True, differs=_by_name(differs, judged), batch_length=length, **found
     )
     if not result.disagree(tolerance or Tolerance()):
         return result

@@ -281,8 +281,10 @@ def check_range(owner: str, label: str, values: np.ndarray, first: int = 0) -> N
 
 def check_offset(owner: str, label: str, values: np.ndarray) -> None:
     """Refuse numbers that would become equal in the device's number type, beside a large offset."""
-    kind = jax.dtypes.canonicalize_dtype(values.dtype)
-    if kind == values.dtype or not values.size or values.dtype.kind != "f" or not values.ndim:
+    # A network takes whole numbers, such as seconds since 1970, as floats.
+    whole = values.dtype.kind in "iu" and values.dtype.itemsize > 2
+    kind = jax.dtypes.canonicalize_dtype(float if whole else values.dtype)
+    if kind == values.dtype or not values.size or kind.kind != "f" or not values.ndim:
         return
     mean, scale, constant = _spread(values, None)
     size = np.abs(mean)

@@ -16,6 +16,7 @@ from jax.scipy.special import gammaln
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import Predictive
 
+from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.compilation.program_identity import Program
@@ -223,16 +224,19 @@ def check_same_rows(
     target: str,
     x: PyTree,
     fitted: PyTree | str | None,
+    count: int,
+    at_rows: Callable[[int], Structure],
 ) -> None:
     """Refuse to use latent values of single training rows at other rows, though their number is the same."""
-    if fitted is None or target not in structure.sites:
+    if fitted is None or target not in structure.sites or count < 2:
         return
-    plates = set(structure.sites[target].plates)
-    drawn = [n for n in structure.latent if n in samples]
-    local = [n for n in drawn if plates & set(structure.sites[n].plates)]
-    if not local:
+    shapes = structure.shapes
+    drawn = [n for n in structure.latent if n in samples and count in shapes[n]]
+    if not drawn or is_of_rows(x, fitted):
         return
-    if not is_of_rows(x, fitted):
+    # Values of rows are those that change with them, under the plate of the rows or not.
+    fewer = result_or_error(lambda: at_rows(count - 1).shapes)
+    if local := [n for n in drawn if isinstance(fewer, Exception) or fewer.get(n) != shapes[n]]:
         raise ValueError(
             f"predict: the latent sites {local} have a value for every row of the fit, and x holds "
             f"other rows. {_KNOWN} Without draws of them, `site={target!r}`, they are drawn from their "

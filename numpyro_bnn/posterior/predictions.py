@@ -95,7 +95,8 @@ def predict(
         of the fit. Their effects are drawn from the distribution that the model gives to all groups of a
         plate, one value for each draw. By default such rows are refused.
     :param by_row: further arguments of the model by name, such as an offset of each row of x; those that
-        ``functools.partial`` binds to the model are taken too.
+        ``functools.partial`` binds to the model are taken too. One that is left out has its default, also
+        where the run had another: right for weights of rows, but an offset has to be given again.
     :return: what `reduce` returns; without it :class:`Predictions` with leading axes (chain, draw, row).
         Latent sites under a plate that have no draws, such as values of single rows at new rows, are drawn
         from their prior, one value for each draw: averages over draws are those of the posterior predictive
@@ -254,7 +255,7 @@ class Predictor:
         if batch_size is None:
             # Blocks of one size, so that one program serves all of them.
             batch_size = math.ceil(self.size / math.ceil(self.size / _ROWS))
-        self.batch_size = check_whole(owner, "batch_size", batch_size)
+        self.batch_size = min(check_whole(owner, "batch_size", batch_size), self.size)
         self.inputs, self._fitted, self._site = x, about.get("fitted_rows"), site
         self.others: dict[Place, PyTree] = {**bound_by_row(model, self.size), **(others or {})}
         self.arguments = prepared(model, *call_with({0: table, **self.others}))
@@ -299,7 +300,8 @@ class Predictor:
         given, samples = samples, self._known(samples)
         self.rows_at_a_time(samples)
         target = self.target_of(samples)
-        check_same_rows(self.structure, samples, target, self.inputs, self._fitted)
+        rows = self.inputs, self._fitted, self.batch_size, self._structure_at
+        check_same_rows(self.structure, samples, target, *rows)
         grouped = draws_for(self.call, samples, target, self.batch_size, self._extended)
         chains = grouped or group_by_chain(given, self.structure.shapes)
         lead = np.shape(next(iter(chains.values())))[:2]
@@ -333,8 +335,7 @@ class Predictor:
         known, site = self._known(samples), site_in(self.structure, self._site)
         target = target_of(self._first_call, known, site)
         if target not in self._with_rows:
-            count = min(self.size, self.batch_size)
-            check_rows_first(target, count, self.structure, self._structure_at)
+            check_rows_first(target, self.batch_size, self.structure, self._structure_at)
             self._with_rows.add(target)
         return target
 
@@ -385,7 +386,7 @@ class Predictor:
 
     def _first_rows(self, count: int) -> PyTree:
         """The arguments of the model at the first rows."""
-        return taken(self.arguments, slice(min(self.size, count)), self.size)
+        return taken(self.arguments, slice(count), self.size)
 
     def _programs_of(self, target: str, static: tuple) -> Callable:
         """The compiled programs for a target, made when they are first needed."""
@@ -449,9 +450,8 @@ class Predictor:
         for drawn, rows, found in _one_ahead(self._computed(target, taken_from, what, extra)):
             for name, values in found.items():
                 own = np.asarray(values).reshape(lead[0], -1, *values.shape[1:])
-                size = min(self.batch_size, self.size - rows.start)
                 tail = made[name].shape[3:] if name in made else own.shape[3:]
-                check_values_of_rows(what, target, own.shape[2:], (size, *tail))
+                check_values_of_rows(what, target, own.shape[2:], (self.batch_size, *tail))
                 # In float64: beside a large mean float32 would lose the prediction.
                 in_units = self.shift is not None and name in ("mean", "sample")
                 if name not in made:

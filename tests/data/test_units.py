@@ -281,6 +281,7 @@ TOO_LARGE = {
     "uint64": (np.full((ROWS, 2), 2**63, np.uint64), Y, "own: x holds whole numbers .*JAX's uint32"),
     "float64": (np.where(X > 2, 1e39, X), Y, r"own: x has the finite value 1e\+39 at index .*infinity"),
     "offset": (X, Y + 1e9, r"own: y lies around .* varies by .*rounds away.*Subtract its mean"),
+    "whole numbers": (X, 10**9 + np.arange(ROWS), r"own: y lies around .* which float32 rounds away"),
     "offset of a column": (X + FAR_COLUMN, Y, "own: column 1 of x lies around"),
 }  # fmt: skip
 

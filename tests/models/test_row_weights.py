@@ -154,8 +154,7 @@ def test_folds_of_unequal_size_share_their_programs():
 def test_a_weight_repeats_a_row(name):
     make, y = MODELS[name]
     weighted, repeated = make(), make()
-    # Squares of such a residual overflow, in rows that do not count.
-    wild = np.where(WEIGHTS > 0, y, 1e20) if y.dtype == float else y
+    wild = np.where(WEIGHTS > 0, y, 1e20) if y.dtype == float else y  # Its square overflows.
     given = (X, wild), {"weights": WEIGHTS}
     weighted.learn(X, wild, WEIGHTS)
     repeated.learn(X[ROWS], y[ROWS])

@@ -133,12 +133,19 @@ def test_latent_values_of_rows_are_not_those_of_other_rows():
         bnn.predict(local, LOCAL, X, batch_size=4)
 
 
-def test_a_run_and_its_draws_know_which_rows_their_latent_values_belong_to(tmp_path):
-    kernel = bnn.SGLD(local, step_size=1e-3)
+def joint(x, y=None):  # Values of rows that are no plate's, as of a Gaussian process
+    shift = numpyro.sample("shift", dist.Normal(jnp.zeros(len(x)), 3).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(shift, 1.0), obs=y)
+
+
+@pytest.mark.parametrize("model", [local, joint])
+def test_a_run_and_its_draws_know_which_rows_their_latent_values_belong_to(tmp_path, model):
+    kernel = bnn.SGLD(model, step_size=1e-3)
     mcmc = bnn.MCMC(kernel, num_warmup=1, num_samples=2, progress_bar=False)
-    mcmc.run(KEY, X, Y, init_params=nets.weights(local, X, Y))
-    stored = bnn.load(bnn.save(mcmc, tmp_path / "draws.npz"), local)
-    fitted = Fit(local, None, mcmc, bnn.thin(mcmc, 1, X), None, None, {})
+    mcmc.run(KEY, X, Y, init_params=nets.weights(model, X, Y))
+    stored = bnn.load(bnn.save(mcmc, tmp_path / "draws.npz"), model)
+    fitted = Fit(model, None, mcmc, bnn.thin(mcmc, 1, X), None, None, {})
     for predicted in (
         partial(bnn.predict, None, mcmc),
         partial(bnn.predict, None, stored),

@@ -43,13 +43,6 @@ class Tempering(NamedTuple):
     log_evidence_error: np.ndarray
     move_correlations: np.ndarray
 
-    @property
-    def round_trips_at_best(self) -> np.ndarray:
-        """Round trips a sweep if every move drew a new state of its rung: 1 / (2 + 2Λ), (chain,)."""
-        # That is the limit of many rungs; refused swaps make some fewer, moves that leave the log
-        # likelihood as it was (`move_correlations`) far fewer. Source: Syed et al. 2022, *JRSS B* 84(2).
-        return 1 / (2 + 2 * self.barrier)
-
     def facts(self) -> list[str]:
         """The most important statistics, in a few words each."""
         value = float(self.log_evidence.mean())

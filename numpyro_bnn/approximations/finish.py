@@ -107,7 +107,7 @@ class _LBFGS:
         self.noise = noise
         self.optimizer = optax.lbfgs(memory_size=20)
         self.advance = member_optimizer.advance(self.optimizer)
-        # Whether every block of steps of a member ended at values that are finite.
+        # Whether every block of steps of a member ended at finite values; others stay where they are.
         self.whole: Any = True
 
     def __call__(self, z: Values, bar: tqdm) -> Values:
@@ -120,9 +120,8 @@ class _LBFGS:
                 members, count, self.noise, self.member_optimizer.arrays
             )
             energy = np.asarray(energy, np.float64)
-            whole = np.isfinite(self.member_optimizer.energies(members.z))
-            z = jax.tree.map(partial(where_members, whole), members.z, z)
-            self.whole &= whole
+            self.whole = self.whole & np.isfinite(self.member_optimizer.energies(members.z))
+            z = jax.tree.map(partial(where_members, self.whole), members.z, z)
             self.left -= count
             bar.set_postfix_str(f"potential energy {energy.mean():.6g}", refresh=False)
             bar.update(count)

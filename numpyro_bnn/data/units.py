@@ -281,7 +281,7 @@ def check_range(owner: str, label: str, values: np.ndarray, first: int = 0) -> N
 
 def check_offset(owner: str, label: str, values: np.ndarray) -> None:
     """Refuse numbers that would become equal in the device's number type, beside a large offset."""
-    # A network takes whole numbers, such as seconds since 1970, as floats.
+    # A network takes whole numbers, such as seconds since 1970, as floats: exact up to steps of 1.
     whole = values.dtype.kind in "iu" and values.dtype.itemsize > 2
     kind = jax.dtypes.canonicalize_dtype(float if whole else values.dtype)
     if kind == values.dtype or not values.size or kind.kind != "f" or not values.ndim:
@@ -289,7 +289,7 @@ def check_offset(owner: str, label: str, values: np.ndarray) -> None:
     mean, scale, constant = _spread(values, None)
     size = np.abs(mean)
     seen = ~constant & (scale > 64 * _epsilon(values.dtype) * size)
-    lost = seen & (_epsilon(kind) * size > scale / _STEPS)
+    lost = seen & (_epsilon(kind) * size > np.maximum(scale / _STEPS, whole))
     if lost.any():
         index = _first(lost)
         raise ValueError(

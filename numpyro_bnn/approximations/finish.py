@@ -91,7 +91,7 @@ def to_modes(
             z = descend(z, bar)
             z, found = _by_fixed_matrix(newton, z, noise)
             found = np.where(descend.whole, found, np.inf)
-            if (np.nan_to_num(found) <= REACHED).all() or not descend.left:
+            if (np.nan_to_num(found) <= REACHED)[descend.whole].all() or not descend.left:
                 break
         reached = "reached" if (found <= REACHED).all() else "not reached"
         bar.set_postfix_str(f"mode {reached}: {np.nanmax(found, initial=0.0):.2g} nats away")

@@ -583,15 +583,14 @@ def keep_finite(
 ) -> tuple[np.ndarray, dict[int, str]]:
     """Numbers of the members to keep, and the reason by number for the others, which are left out."""
     left_out = {int(i): "its values or its energy are not finite" for i in np.flatnonzero(~finite)}
-    if not left_out:
-        return np.flatnonzero(finite), left_out
-    advice = (
-        f"{about_data()}Use a smaller learning rate or step size: `optimizer=optax.adam(1e-3)`."
-    )
-    if not finite.any():
-        raise ValueError(f"{owner}: no member stayed finite. {advice}")
-    warn(
-        f"{owner}: left out the members {list(left_out)} of {len(finite)}, whose values "
-        f"or energies are not finite. {advice}"
-    )
+    if left_out:
+        advice = (
+            f"{about_data()}Use a smaller learning rate or step size: `optimizer=optax.adam(1e-3)`."
+        )
+        if not finite.any():
+            raise ValueError(f"{owner}: no member stayed finite. {advice}")
+        warn(
+            f"{owner}: left out the members {list(left_out)} of {len(finite)}, whose values "
+            f"or energies are not finite. {advice}"
+        )
     return np.flatnonzero(finite), left_out

@@ -423,7 +423,7 @@ class Predictor:
             block = jax.device_put({name: value[:, drawn] for name, value in grouped.items()})
             for begin in range(0, self.size, self.batch_size):
                 # The last block repeats some rows of the one before, so that it has as many.
-                begin = max(0, min(begin, self.size - self.batch_size))
+                begin = min(begin, self.size - self.batch_size)
                 rows = slice(begin, begin + self.batch_size)
                 part = Arguments.split(*taken(self.arguments, rows, self.size)).arrays
                 own = None

@@ -22,6 +22,7 @@ from numpyro_bnn.run.programs import Programs
 _LARGE = 2**17
 # Seconds of steps from which the time of one is known.
 _ENOUGH_TO_MEASURE = 0.2
+GROWTH = 1.25  # Draws when a run is judged, over those of the judgement before.
 
 
 class Segment(NamedTuple):
@@ -83,11 +84,10 @@ class Plan(NamedTuple):
 
     def looks(self) -> Iterator[int]:
         """Numbers of draws at which the run is judged: whole chunks, each time a quarter more."""
-        chunk = self.chunk
-        count = -(-self.draws // chunk) * chunk
+        count = -(-self.draws // self.chunk) * self.chunk
         while True:
             yield count
-            count = -(-5 * count // (4 * chunk)) * chunk
+            count = int(np.ceil(GROWTH * count / self.chunk)) * self.chunk
 
     def segments(self, done: int = 0) -> Iterator[Segment]:
         """The segments after the first `done` steps; these are whole chunks."""

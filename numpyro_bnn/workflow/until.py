@@ -31,6 +31,7 @@ from numpyro_bnn.posterior.draws import limits_of, stats_by_site
 from numpyro_bnn.posterior.fitted import inputs_of
 from numpyro_bnn.posterior.predictions import Predictor
 from numpyro_bnn.posterior.training_data import as_observed, others_at, training_data
+from numpyro_bnn.run.chain_states import GROWTH
 from numpyro_bnn.run.compiled_runs import CompiledRuns
 from numpyro_bnn.run.sampling import DrawsSoFar
 from numpyro_bnn.samplers.suspects import exploded_chains
@@ -239,7 +240,7 @@ class UntilKnown:
         first: float = drawn.num_draws
         if report.verdict != WITHIN_TOLERANCE:
             first = max(first, self.dropped + needed * kept)
-        return (1.25 * first - drawn.num_draws) * drawn.seconds_a_draw
+        return (GROWTH * first - drawn.num_draws) * drawn.seconds_a_draw
 
     def _decided(self) -> str | None:
         """The reason to stop, if the last two evaluations agree on it."""

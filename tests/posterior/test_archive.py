@@ -121,20 +121,14 @@ BAD_FILES = {
     "pickles in an archive": (pickled_inside, "allow_pickle=False"),
     "cut off": (truncated, "was cut off"),
     "one byte changed": (flipped, "Bad CRC"),
-    "a byte of an array's header": (
-        lambda path: flipped(path, b"{'descr': '<f8'", 4),
-        "written by",
-    ),
+    "a byte of a header": (lambda path: flipped(path, b"{'descr': '<f8'", 4), "written by"),
     "a name lost": (lambda path: np.savez(path, header=_header(arrays=["u"])), r"lacks \['u'\]"),
     "empty": (lambda path: path.write_bytes(b""), "is no NumPy archive"),
     "text": (lambda path: path.write_text("weights"), "is no NumPy archive"),
     "one array": (lambda path: path.write_bytes(one_array()), "is no NumPy archive"),
     "another archive": (lambda path: np.savez(path, w=np.ones(3)), "header"),
     "another header": (lambda path: np.savez(path, header=np.array("[1]")), "written by"),
-    "a later format": (
-        lambda path: np.savez(path, header=_header(format="9")),
-        "its format is '9'",
-    ),
+    "later format": (lambda path: np.savez(path, header=_header(format="9")), "its format is '9'"),
     "a site missing": (lambda path: np.savez(path, header=_header(sites=["w"])), "site:w"),
     "no sites": (lambda path: np.savez(path, header=_header()), "two leading axes"),
 }

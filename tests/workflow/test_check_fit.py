@@ -366,6 +366,11 @@ def test_what_is_refused(name):
         call()
 
 
+def test_a_number_is_no_key():
+    with pytest.raises(TypeError, match="check_fit: expected a random key"):
+        bnn.check_fit(exact_draws()[0], X, Y, key=3)
+
+
 # -- the data that the check of a fit is about: found wherever a run has them --------------------
 
 

@@ -28,7 +28,7 @@ from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement, draws_to_dr
 from numpyro_bnn.run.chain_states import ChainStates, Plan
 from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.storage.draw_store import DrawStore
-from numpyro_bnn.workflow.until import UntilKnown
+from numpyro_bnn.workflow.until import StopReason, UntilKnown
 
 X = np.linspace(-1.0, 1.0, 6)
 Y = np.array([-0.4, -0.5, 0.1, 0.3, 0.2, 0.7])
@@ -129,6 +129,7 @@ def test_arguments_by_row_and_numbers_of_the_run_are_those_of_its_looks():
 
 def test_a_run_goes_on_for_five_looks(five_looks):
     stopped = five_looks.stopped
+    assert isinstance(stopped, StopReason)
     assert [look.draws for look in stopped.looks] == [100, 150, 200, 250, 350]
     verdicts = [look.report.verdict for look in stopped.looks]
     assert "within_tolerance" not in verdicts[:3]

@@ -117,7 +117,7 @@ def swag(
     :param num_samples: draws from each member's Gaussian.
     :param num_members: optimisations, each with a Gaussian of its own.
     :param num_snapshots: iterates that a Gaussian is fitted to, K.
-    :param rank: rank of the low-rank half; at most `num_snapshots`.
+    :param rank: rank of the low-rank half; of fewer snapshots, their number.
     :param rate: as in :func:`constant_sgd`.
     :param num_warmup: steps between the optimum and the first snapshot.
     :param thinning: steps to a snapshot.
@@ -126,7 +126,7 @@ def swag(
     """
     num_samples = check_whole("swag", "num_samples", num_samples)
     num_snapshots = check_whole("swag", "num_snapshots", num_snapshots, least=2)
-    rank = check_whole("swag", "rank", rank, least=2)
+    rank = min(num_snapshots, check_whole("swag", "rank", rank, least=2))
     kwargs["batch_size"] = check_whole("swag", "batch_size", batch_size)
     plan = num_members, num_snapshots, num_warmup, thinning, rate
     keys, member_optimizer, iterates, rates = _iterate("swag", model, key, args, kwargs, *plan)

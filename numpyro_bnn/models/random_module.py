@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen, nnx
+from flax.linen.dtypes import promote_dtype
+from jax import lax
 from numpy.typing import ArrayLike
 from numpyro.primitives import Messenger, apply_stack
 
@@ -31,6 +33,21 @@ from numpyro_bnn.models.networks import NNX, Linen, Network, PyTreeNetwork
 from numpyro_bnn.priors import paths
 from numpyro_bnn.priors.base import PriorLike, as_prior
 from numpyro_bnn.priors.paths import AUXILIARY, LaidOut, NetworkShapes
+
+
+class Dense(linen.Dense):
+    """A dense layer that keeps the rows of a unit adjacent, with which CPUs take up to half the time."""
+
+    @linen.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], self.features))
+        bias = self.param("bias", self.bias_init, (self.features,))
+        moved = lax.transpose(inputs, (inputs.ndim - 1, *range(inputs.ndim - 1)))
+        x, kernel, bias = promote_dtype(moved, kernel, bias)
+        y = lax.dot_general(kernel, x, (((0,), (0,)), ((), ())))
+        # The sum comes before the axes are moved back: XLA would undo the order of the product alone.
+        y += lax.expand_dims(bias, range(1, x.ndim))
+        return lax.transpose(y, (*range(1, x.ndim), 0))
 
 
 class MLP(linen.Module):
@@ -47,9 +64,11 @@ class MLP(linen.Module):
 
     @linen.compact
     def __call__(self, x: jax.Array) -> jax.Array:
+        # Without a barrier XLA would move the rows in each product.
+        x = jnp.moveaxis(lax.optimization_barrier(jnp.moveaxis(x, -1, 0)), 0, -1)
         for units in self.hidden:
-            x = self.activation(linen.Dense(units)(x))
-        return linen.Dense(self.outputs)(x)
+            x = self.activation(Dense(units)(x))
+        return Dense(self.outputs)(x)
 
 
 class BoundModule:

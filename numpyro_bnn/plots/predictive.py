@@ -236,12 +236,7 @@ def _draw_regions(ax: Axes, probs: np.ndarray, lines: list[np.ndarray]) -> None:
 
 
 def plot_reliability(
-    probs: Scored,
-    y: ArrayLike,
-    *,
-    num_bins: int = 15,
-    label: str = "accuracy ± standard error",
-    ax: Axes | None = None,
+    probs: Scored, y: ArrayLike, *, num_bins: int = 15, ax: Axes | None = None
 ) -> Axes:
     """Accuracy against confidence, with the number of rows of each bin above.
 
@@ -251,7 +246,6 @@ def plot_reliability(
     :param probs: ``(…, row, class)``, or predictions; averaged over draws first.
     :param y: classes (row,), integers from 0.
     :param num_bins: number of bins.
-    :param label: name of the marks in the legend.
     :param ax: axes to draw on; the counts become an inset above it.
     :return: the axes.
     :raises ValueError: for bad probabilities or labels.
@@ -268,7 +262,7 @@ def plot_reliability(
     blue, orange = color_at(ax, 0), color_at(ax, 1)
     ax.vlines(stated, stated, share, color=orange, linewidth=5, alpha=0.45, label="gap")
     points: dict[str, Any] = {"fmt": "o-", "markersize": 4, "linewidth": 1.2, "capsize": 2}
-    ax.errorbar(stated, share, yerr=bars, color=blue, label=label, **points)
+    ax.errorbar(stated, share, yerr=bars, color=blue, label="accuracy ± standard error", **points)
     # The vertical axis has the whole range of accuracies, so that the legend fits below the diagonal.
     low = max(0.0, min(0.9, float(table.edges[:-1][full][0])) - 0.02)
     ax.set(xlim=(low, 1.02), ylim=(-0.02, 1.05))

@@ -138,7 +138,7 @@ def as_prior(prior: object) -> Prior:
         return prior
     if isinstance(prior, dist.Distribution):
         return FromFunction(partial(_of_each, prior))
-    if callable(prior):
+    if callable(prior) and not isinstance(prior, type):
         return FromFunction(prior)
     raise TypeError(
         f"A prior is one of `bnn.priors`, a Distribution, or a function (path, shape) -> "

@@ -191,8 +191,7 @@ class UntilKnown:
             self._parts.append(self._predicted(draws, begin))
         self._known = drawn.num_draws
         failed = {*exploded_chains(drawn.states, drawn.step), *self._bad}
-        kinds = ("values", "scored", "parameters", "stats")
-        values, scored, own, stats = (self._joined(kind, failed) for kind in kinds)
+        values, scored, own, stats = (self._joined(kind, failed) for kind in self._parts[0])
         seconds = time.monotonic() - self._began
         if not len(next(iter(values.values()))):
             self.looks.append(StoppingCheck(drawn.num_draws, 0, None, seconds, float("nan")))

@@ -130,18 +130,13 @@ def test_swag_is_the_gaussian_of_its_snapshots():
 
 
 def test_swag_halves_the_correlations_of_the_iterates(data):
-    """Snapshots far apart are independent draws of the law: half of it stays a full covariance.
-
-    A variance around the mean of K = rank snapshots is (K - 1) / K of the law's, the low-rank
-    half, divided by K - 1, all of it.
-    """
+    """Of K = rank snapshots the variance is (K - 1) / K of the law's, the low-rank half all of it."""
     draws = bnn.swag(
         model,
         jax.random.key(2),
         *data,
         num_samples=20,
         num_snapshots=10,
-        rank=10,
         num_warmup=200,
         thinning=100,
         **OPTIONS,

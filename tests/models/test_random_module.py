@@ -107,19 +107,24 @@ def test_shared_parameters_are_one_site(x):
     assert tied.keys() == {"net/first.kernel", "net/first.bias", "f"}
 
 
-def test_the_log_density_is_that_of_the_network_written_by_hand(x):
+@pytest.mark.parametrize(
+    ("module", "first", "last"), [(nets.MLP(outputs=1), 1, 0), (bnn.MLP([4], 1), 0, 1)]
+)
+def test_the_log_density_is_that_of_the_network_written_by_hand(x, module, first, last):
     y = jnp.array([0.3, -1.0, 2.0])
 
     def wrapped(x, y):
-        net = bnn.random_module("net", nets.MLP(outputs=1), NORMAL, x[:1])
-        numpyro.sample("y", dist.Normal(net(x).squeeze(-1), 0.1), obs=y)
+        net = bnn.random_module("net", module, NORMAL, x[:1])
+        numpyro.sample("y", dist.Normal(net(x[None])[0].squeeze(-1), 0.1), obs=y)
 
     def by_hand(x, y):
         def weight(name, *shape):
             return numpyro.sample(f"net/{name}", dist.Normal(0, 0.5).expand(shape).to_event())
 
-        hidden = jnp.tanh(x @ weight("Dense_1.kernel", 3, 4) + weight("Dense_1.bias", 4))
-        f = hidden @ weight("Dense_0.kernel", 4, 1) + weight("Dense_0.bias", 1)
+        hidden = jnp.tanh(
+            x @ weight(f"Dense_{first}.kernel", 3, 4) + weight(f"Dense_{first}.bias", 4)
+        )
+        f = hidden @ weight(f"Dense_{last}.kernel", 4, 1) + weight(f"Dense_{last}.bias", 1)
         numpyro.sample("y", dist.Normal(f.squeeze(-1), 0.1), obs=y)
 
     @jax.jit

@@ -33,12 +33,14 @@ from scipy.stats import chi2, f
 
 from numpyro_bnn._checks import num_cpus
 
-# Numbers in one block, draws times scalars: 512 KiB in double precision: they stay in the
-# cache, and larger arrays would be new to the system each time (page faults).
-BLOCK_SIZE = 1 << 16
+# Numbers in one block, draws times scalars: with fewer, calls of NumPy cost more than the numbers; arrays of
+# more than 2 MiB leave the cache and are new to the system each time (page faults).
+BLOCK_SIZE = 1 << 18
 # Chains whose normal scores have less variance within are constant: scores of N draws lie at least 1/N apart,
 # so that a true variance is far above it, and rounding far below.
 _CONSTANT_SHARE = 1e-20
+# Probability that the worst scalar of stationary chains exceeds the limit of R-hat.
+_CHANCE = 0.05
 # Number of lags that are computed by products first; a transform costs about as much.
 _MOST_LAGS = 64
 
@@ -297,8 +299,6 @@ def summarize(x: ArrayLike, *, tail: bool = True) -> Summary:
     return Summary(*by_block(x, lambda block: summarize_block(block, tail), 3))
 
 
-# Draws between 2^-400 and 2^400 have squares in double precision, and sums of them.
-_MOST_POWER = 400
 _TRANSFORMS = {
     "split": lambda split: split.astype(np.float64),
     "z_scale": rank_scores,
@@ -363,20 +363,15 @@ def moments(name: str, x: ArrayLike) -> list[np.ndarray]:
         return [np.full(x.shape[2:], np.nan) for _ in range(3)]
 
     def block_moments(block: np.ndarray) -> list[np.ndarray]:
-        power = powers_of(block, (0, 1))
         # Squares of single precision fit into double precision.
-        power = np.where(np.abs(power) > _MOST_POWER, power, 0)
-        block = np.ldexp(block, -power) if power.any() else block
+        block = block.astype(np.float64)
         split, bad = finite_split(block)
-        split = split.astype(np.float64)
         constant = split.max(axis=(1, 2)) == split.min(axis=(1, 2))
         means = centre(split)
         result = ess_of(split, means, constant)
         result[bad] = np.nan
         with np.errstate(invalid="ignore", over="ignore"):
-            mean = block.mean(axis=(0, 1), dtype=np.float64)
-            sd = block.std(axis=(0, 1), ddof=1, dtype=np.float64)
-        return [result, np.ldexp(mean, power), np.ldexp(sd, power)]
+            return [result, block.mean(axis=(0, 1)), block.std(axis=(0, 1), ddof=1)]
 
     return by_block(x, block_moments, 3)
 
@@ -487,40 +482,34 @@ def ebfmi(energy: ArrayLike) -> np.ndarray:
         return np.square(np.diff(energy, axis=1)).mean(axis=1) / energy.var(axis=1, ddof=1)
 
 
-def rhat_limit(
-    num_scalars: int, num_chains: int, ess: ArrayLike, *, alpha: float = 0.05
-) -> np.ndarray:
-    """The limit that the largest R-hat of stationary chains exceeds with probability at most `alpha`.
+def rhat_limit(num_scalars: int, num_chains: int, ess: ArrayLike) -> np.ndarray:
+    """The limit that the largest R-hat of stationary chains exceeds with probability at most 5 %.
 
     R-hat of chains that agree is above 1 because chains are finite: `R-hat**2 - 1` of one scalar is about
     `(m/S) chi2 / (m - 1)` with m - 1 degrees of freedom, m half chains and S effective draws of all. A fixed
     limit of 1.01 rejects such chains: with 4500 scalars it takes 2080 effective draws to pass. The limit is
-    `sqrt(1 + (m/S) q / (m - 1))`, q the chi-squared quantile at `1 - alpha / 2K` with m - 1
+    `sqrt(1 + (m/S) q / (m - 1))`, q the chi-squared quantile at `1 - 0.05 / 2K` with m - 1
     degrees of freedom: 2K because each scalar has a bulk and a folded R-hat.
 
     :param num_scalars: K, of which the worst R-hat is compared.
     :param num_chains: whole chains; R-hat splits them in m = 2 `num_chains` halves.
-    :param ess: S, effective draws of all chains together, of one scalar or of each, from within
-        chains (`mean_errors(x).ess`): the usual ESS falls where chains differ, which raises the
-        limit and hides the difference.
-    :param alpha: chance that any of them exceeds it.
+    :param ess: S, effective draws of all chains, of one scalar or of each, from within chains
+        (`mean_errors(x).ess`): the usual ESS falls where chains differ, which raises the limit.
     :return: of the shape of `ess`.
 
     >>> round(float(rhat_limit(1, 4, 910)), 3), round(float(rhat_limit(4500, 4, 2080)), 3)
     (1.01, 1.01)
     """
     m = 2 * num_chains
-    return np.sqrt(1 + m / np.asarray(ess) * chi2.isf(alpha / (2 * num_scalars), m - 1) / (m - 1))
+    return np.sqrt(1 + m / np.asarray(ess) * chi2.isf(_CHANCE / (2 * num_scalars), m - 1) / (m - 1))
 
 
 def nested_rhat_limit(
-    num_scalars: int, num_superchains: int, num_chains: int, ess: ArrayLike, *, alpha: float = 0.05
+    num_scalars: int, num_superchains: int, num_chains: int, ess: ArrayLike
 ) -> np.ndarray:
-    """The limit that the largest nested R-hat exceeds with probability at most `alpha`.
+    """The limit that the largest nested R-hat exceeds in at most 5 % of runs that forgot their starts.
 
-    It holds for chains that have forgotten their starts.
-
-    `sqrt(1 + (k/S) q)` with k superchains, q the F quantile at `1 - alpha / 2K` with k - 1 and
+    `sqrt(1 + (k/S) q)` with k superchains, q the F quantile at `1 - 0.05 / 2K` with k - 1 and
     `num_chains - k` degrees of freedom. With one draw a chain S is the number of chains and the
     mean of `R-hat**2` is `1 + k / num_chains`: Margossian et al. 2024 (arXiv:2110.13017).
 
@@ -528,9 +517,8 @@ def nested_rhat_limit(
     :param num_superchains: k, at least 2.
     :param num_chains: all chains of all superchains, more than `num_superchains`.
     :param ess: S, effective draws of all chains together; at least one a chain.
-    :param alpha: chance that any scalar exceeds it.
     :return: of the shape of `ess`; NaN for superchains of one chain.
     """
     degrees = (num_superchains - 1, num_chains - num_superchains)
-    largest = f.isf(alpha / (2 * num_scalars), *degrees)
+    largest = f.isf(_CHANCE / (2 * num_scalars), *degrees)
     return np.sqrt(1 + num_superchains / np.asarray(ess) * largest)

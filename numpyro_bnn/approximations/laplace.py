@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.handlers import seed, substitute, trace
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
-from numpyro_bnn._checks import check_key, check_whole, require_extra
+from numpyro_bnn._checks import check_whole, require_extra
 from numpyro_bnn.approximations import curvature
 from numpyro_bnn.approximations.curvature import Newton, gauss_newton_parts
 from numpyro_bnn.approximations.finish import fit_modes, refuse_without_mode, say_if_not_reached
@@ -84,8 +84,7 @@ def laplace(
     if covariance == "low_rank":
         require_extra("laplace: covariance='low_rank'", "low_rank")
     rank = _RANK if rank is None else check_whole("laplace", "rank", rank)
-    check_key("laplace", key)
-    member_optimizer, options = MemberOptimizer.taking("laplace", model, args, kwargs)
+    member_optimizer, options = MemberOptimizer.taking("laplace", model, key, args, kwargs)
     key_fit, key_noise, key_precisions = jax.random.split(key, 3)
     if mode is None:
         members, energy, _ = fit_modes(member_optimizer, key_fit, 1, options)

@@ -96,9 +96,10 @@ def trains(function: _Trains) -> _Trains:
 
 
 def taken_options(
-    owner: str, model: Callable, args: tuple, kwargs: Mapping[str, Any]
+    owner: str, model: Callable, key: object, args: tuple, kwargs: Mapping[str, Any]
 ) -> tuple[BoundModel, TrainingOptions]:
-    """The model with its data, and the options of training among the keywords of a function."""
+    """The model with its data, and the options of training among the keywords; checks the key first."""
+    check_key(owner, key)
     own = {name: kwargs[name] for name in TrainingOptions._fields if name in kwargs}
     options = TrainingOptions(**own).checked(owner)
     return BoundModel.of(model, args, {n: v for n, v in kwargs.items() if n not in own}), options
@@ -154,6 +155,7 @@ class MemberOptimizer:
         cls,
         owner: str,
         model: Callable,
+        key: object,
         args: tuple,
         kwargs: Mapping[str, Any],
         order: Order = "permutation",
@@ -165,7 +167,7 @@ class MemberOptimizer:
         :param args: its arguments.
         :param kwargs: keyword arguments of the model.
         """
-        bound, options = taken_options(owner, model, args, kwargs)
+        bound, options = taken_options(owner, model, key, args, kwargs)
         return cls(owner, bound, options.batch_size, order), options
 
     def begin(
@@ -243,7 +245,6 @@ class MemberOptimizer:
         """Optimise members from their own starts: unconstrained values, and energies on all rows (nats)."""
         # Each member holds out a fold of the rows, unless `to_mode`, and keeps the values at which these were
         # likeliest; members that end far above the others start again.
-        check_key(self.owner, key)
         # One vector in place of many sites: the same numbers, and a fifth less to compile.
         adam = optax.flatten(optax.adam(1e-2))
         optimizer = adam if training.optimizer is None else training.optimizer

@@ -35,7 +35,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
 from numpyro.primitives import Messenger
 
-from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn._checks import check_whole
 from numpyro_bnn.approximations.finish import fit_modes, say_if_not_reached
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_optimizer import (
@@ -83,7 +83,7 @@ def map_estimate(
     ((1, 1), 1.5)
     """
     num_starts = check_whole("map_estimate", "num_starts", num_starts)
-    member_optimizer, options = MemberOptimizer.taking("map_estimate", model, args, kwargs)
+    member_optimizer, options = MemberOptimizer.taking("map_estimate", model, key, args, kwargs)
     z, energy, found = fit_modes(member_optimizer, key, num_starts, options)
     finite = np.isfinite(energy)
     best = [int(np.argmin(np.where(finite, energy, np.inf)))]
@@ -113,7 +113,7 @@ def deep_ensemble(
     :raises ValueError: if a number is out of range or no member stays finite.
     """
     num_members = check_whole("deep_ensemble", "num_members", num_members)
-    member_optimizer, options = MemberOptimizer.taking("deep_ensemble", model, args, kwargs)
+    member_optimizer, options = MemberOptimizer.taking("deep_ensemble", model, key, args, kwargs)
     z, energy = member_optimizer.fit(key, num_members, options)
     member_optimizer.name_far(energy, options)
     return _as_chains(member_optimizer, z, energy)
@@ -151,8 +151,7 @@ def randomized_map(
         all rows in one observation and no known Gaussian noise.
     """
     num_members = check_whole("randomized_map", "num_members", num_members)
-    check_key("randomized_map", key)
-    member_optimizer, options = MemberOptimizer.taking("randomized_map", model, args, kwargs)
+    member_optimizer, options = MemberOptimizer.taking("randomized_map", model, key, args, kwargs)
     known, counts = known_noise(member_optimizer.whole.centered)
     inputs = inputs_of_call(model, member_optimizer.args, member_optimizer.kwargs)
     rows = {leaf.shape[0] for leaf in jax.tree.leaves(inputs) if getattr(leaf, "shape", ())}
@@ -388,8 +387,7 @@ def optimize(
         it cannot be subsampled, or if the energy is not finite at the end.
     """
     num_chains = check_whole("optimize", "num_chains", num_chains)
-    check_key("optimize", key)
-    bound, options = taken_options("optimize", model, args, kwargs)
+    bound, options = taken_options("optimize", model, key, args, kwargs)
     return optimized(bound, key, num_chains, options)
 
 

@@ -25,7 +25,7 @@ import optax
 from jax import lax
 from tqdm.auto import tqdm
 
-from numpyro_bnn._checks import check_key, check_positive, check_whole
+from numpyro_bnn._checks import check_positive, check_whole
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, trains
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.flat_position import normal_like
@@ -167,14 +167,15 @@ def _iterate(
     rate: Rate,
 ) -> tuple[jax.Array, MemberOptimizer, Values, list[float]]:
     """An unused key, the optimiser of members, and iterates of each at a constant rate with these rates."""
-    check_key(owner, key)
     num_members = check_whole(owner, "num_members", num_members)
     num_warmup = check_whole(owner, "num_warmup", num_warmup, least=0)
     thinning = check_whole(owner, "thinning", thinning)
     if rate != "auto":
         check_positive(owner, rate=rate)
     # Independent minibatches: those of one epoch cancel each other's noise.
-    member_optimizer, options = MemberOptimizer.taking(owner, model, args, kwargs, "replacement")
+    member_optimizer, options = MemberOptimizer.taking(
+        owner, model, key, args, kwargs, "replacement"
+    )
     key_fit, key_rate, key_steps, key_left = jax.random.split(key, 4)
     z, energy = member_optimizer.fit(key_fit, num_members, options)
     member_optimizer.name_far(energy, options)

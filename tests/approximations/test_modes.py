@@ -341,8 +341,8 @@ def test_bad_options_are_refused(data, change, message):
 
 
 def test_a_forgotten_key_is_noticed(data):
-    with pytest.raises(TypeError, match=r"randomized_map: expected a random key.*comes before"):
-        bnn.randomized_map(linear.model, *data)
+    with pytest.raises(TypeError, match=r"deep_ensemble: expected a random key.*comes before"):
+        bnn.deep_ensemble(bnn.regression(bnn.MLP([2], 1), bnn.priors.FanIn()), *data)
 
 
 BATCHES = {"batch_size": 4}

@@ -42,12 +42,11 @@ class Dense(linen.Dense):
     def __call__(self, inputs: jax.Array) -> jax.Array:
         kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], self.features))
         bias = self.param("bias", self.bias_init, (self.features,))
-        moved = lax.transpose(inputs, (inputs.ndim - 1, *range(inputs.ndim - 1)))
-        x, kernel, bias = promote_dtype(moved, kernel, bias)
+        x, kernel, bias = promote_dtype(jnp.moveaxis(inputs, -1, 0), kernel, bias)
         y = lax.dot_general(kernel, x, (((0,), (0,)), ((), ())))
         # The sum comes before the axes are moved back: XLA would undo the order of the product alone.
         y += lax.expand_dims(bias, range(1, x.ndim))
-        return lax.transpose(y, (*range(1, x.ndim), 0))
+        return jnp.moveaxis(y, 0, -1)
 
 
 class MLP(linen.Module):

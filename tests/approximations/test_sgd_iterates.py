@@ -130,7 +130,7 @@ def test_swag_is_the_gaussian_of_its_snapshots():
 
 
 def test_swag_halves_the_correlations_of_the_iterates(data):
-    """Of K = rank snapshots the variance is (K - 1) / K of the law's, the low-rank half all of it."""
+    """K snapshots vary by (K - 1) / K of the variance of all; the low-rank half, of rank K, by all of it."""
     draws = bnn.swag(
         model,
         jax.random.key(2),

@@ -99,7 +99,7 @@ def test_a_density_of_all_rows_together_is_none_of_each():
 
     found = bnn.predict(process, W, X[:3])
     np.testing.assert_allclose(found.mean, W["w"][..., None] * X[:3, 0])
-    with pytest.raises(ValueError, match=r"shape \(\) .*\(log_prob\).*a distribution of each row"):
+    with pytest.raises(ValueError, match=r"shape \(\) .*\(log_prob\).*a distribution of its own"):
         found.log_prob(np.zeros(3))
 
 

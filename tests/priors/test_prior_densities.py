@@ -232,7 +232,6 @@ def test_a_rule_that_returns_what_does_not_fit_is_told(given, error, message):
     ],
 )
 def test_what_fits_is_expanded_to_one_event(make):
-
     @jax.jit
     def density(weights):
         fitted = fit_distribution(make(), "Dense_0.kernel", (4, 3))
@@ -248,6 +247,7 @@ def test_what_fits_is_expanded_to_one_event(make):
     ("given", "message"),
     [
         (3.0, r"got 3.0"),
+        (priors.FanIn, r"one of `bnn.priors`.*got <class"),
         ({"*": priors.Normal()}, r"For a mapping of patterns use `bnn.priors.ByPath`"),
     ],
 )

@@ -7,7 +7,7 @@ from architecture import FILES
 
 from benchmarks._shared.pages import length
 
-LINES, MOST_FILES, EXECUTABLE = 40_917, 170, 26_620
+LINES, MOST_FILES, EXECUTABLE = 40_917, 170, 26_619
 TESTS = Path(__file__).parent
 BENCHMARKS = TESTS.parent / "benchmarks"
 MOST_BYTES = 6_000_000

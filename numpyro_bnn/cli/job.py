@@ -88,8 +88,7 @@ def warnings_of(guessed: Score, own: Score, y: np.ndarray, table: Table) -> list
     counts = np.bincount(y)
     share = float(np.max(counts) / len(y))
     if own.error >= guessed.error - _ROUNDING:
-        said = say("no better than guessing", guessed=guessed.error, error=own.error)
-        sentences.append(said)
+        sentences.append(say("no better than guessing", guessed=guessed.error, error=own.error))
     if share > _UNEQUAL:
         name = table.classes[int(np.argmax(counts))]
         sentences.append(say("unequal classes", share=share, name=name, error=guessed.error))

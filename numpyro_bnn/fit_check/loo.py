@@ -28,11 +28,11 @@ sets of the model's own, and below 0.01 in 0.9 to 1.5 %.
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 from scipy.stats import kstest, kstwo, norm
 
 from numpyro_bnn.diagnostics.convergence.rhat import ess, mcse_mean
 from numpyro_bnn.posterior.leave_one_out import smoothed
+from numpyro_bnn.scores.against_targets import lppd
 
 LEAST_DRAWS = 100
 
@@ -121,9 +121,9 @@ def leave_one_out(log_likelihood: np.ndarray) -> LeaveOneOut:
     # A row with one density under all draws has no effective size.
     known = sizes[np.isfinite(sizes)]
     found = smoothed(log_likelihood, float(np.mean(known)) if known.size else 1.0)
-    by_row = logsumexp(found.log_weights + log_likelihood, axis=(0, 1))
-    with_rows = logsumexp(log_likelihood, axis=(0, 1)) - np.log(chains * draws)
-    effect = with_rows - by_row
+    by_row = np.asarray(lppd(found.log_weights + log_likelihood, pointwise=True))
+    by_row += np.log(chains * draws)
+    effect = np.asarray(lppd(log_likelihood, pointwise=True)) - by_row
     made = LeaveOneOut(
         elpd=float(by_row.sum()),
         se=float(np.sqrt(rows * by_row.var(ddof=1))),
@@ -189,8 +189,7 @@ def of_distribution(
 
 def of_classes(loo: LeaveOneOut, probs: np.ndarray, y: np.ndarray) -> Calibration:
     """Calibration of the most probable class of each row, by probabilities (chain, draw, row, class)."""
-    by_class = np.moveaxis(probs, -1, 0)
-    means = np.stack([loo.average(each.astype(np.float64))[0] for each in by_class], -1)
+    means = np.einsum("cdr,cdrk->rk", np.exp(loo.log_weights), probs)
     best = means.argmax(-1)
     of_best = np.take_along_axis(probs, best[None, None, :, None], -1)[..., 0]
     confidence, effects = loo.average(of_best.astype(np.float64))

@@ -84,8 +84,8 @@ def load(path: str | Path, model: Callable | None = None) -> Draws:
         of a model of your own carry none: ``predict(model, draws, x)``.
     :return: the draws.
     :raises ValueError: if the file was not written by this package, or is damaged; if the model predicts
-        something else than the one that was saved, as with another activation or likelihood. Draws of a model
-        that cannot be called as ``model(x)`` are not compared, and neither are those of an unfinished run.
+        something else than the one that was saved, as with another activation or likelihood. Not compared
+        are draws of a model that cannot be called as ``model(x)``, of an unfinished run, and made by hand.
     :raises RuntimeError: if every chain was left out.
     """
     path = Path(path)

@@ -12,10 +12,10 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import Predictor
+from numpyro_bnn.scores.against_targets import lppd
 
 
 class Smoothed(NamedTuple):
@@ -35,7 +35,8 @@ def smoothed(log_likelihood: np.ndarray, relative_size: float) -> Smoothed:
     # could be fitted to, and generations of ArviZ differ in what they do. Their weights stay as they are, and
     # k̂ is infinite; 0 for a row with one density under all draws: leaving it out changes nothing.
     log_likelihood = np.asarray(log_likelihood, np.float64)
-    log_weights = -log_likelihood - logsumexp(-log_likelihood, axis=(0, 1))
+    log_mean = np.asarray(lppd(-log_likelihood, pointwise=True))
+    log_weights = -log_likelihood - log_mean - np.log(log_likelihood[..., 0].size)
     pareto_k = np.where(np.ptp(log_likelihood, axis=(0, 1)) > 0, np.inf, 0.0)
     tail = _has_tail(log_likelihood, relative_size)
     if tail.any():

@@ -1,10 +1,10 @@
 """Scores of predictions against targets, their standard errors, and calibration."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp, ndtr
+from scipy.special import ndtr
 
 from numpyro_bnn._checks import check_share, check_whole
 from numpyro_bnn.data.units import row_blocks
@@ -40,10 +40,9 @@ def lppd(
     0.4
     """
     draws = inputs.log_density("lppd", log_prob, y)
-    rows = np.empty(draws.shape[1])
-    for block in row_blocks(draws.shape[1], draws.shape[0]):
-        rows[block] = logsumexp(draws[:, block].astype(np.float64), axis=0)
-    rows -= np.log(draws.shape[0])
+    add: Any = np.logaddexp.reduce
+    with np.errstate(invalid="ignore"):  # rows without a target are NaN
+        rows = add(draws, axis=0, dtype=np.float64) - np.log(draws.shape[0])
     return rows if pointwise else float(inputs.mean_of_known(rows, ~np.isnan(draws[0])))
 
 

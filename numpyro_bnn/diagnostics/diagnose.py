@@ -481,8 +481,7 @@ def _single_chains(
         return (), False
     if predictions := checked_draws.predictions:
         rows = next(iter(predictions.values())).shape[2]
-        used = np.arange(0, rows, -(-rows // _MOST_ROWS))
-        some = {name: x[:, :, used] for name, x in predictions.items()}
+        some = {name: x[:, :, :: -(-rows // _MOST_ROWS)] for name, x in predictions.items()}
         # Of one chain, its agreement is that of its halves.
         several = not measured.agreement.halves
         return compare_runs.stuck_chains(some), several and halves_differ(some, tolerance)

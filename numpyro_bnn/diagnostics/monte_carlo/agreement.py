@@ -408,7 +408,7 @@ def _as_two(x: np.ndarray) -> np.ndarray:
     """Two chains: the first halves of all chains joined to one, and the second halves likewise."""
     half = x.shape[1] // 2
     centers = x.mean(axis=1, keepdims=True, dtype=np.float64)
+    parts = np.stack([x[:, :half], x[:, x.shape[1] - half :]])
     # All chains get the common average: the units of predictions depend on it.
-    moved = x - (centers - centers.mean(axis=0)).astype(x.dtype)
-    parts = (moved[:, :half], moved[:, x.shape[1] - half :])
-    return np.stack([part.reshape(-1, *x.shape[2:]) for part in parts])
+    parts -= (centers - centers.mean(axis=0)).astype(x.dtype)
+    return parts.reshape(2, -1, *x.shape[2:])

@@ -120,7 +120,7 @@ def chain_moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
         of_mean[rows] = rhat.by_first_lags(values, variance, min(_MOST_LAGS, n))
         moves = np.isnan(of_mean[rows]) & (n > _MOST_LAGS)
         rows = rows[moves]
-        values = values[..., : n - n % 4].reshape(-1, m, n // 4, 4).mean(axis=3)
+        values = np.mean([values[..., k : n - n % 4 : 4] for k in range(4)], axis=0)
     return within, of_mean, (first + shift)[..., 0]
 
 

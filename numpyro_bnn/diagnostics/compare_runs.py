@@ -94,6 +94,7 @@ def label_of(name: str, index: tuple[int | np.integer, ...]) -> str:
     return f"{name}[{', '.join(str(int(i)) for i in index)}]" if index else name
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.ndarray, ...]:
     """One quantity of each scalar in both runs, and the difference in joint errors; `(scalar,)` each."""
     constant = None
@@ -103,7 +104,7 @@ def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.nd
         pooled = np.concatenate([a.reshape(-1, a.shape[2]), b.reshape(-1, b.shape[2])])
         level = np.quantile(pooled, q, axis=0)
         low, high = pooled.min(axis=0), pooled.max(axis=0)
-        constant = high - low <= _ROUNDING * (np.abs(low) + np.abs(high))
+        constant = high - low < _ROUNDING * (np.abs(low) + np.abs(high))
         a, b = a <= level, b <= level
     size_a, mean_a, sd_a = moments("diagnostics", a)
     size_b, mean_b, sd_b = moments("diagnostics", b)
@@ -114,10 +115,9 @@ def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.nd
     error = np.hypot(sd_a / np.sqrt(size_a), sd_b / np.sqrt(size_b))
     gap = np.abs(mean_a - mean_b)
     if constant is None:
-        constant = gap <= _ROUNDING * (np.abs(mean_a) + np.abs(mean_b))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # Constants that differ by rounding do not differ.
-        apart = np.where(constant | (gap == 0), 0.0, gap / error)
+        constant = gap < _ROUNDING * (np.abs(mean_a) + np.abs(mean_b))
+    # Constants that differ by rounding do not differ.
+    apart = np.where(constant | (gap == 0), 0.0, gap / error)
     return mean_a, mean_b, apart
 
 

@@ -97,7 +97,6 @@ def label_of(name: str, index: tuple[int | np.integer, ...]) -> str:
 @np.errstate(divide="ignore", invalid="ignore")
 def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.ndarray, ...]:
     """One quantity of each scalar in both runs, and the difference in joint errors; `(scalar,)` each."""
-    constant = None
     if q is not None:
         # A quantile is compared by the share of each run below the pooled quantile: the error of a quantile
         # needs the density there, the error of a share only the effective sample size.
@@ -114,11 +113,10 @@ def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.nd
         sd_a = sd_b = np.sqrt(p * (1 - p))
     error = np.hypot(sd_a / np.sqrt(size_a), sd_b / np.sqrt(size_b))
     gap = np.abs(mean_a - mean_b)
-    if constant is None:
+    if q is None:
         constant = gap < _ROUNDING * (np.abs(mean_a) + np.abs(mean_b))
     # Constants that differ by rounding do not differ.
-    apart = np.where(constant | (gap == 0), 0.0, gap / error)
-    return mean_a, mean_b, apart
+    return mean_a, mean_b, np.where(constant | (gap == 0), 0.0, gap / error)
 
 
 def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike]) -> SecondOpinion:

@@ -1,6 +1,6 @@
 """Scores of predictions against targets, their standard errors, and calibration."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,9 +40,12 @@ def lppd(
     0.4
     """
     draws = inputs.log_density("lppd", log_prob, y)
-    add: Any = np.logaddexp.reduce
-    with np.errstate(invalid="ignore"):  # rows without a target are NaN
-        rows = add(draws, axis=0, dtype=np.float64) - np.log(draws.shape[0])
+    rows = np.empty(draws.shape[1])
+    for block in row_blocks(draws.shape[1], draws.shape[0]):
+        some = draws[:, block].astype(np.float64)
+        top = np.maximum(some.max(0), np.finfo(np.float64).min)
+        with np.errstate(divide="ignore"):
+            rows[block] = np.log(np.exp(some - top).mean(0)) + top
     return rows if pointwise else float(inputs.mean_of_known(rows, ~np.isnan(draws[0])))
 
 

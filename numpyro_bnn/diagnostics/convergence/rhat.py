@@ -219,9 +219,8 @@ def geyer(covariance: np.ndarray, between: np.ndarray, m: int, n: int) -> np.nda
     # Vehtari et al. 2021, section 3.2. With `S_k = rho_2k + rho_2k+1` for each pair of lags: pairs are added,
     # each reduced to the one before where it is larger, up to the first that is not positive (pair j). Then
     # half of `rho_2j` is added if it is positive, which lowers the variance for antithetic chains.
-    lags = covariance.shape[1]
     last = max((n - 1) // 2 - 1, 0)
-    count = min(last + 1, lags // 2)
+    count = min(last + 1, covariance.shape[1] // 2)
     total = covariance[:, :1] + between[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         rho = 1.0 - (covariance[:, :1] * (n / (n - 1.0)) - covariance[:, : 2 * count]) / total

@@ -29,9 +29,7 @@ def text_of(value: object) -> str:
         return "{" + ", ".join(f"{k!r}: {text_of(v)}" for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         inside = ", ".join(text_of(item) for item in value)
-        if isinstance(value, list):
-            return f"[{inside}]"
-        return f"({inside},)" if len(value) == 1 else f"({inside})"
+        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         if int(np.prod(value.shape)) > _FEW or not isinstance(value, (np.ndarray, np.generic)):
             return f"array{tuple(value.shape)}"
@@ -40,7 +38,7 @@ def text_of(value: object) -> str:
         # Fields of a Flax module that its author declared.
         fields = (f.name for f in dataclasses.fields(value) if f.name not in ("parent", "name"))
         return call_of(type(value).__name__, {name: getattr(value, name) for name in fields})
-    text = repr(value)
+    text = re.sub(r" at 0x\w+", "", repr(value))
     # The `repr` of an NNX module writes out all of its arrays.
     return f"{type(value).__name__}(…)" if "\n" in text else " ".join(text.split())
 

@@ -14,8 +14,8 @@ from numpyro_bnn.diagnostics.convergence.rhat import checked, moments, powers_of
 _ERRORS = 4.0
 # A chain whose standard deviation is below this share of the others' does not move.
 _STUCK = 0.01
-# Constants that differ by less than this share of their sum are equal.
-_ROUNDING = 1e-6
+# Constants that differ by less than this share of their sum are equal; in a run they vary by last digits.
+_ROUNDING, _LAST_DIGITS = 1e-6, 2e-7
 # Draws a chain without which there is no effective sample size, and so no error.
 _LEAST_DRAWS = 4
 _SCALARS_IN_BLOCK = 512
@@ -97,13 +97,15 @@ def label_of(name: str, index: tuple[int | np.integer, ...]) -> str:
 @np.errstate(divide="ignore", invalid="ignore")
 def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.ndarray, ...]:
     """One quantity of each scalar in both runs, and the difference in joint errors; `(scalar,)` each."""
+    pooled = np.concatenate([a.reshape(-1, a.shape[2]), b.reshape(-1, b.shape[2])])
+    low, high = pooled.min(axis=0), pooled.max(axis=0)
+    size, own = np.abs(low) + np.abs(high), np.maximum(np.ptp(a, (0, 1)), np.ptp(b, (0, 1)))
+    # Constants that differ by rounding do not differ.
+    constant = (high - low < _ROUNDING * size) & (own <= _LAST_DIGITS * size)
     if q is not None:
         # A quantile is compared by the share of each run below the pooled quantile: the error of a quantile
         # needs the density there, the error of a share only the effective sample size.
-        pooled = np.concatenate([a.reshape(-1, a.shape[2]), b.reshape(-1, b.shape[2])])
         level = np.quantile(pooled, q, axis=0)
-        low, high = pooled.min(axis=0), pooled.max(axis=0)
-        constant = high - low < _ROUNDING * (np.abs(low) + np.abs(high))
         a, b = a <= level, b <= level
     size_a, mean_a, sd_a = moments("diagnostics", a)
     size_b, mean_b, sd_b = moments("diagnostics", b)
@@ -113,9 +115,6 @@ def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.nd
         sd_a = sd_b = np.sqrt(p * (1 - p))
     error = np.hypot(sd_a / np.sqrt(size_a), sd_b / np.sqrt(size_b))
     gap = np.abs(mean_a - mean_b)
-    if q is None:
-        constant = gap < _ROUNDING * (np.abs(mean_a) + np.abs(mean_b))
-    # Constants that differ by rounding do not differ.
     return mean_a, mean_b, np.where(constant | (gap == 0), 0.0, gap / error)
 
 

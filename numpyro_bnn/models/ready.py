@@ -34,6 +34,7 @@ from numpyro_bnn.data.units import (
     moments,
     rows_with_targets,
     standardized,
+    taken,
 )
 from numpyro_bnn.likelihoods.families import (
     Noise,
@@ -183,7 +184,10 @@ class ReadyModel:
         if weights is not None:
             weights = self._checked("weights", weights).astype(np.float64)
             check_weights(self.kind, weights, len(x))
-        checksum = np.array(fingerprint((y, x, weights, known)))
+        # Rows without any target say nothing, and `fit` has left them out.
+        rows = None if known is None else known.reshape(len(known), -1).any(1)
+        told = (y if known is None else np.where(known, y, np.nan), x, weights)
+        checksum = np.array(fingerprint(told if rows is None else taken(told, rows)))
         if self.standardization is not None:
             if not is_same(str(checksum), str(self.standardization.checksum)):
                 raise ValueError(
@@ -191,7 +195,8 @@ class ReadyModel:
                     f"and these are others. Make a new one with `{self.kind}(module, prior, …)`."
                 )
             return False
-        rows = None if known is None else rows_with_targets(self.kind, known)
+        if known is not None:
+            rows_with_targets(self.kind, known)
         y_mean, y_scale = np.zeros(()), np.ones(())
         if self.kind == "regression":
             check_target(y)
@@ -210,8 +215,7 @@ class ReadyModel:
     def _known_targets(self, y: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Targets with 0 in place of missing ones, and which are known; None where all are."""
         y = np.asarray(as_array(self.kind, "y", y))
-        known = known_targets(y)
-        if known is None:
+        if (known := known_targets(y)) is None:
             return self._checked("y", y), None
         y = self._checked("y", np.where(known, y, np.zeros((), y.dtype)))
         is_label = self.kind != "regression" and (y == np.round(y)).all()
@@ -339,11 +343,10 @@ class ReadyModel:
         if isinstance(x, Prepared):
             # Checked when prepared. Nothing here may depend on `units`, see `Prepared`.
             return x.rows
-        rows = x
-        self._check_columns(jnp.shape(rows), units)
+        self._check_columns(jnp.shape(x), units)
         kind = jax.dtypes.canonicalize_dtype(np.float64)
         check_resolution(self.kind, Column("x"), kind, units.x_mean, units.x_scale)
-        return (rows - units.x_mean.astype(kind)) / units.x_scale.astype(kind)
+        return (x - units.x_mean.astype(kind)) / units.x_scale.astype(kind)
 
     def _shift_on_device(self, units: Standardization) -> float | np.ndarray:
         """The target's mean; refused where the device's float type cannot tell targets apart around it."""

@@ -7,7 +7,6 @@ that a refusal can show where it differs.
 
 import hashlib
 import platform
-import re
 from collections.abc import Callable, Collection, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -45,7 +44,7 @@ def _fact(value: Any) -> str:
     if hasattr(value, "dtype") or hasattr(value, "__array__"):
         return digest(value)
     # Of objects that are no numbers, the program shows more.
-    return re.sub(r" at 0x\w+", "", text_of(value))
+    return text_of(value)
 
 
 def digest(array: Any, rows_of: Callable[[slice], np.ndarray] | None = None) -> str:

@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from numpyro_bnn._calls import all_or_nothing
 from numpyro_bnn._checks import check_share, warn
+from numpyro_bnn._text import text_of
 from numpyro_bnn.data.arguments import targets_of
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
@@ -133,7 +134,7 @@ class BNNEstimator(BaseEstimator):
 
     def _asks(self) -> dict[str, str]:
         """What the model is made from, in words."""
-        words = {name: repr(getattr(self, name, None)) for name in _OF_MODEL}
+        words = {name: text_of(getattr(self, name, None)) for name in _OF_MODEL}
         return words | {"hidden": repr(hidden_sizes(self))}
 
     def _update(self, X: np.ndarray, y: np.ndarray, weights: Any) -> Any:

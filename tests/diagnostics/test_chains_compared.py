@@ -63,6 +63,9 @@ def test_constants_that_differ_by_rounding_are_not_parted(rng, noise):
     assert found.agrees
     for other in (one * 1.01, one * np.inf):
         assert not diagnostics.compare_draws({"scale": one}, {"scale": other}).agrees
+    # Far from zero the spread of a scalar says whether it is a constant, and not its location.
+    far = 1e7 + rng.normal(size=(2, 100, 3))
+    assert not diagnostics.compare_draws({"scale": far}, {"scale": far + 3}).agrees
 
 
 @pytest.mark.parametrize("short", [1, 3])

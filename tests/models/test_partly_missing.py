@@ -148,6 +148,13 @@ def test_scores_and_checks_are_of_the_known_targets(run):
     np.testing.assert_array_equal(np.isnan(scores.lppd(found, GAPS, pointwise=True)), ~HAS_ANY)
 
 
+def test_a_stored_run_knows_its_rows_with_and_without_those_that_have_no_target(run, tmp_path):
+    bnn.save(run, tmp_path / "run.npz")
+    draws = bnn.load(tmp_path / "run.npz", run.sampler.model)
+    whole, some = (bnn.check_fit(draws, X[rows], GAPS[rows]) for rows in (slice(None), HAS_ANY))
+    np.testing.assert_allclose(whole.loo.by_row, some.loo.by_row, rtol=1e-4)
+
+
 def own(x, y=None, known=None, correlation=None):
     w = numpyro.sample("w", dist.Normal().expand([2, 2]).to_event(2))
     likelihoods.gaussian(lambda x: x @ w, y, noise=SD, correlation=correlation, x=x, obs_mask=known)

@@ -353,7 +353,7 @@ def test_weights_may_be_given_by_place():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_estimators_take_rows_as_they_come():
-    network = bnn.BNNRegressor(**SETTINGS)
+    network = bnn.BNNRegressor(**SETTINGS | {"prior": dist.Normal()})
     assert network.partial_fit(X[:40], Y[:40]) is network
     units = network.model_.standardization
     network.partial_fit(X[40:42], Y[40:42])

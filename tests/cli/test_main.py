@@ -226,8 +226,7 @@ def test_a_fit_with_a_flipped_bit_is_refused(name, regression, tmp_path):
     _, output, _ = regression
     for part in ("posterior.nc", "model.json"):
         shutil.copy(output / part, tmp_path)
-    whole = saved_fit.read(tmp_path)
-    assert whole.draws.num_chains == 2
+    assert saved_fit.read(tmp_path).draws.num_chains == 2
     content = (tmp_path / name).read_bytes()
     for place in np.linspace(0, len(content) - 2, 25).astype(int):
         flipped = bytearray(content)

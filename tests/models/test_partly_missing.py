@@ -148,11 +148,12 @@ def test_scores_and_checks_are_of_the_known_targets(run):
     np.testing.assert_array_equal(np.isnan(scores.lppd(found, GAPS, pointwise=True)), ~HAS_ANY)
 
 
-def test_a_stored_run_knows_its_rows_with_and_without_those_that_have_no_target(run, tmp_path):
-    bnn.save(run, tmp_path / "run.npz")
-    draws = bnn.load(tmp_path / "run.npz", run.sampler.model)
-    whole, some = (bnn.check_fit(draws, X[rows], GAPS[rows]) for rows in (slice(None), HAS_ANY))
-    np.testing.assert_allclose(whole.loo.by_row, some.loo.by_row, rtol=1e-4)
+def test_rows_without_any_target_are_no_other_data():
+    model = bnn.regression(bnn.MLP((), 2), bnn.priors.FanIn())
+    assert model.learn(X, GAPS)
+    assert not model.learn(X[HAS_ANY], GAPS[HAS_ANY])
+    with pytest.raises(ValueError, match="these are others"):
+        model.learn(X, np.where(HAS_ANY[:, None], Y, np.nan))
 
 
 def own(x, y=None, known=None, correlation=None):

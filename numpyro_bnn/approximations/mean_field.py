@@ -251,8 +251,7 @@ def _resumed(
         stored.begin(Start(key, None, ()), facts, program)
     stored.read_start(facts)
     stored.refuse_other_program(program)
-    last = stored.last_step()
-    if last is None:
+    if (last := stored.last_step()) is None:
         return *start, 0
     state, progress = stored.load(start, last)
     return *state, progress.steps

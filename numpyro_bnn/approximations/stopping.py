@@ -134,8 +134,7 @@ class held_out(Messenger):
         if axis is None:
             axis, size = -len(distribution.batch_shape), distribution.batch_shape[0]
         self.sizes.add(size)
-        held = self.held.get(str(size))
-        if held is None:
+        if (held := self.held.get(str(size))) is None:
             return distribution
         counts = held if self.others else ~held
         return distribution.mask(jnp.reshape(counts[rows], (-1, *(1,) * (-axis - 1))))

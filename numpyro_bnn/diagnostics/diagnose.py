@@ -319,8 +319,7 @@ def diagnose_draws(
     if isinstance(second, (tuple, list)):
         second = dict(zip(("weights", "predictions"), second))
     settings = _Settings(accepted, least, sample_stats, second or {}, labels)
-    copies = copies_of(checked_draws.by_label.values())
-    if not copies:
+    if not (copies := copies_of(checked_draws.by_label.values())):
         return _report_on(checked_draws, settings)
     kept = checked_draws.without(copies)
     stats = without_copies(sample_stats, copies, chains)

@@ -157,8 +157,7 @@ class Temperatures(NamedTuple):
         sites = dict.fromkeys(site for found in self.measured.values() for site in found)
         wrong: dict[str, list[str]] = {}
         for site in sorted(sites, key=self._off, reverse=True):
-            advice = self.advice(site)
-            if advice is not None:
+            if (advice := self.advice(site)) is not None:
                 wrong.setdefault(advice, []).append(site)
         said = [self._comment(found, advice) for advice, found in wrong.items()]
         if self.shares_noise and self.along_gradient is not None:
@@ -203,8 +202,7 @@ def temperatures_of(stats: Mapping[str, ArrayLike], corrected: bool) -> Temperat
         lead = f"{kind}_temperatures["
         sites |= {n[len(lead) : -1]: v for n, v in stats.items() if n.startswith(lead)}
         for site, draws in sites.items():
-            mean = _measure(np.asarray(draws), target)
-            if mean is not None:
+            if (mean := _measure(np.asarray(draws), target)) is not None:
                 measured.setdefault(kind, {})[site] = mean
     along = stats.get("gradient_temperature")
     shared = None if along is None else _measure(np.asarray(along), target)

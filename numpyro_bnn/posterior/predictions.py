@@ -426,9 +426,7 @@ class Predictor:
                 begin = min(begin, self.size - self.batch_size)
                 rows = slice(begin, begin + self.batch_size)
                 part = Arguments.split(*taken(self.arguments, rows, self.size)).arrays
-                own = None
-                if random:
-                    own = keys_of_draws(lead, begin, first)[:, drawn]
+                own = keys_of_draws(lead, begin, first)[:, drawn] if random else None
                 more = extra[rows] if what in OF_TARGETS else extra
                 if what in DRAWN:
                     key, *each = extra if what == "targets" else (extra,)

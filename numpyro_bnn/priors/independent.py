@@ -266,8 +266,7 @@ _WARNED: set[tuple[str, ...]] = set()
 
 def matches(path: str, pattern: str, shapes: Shapes) -> bool:
     """Whether a path matches a glob pattern, or ``"layer[i]."`` and one over what follows the layer."""
-    found = _LAYER.fullmatch(pattern)
-    if found is None:
+    if (found := _LAYER.fullmatch(pattern)) is None:
         return fnmatchcase(path, pattern)
     layers = _order_of(shapes, pattern).layers
     number = int(found[1])

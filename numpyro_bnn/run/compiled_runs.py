@@ -449,8 +449,7 @@ def is_stale(
 
 def check_chains(state: PyTree | None, num_chains: int) -> None:
     """Refuse a state of another number of chains than the run has."""
-    key = getattr(state, "rng_key", None)
-    if key is None:
+    if (key := getattr(state, "rng_key", None)) is None:
         return
     lead = key.shape if is_typed_key(key) else key.shape[:-1]
     given = lead[0] if lead else 1

@@ -150,8 +150,7 @@ class Disk(NamedTuple):
         """The last complete states, and their steps and draws; None where there are none yet."""
         checkpoint = self._checkpoint
         # One process decides: on a shared file system others may see the newest folder later.
-        last = self.processes.first(checkpoint.last_step)
-        if last is None:
+        if (last := self.processes.first(checkpoint.last_step)) is None:
             return None
         return self.processes.together(lambda: checkpoint.load(like, last))
 

@@ -246,8 +246,7 @@ class Sampling:
         chain_states = self.chain_states
         if resumed:
             assert self.disk is not None
-            stored = self.disk.load(chain_states.abstract())
-            if stored is not None:
+            if (stored := self.disk.load(chain_states.abstract())) is not None:
                 chain_states.continue_from(stored[0])
                 return stored[1]
         if self.warmed_up is not None:

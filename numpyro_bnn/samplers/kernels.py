@@ -120,8 +120,7 @@ def temperature_of_momenta(stats: Mapping[str, ArrayLike]) -> tuple[float, float
 def warn_of_momenta(stats: Mapping[str, ArrayLike]) -> None:
     """Warn after a run whose momenta do not have the temperature that was asked for."""
     # Momenta decorrelate within a few steps: they show the effects of step size and minibatch noise early.
-    found = temperature_of_momenta(stats)
-    if found is None:
+    if (found := temperature_of_momenta(stats)) is None:
         return
     value, error = found
     if not abs(value - 1) > max(_WRONG, _ERRORS * error):

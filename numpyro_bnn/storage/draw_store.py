@@ -113,8 +113,7 @@ class DrawStore:
 
     def refuse_other(self, run: str | None) -> None:
         """Refuse a folder that holds anything but the draws of one run."""
-        found = entries(self.path)
-        if not found:
+        if not (found := entries(self.path)):
             return
         if "zarr.json" not in found:
             some = ", ".join(sorted(found)[:3])

@@ -382,7 +382,10 @@ _THINNING = 10
 
 
 def _data(model: Callable, data: Any) -> Data:
-    given = Data(**data) if isinstance(data, Mapping) else Data(*data)
+    try:
+        given = Data(**data) if isinstance(data, Mapping) else Data(*data)
+    except TypeError as error:
+        raise ValueError("compare: expected data=(x, y, x_test, y_test), or by name.") from error
     check_columns("compare", "x_test", column_names(given.x), given.x_test)
     (x, y), _ = as_arrays(model, (given.x, given.y), {})
     (x_test, y_test), _ = as_arrays(model, (given.x_test, given.y_test), {})

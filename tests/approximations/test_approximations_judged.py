@@ -93,10 +93,8 @@ def test_predictions_are_those_of_its_own_weights(draws, data):
 
 
 def test_it_is_diagnosed(draws, data):
-    report = bnn.diagnose(draws, data[0])
-    assert report.verdict == "too_short"
-    same = bnn.diagnose(dict(draws), data[0], model=model)
-    assert same.verdict == "too_short"
+    assert bnn.diagnose(draws, data[0]).verdict == "too_short"
+    assert bnn.diagnose(dict(draws), data[0], model=model).verdict == "too_short"
 
 
 def test_it_is_saved_and_exported(draws, data, tmp_path):

@@ -431,8 +431,7 @@ def test_what_is_compared_is_what_the_options_say(tmp_path, capsys, monkeypatch)
     assert list(methods) == ["map", "hmc"]
     assert methods["map"] is None
     assert methods["hmc"]._num_steps == 4
-    lengths = [settings[f"num_{name}"] for name in ("chains", "warmup", "samples")]
-    assert lengths == [2, 20, 20]
+    assert [settings[f"num_{name}"] for name in ("chains", "warmup", "samples")] == [2, 20, 20]
     assert settings["key"] == jax.random.key(3)
     assert not settings["progress_bar"]
     assert main([*arguments, "--methods", "map"]) == 2

@@ -360,5 +360,4 @@ def test_predictions_and_the_mapping_of_their_values_are_alike(rng):
     class Predictions:
         values = probs_of(rng.normal(size=(C, N, 5)))
 
-    given = diagnose_draws(weights_of(rng), Predictions())
-    assert given.predictions.groups[0].name == "probs"
+    assert diagnose_draws(weights_of(rng), Predictions()).predictions.groups[0].name == "probs"

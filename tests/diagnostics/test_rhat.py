@@ -147,7 +147,7 @@ def test_constants_and_chains_that_are_constant_at_other_values():
     constant = rhat.summarize(np.full((3, 40), 0.1))
     assert np.isnan(constant.rhat)
     assert constant.ess_bulk == constant.ess_tail == 120
-    assert rhat.mcse_mean(np.full((3, 40), 0.1)) == pytest.approx(0, abs=1e-15)
+    assert rhat.mcse_mean(np.full((3, 40), 0.1)) == 0
     stuck = np.repeat([[0.1], [0.2], [0.3]], 40, axis=1)
     assert rhat.rhat(stuck) == np.inf
     # Among many others in one block as well.
@@ -205,6 +205,8 @@ def test_half_precision_and_integers_are_taken(rng):
         (lambda: rhat.nested_rhat(np.ones((4, 8)), 3), "the 4 chains .* got 3"),
         (lambda: rhat.nested_rhat(np.ones((4, 8)), [0, 0, 0, 1]), "equal size"),
         (lambda: rhat.nested_rhat(np.ones((4, 8)), 2, method="x"), "got 'x'"),
+        (lambda: rhat.rhat(np.ones((4, 8)), method="bulk"), "method must be .* got 'bulk'"),
+        (lambda: rhat.ess(np.ones((4, 8)), method="rank"), "method must be .* got 'rank'"),
         (lambda: rhat.ebfmi(np.ones(4)), r"got shape \(4,\)"),
     ],
 )

@@ -243,7 +243,7 @@ def test_classes_have_agreement_with_the_reference():
 @pytest.mark.parametrize(
     ("data", "methods", "kind", "words"),
     [
-        ({"x": 1}, None, TypeError, "missing 3 required positional arguments"),
+        ({"x": 1}, None, ValueError, r"expected data=\(x, y, x_test, y_test\)"),
         (DATA, {"gibbs": None}, KeyError, "gibbs"),
     ],
 )

@@ -315,12 +315,14 @@ def rhat(x: ArrayLike, *, method: str = "rank") -> np.ndarray:
     :param x: draws `(chain, draw, ...)`.
     :param method: as in ArviZ; above 1.01 the chains disagree or one drifts.
     :return: array `...`; NaN and constants as in the notes of this file.
-    :raises ValueError: without an axis of chains and one of draws.
+    :raises ValueError: without an axis of chains and one of draws, or for another method.
 
     >>> x = np.random.default_rng(0).normal(size=(2, 100)) + [[0.0], [5.0]]
     >>> bool(rhat(x) > 1.5)
     True
     """
+    if method not in (known := ["rank", *_TRANSFORMS]):
+        raise ValueError(f"diagnostics.rhat: method must be in {known}, got {method!r}.")
     if method == "rank":
         return summarize(x, tail=False).rhat
     x = checked("diagnostics.rhat", x)
@@ -347,8 +349,10 @@ def ess(x: ArrayLike, *, method: str = "bulk") -> np.ndarray:
     :param x: draws `(chain, draw, ...)`.
     :param method: `"bulk"`, `"tail"` or `"mean"`, as in ArviZ.
     :return: array `...`; NaN and constants as in the notes of this file.
-    :raises ValueError: without an axis of chains and one of draws.
+    :raises ValueError: without an axis of chains and one of draws, or for another method.
     """
+    if method not in (known := ["bulk", "tail", "mean"]):
+        raise ValueError(f"diagnostics.ess: method must be in {known}, got {method!r}.")
     if method == "mean":
         return moments("diagnostics.ess", x)[0]
     summary = summarize(x, tail=method == "tail")
@@ -370,7 +374,9 @@ def moments(name: str, x: ArrayLike) -> list[np.ndarray]:
         result = ess_of(split, means, constant)
         result[bad] = np.nan
         with np.errstate(invalid="ignore", over="ignore"):
-            return [result, block.mean(axis=(0, 1)), block.std(axis=(0, 1), ddof=1)]
+            # The standard deviation of a constant is exactly 0 about its first draw.
+            away = block - block[:1, :1]
+            return [result, block.mean(axis=(0, 1)), away.std(axis=(0, 1), ddof=1)]
 
     return by_block(x, block_moments, 3)
 

@@ -78,8 +78,7 @@ class Bound(ReprMixin):
         :param owner: the move that calls, for the error.
         :raises ValueError: if there are none.
         """
-        levels = _levels_of_weights(self.sites(values))
-        if not levels:
+        if not (levels := _levels_of_weights(self.sites(values))):
             raise ValueError(
                 f"{owner}: the model has no hierarchical precision. Give the network the prior "
                 "`bnn.priors.Hierarchical(…)`."

@@ -115,8 +115,7 @@ def refuse_altered(owner: str, levels: Iterable[Level], model_trace: Mapping[str
     faults: dict[str, str] = {}
     for level in levels:
         for name in (level.site, *level.beside):
-            fault = altered(model_trace[name])
-            if fault is not None:
+            if (fault := altered(model_trace[name])) is not None:
                 faults[name] = fault
     if faults:
         named = ", ".join(f"'{name}' ({fault})" for name, fault in faults.items())

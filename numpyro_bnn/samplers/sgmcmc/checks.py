@@ -113,6 +113,12 @@ def check_noise_in_warmup(owner: str, gradient: Estimator, num_warmup: int) -> N
         )
 
 
+def check_part(owner: str, label: str, part: object, kind: type) -> None:
+    """Refuse an ingredient that is no object of its module, such as a name."""
+    if not isinstance(part, kind):
+        raise TypeError(f"{owner}: {label} must be made by `bnn.{label}s`, got {part!r}.")
+
+
 def check_target(
     owner: str,
     model: Callable | None,

@@ -163,6 +163,8 @@ class SGMCMC(Ingredients, MCMCKernel):
             gradient = gradients.minibatch(check_whole(name, "batch_size", batch_size), order)
         gradient = gradients.full() if gradient is None else gradient
         preconditioner = preconditioners.identity() if preconditioner is None else preconditioner
+        checks.check_part(name, "gradient", gradient, Estimator)
+        checks.check_part(name, "preconditioner", preconditioner, Preconditioner)
         checks.check_target(name, model, potential_fn, batch_size, gradient)
         checks.check_friction(name, friction, dynamics)
         check_share(name, "target_accept_prob", target_accept_prob)
@@ -363,8 +365,7 @@ class SGMCMC(Ingredients, MCMCKernel):
             return freeze(before, move(parts, rows, before))
 
         start = transitions.refresh_momentum(parts, state)
-        steps = steps_per_draw(self.step_size, self.temperature)
-        if steps is None:
+        if (steps := steps_per_draw(self.step_size, self.temperature)) is None:
             return step(start)._replace(i=state.i + 1)
         count = jnp.where(state.i < state.num_warmup, 1, steps(state.count))
         return lax.fori_loop(0, count, lambda _, s: step(s), start)._replace(i=state.i + 1)

@@ -332,8 +332,7 @@ def refuse_improper(potential: Potential) -> None:
         if site["type"] != "sample" or site["is_observed"]:
             return None
         name = site["name"]
-        fault = altered(site)
-        if fault is not None:
+        if (fault := altered(site)) is not None:
             faults[name] = fault
         try:
             return site["fn"](**site["kwargs"])

@@ -153,6 +153,11 @@ def test_values_that_cannot_be_right_are_refused_at_once(make, message):
         ),
         (lambda: bnn.BAOAB(model, step_size="automatic"), "step_size must be .*'automatic'"),
         (lambda: bnn.SGMCMC(model, dynamics=Langevin()), "step_size"),
+        (lambda: bnn.SGLD(model, step_size=0.1, gradient="svrg"), "gradient must .* got 'svrg'"),
+        (
+            lambda: bnn.PSGLD(model, step_size=0.1, preconditioner="rmsprop"),
+            "`bnn.preconditioners`",
+        ),
     ],
 )
 def test_things_of_another_kind_are_refused(make, message):

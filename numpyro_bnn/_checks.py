@@ -34,8 +34,7 @@ def warn(text: str, kind: type[Warning] = UserWarning) -> None:
 
 def require_extra(what: str, extra: str) -> None:
     """Refuse what needs packages that are not installed, and say what installs them."""
-    missing = [name for name in _EXTRAS[extra] if find_spec(name) is None]
-    if missing:
+    if missing := [name for name in _EXTRAS[extra] if find_spec(name) is None]:
         raise ModuleNotFoundError(
             f"{what} needs packages that are not installed: {', '.join(missing)}. Install them by "
             f'`pip install "numpyro-bnn[{extra}]"`.'

@@ -203,7 +203,7 @@ class _Programs:
         self.own, self.static = member_optimizer.whole.original, member_optimizer.static
         self.start = jax.jit(self._start)
         self.advance = Program(fast_convolutions(self._advance))
-        self.draw = jax.jit(self._draw)
+        self.draw = Program(self._draw)
 
     def on_rows(self, rows: jax.Array | None, arrays: list[Any]) -> Any:
         """The model at some rows of the data; at all where None."""

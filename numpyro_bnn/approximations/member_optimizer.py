@@ -146,6 +146,7 @@ class MemberOptimizer:
         # Makes the model of a member from its noise.
         self.perturb = partial(held_out, sites=frozenset(self.whole.centered.structure.data))
         self.arrays = [jnp.asarray(a) for a in arguments.arrays]
+        self._energies = self.compiled(self.energies_of, runs_once=True)
         self.gradients = 0.0
         self.steps = 0
         self.stopped = ""
@@ -215,8 +216,7 @@ class MemberOptimizer:
             there = Arguments.split(*prepared(self.model, *call))
             return None, ("given", there.static), [jnp.asarray(a) for a in there.arrays]
         potential = self.whole.centered
-        sizes = stopping.row_numbers(potential)
-        if not sizes:
+        if not (sizes := stopping.row_numbers(potential)):
             return None, None, ()
         real = self.structure.plates
         plates = potential.structure.plates.items()
@@ -351,8 +351,7 @@ class MemberOptimizer:
 
     def energies(self, z: Values) -> np.ndarray:
         """U of each member on all rows, nats; not finite where any of its values is not."""
-        program = self.compiled(self.energies_of, runs_once=True)
-        return np.where(finite_members(z), np.asarray(program(z, self.arrays)), np.nan)
+        return np.where(finite_members(z), np.asarray(self._energies(z, self.arrays)), np.nan)
 
     def draws(
         self, z: Values, key: jax.Array | None, energy: np.ndarray | None = None, **info: object

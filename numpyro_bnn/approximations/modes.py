@@ -161,7 +161,7 @@ def randomized_map(
     member_optimizer.perturb = partial(perturbed, known=known)
     key_noise, key_fit = jax.random.split(key)
     one = partial(draw_noise, marginal=whole, anchored=anchored, known=known, counts=counts)
-    noise = jax.jit(jax.vmap(one))(jax.random.split(key_noise, num_members))
+    noise = Program(jax.vmap(one))(jax.random.split(key_noise, num_members))
     z, energy, found = fit_modes(member_optimizer, key_fit, num_members, options, noise)
     say_if_not_reached("randomized_map", found)
     member_optimizer.name_far(energy, options)
@@ -401,8 +401,7 @@ def optimized(
     """Starts of chains, as :func:`optimize` gives them; `ends` is a time of ``time.monotonic()``."""
     member_optimizer = MemberOptimizer("optimize", bound, options.batch_size, pads=True, ends=ends)
     z, energy = member_optimizer.fit(key, num_chains, options)
-    bad = np.flatnonzero(~np.isfinite(energy)).tolist()
-    if bad:
+    if bad := np.flatnonzero(~np.isfinite(energy)).tolist():
         raise ValueError(
             f"optimize: the potential energy of start(s) {bad} is not finite. "
             f"{member_optimizer.about_data()}Use a smaller learning rate: `optimizer=optax.adam(1e-3)`."

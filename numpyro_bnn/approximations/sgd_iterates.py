@@ -21,12 +21,14 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 from tqdm.auto import tqdm
 
 from numpyro_bnn._checks import check_positive, check_whole
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, trains
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.flat_position import normal_like
 from numpyro_bnn.potential.potential import Values
@@ -132,25 +134,24 @@ def swag(
     keys, member_optimizer, iterates, rates = _iterate("swag", model, key, args, kwargs, *plan)
     key_draws, key_precisions = jax.random.split(keys)
 
-    @jax.jit
     def draw(key: jax.Array, snapshots: Values) -> Values:
         ours = jax.random.split(key, num_samples)
         return jax.vmap(lambda k: gaussian_of_snapshots(k, snapshots, rank))(ours)
 
     members = jax.random.split(key_draws, num_members)
-    return member_optimizer.draws(jax.vmap(draw)(members, iterates), key_precisions, rate=rates)
+    drawn = Program(jax.vmap(draw))(members, iterates)
+    return member_optimizer.draws(drawn, key_precisions, rate=rates)
 
 
 def gaussian_of_snapshots(key: jax.Array, snapshots: Values, rank: int) -> Values:
     """One draw from SWAG's Gaussian; see :func:`swag`."""
-    key_low, key_diagonal = jax.random.split(key)
-    low = jax.random.normal(key_low, (rank,)) / jnp.sqrt(2 * (rank - 1))
-    keys = jax.random.split(key_diagonal, len(snapshots))
+    means = {name: values.mean(0) for name, values in snapshots.items()}
+    low, noise = normal_like(key, (jnp.zeros(rank), means))
+    low /= jnp.sqrt(2 * (rank - 1))
     drawn = {}
-    for k, (name, values) in zip(keys, snapshots.items()):
-        mean = values.mean(0)
-        diagonal = jnp.sqrt(values.var(0) / 2) * jax.random.normal(k, mean.shape)
-        drawn[name] = mean + diagonal + jnp.tensordot(low, values[-rank:] - mean, 1)
+    for name, values in snapshots.items():
+        diagonal = jnp.sqrt(values.var(0) / 2) * noise[name]
+        drawn[name] = means[name] + diagonal + jnp.tensordot(low, values[-rank:] - means[name], 1)
     return drawn
 
 
@@ -190,7 +191,7 @@ def _iterate(
             members, *_ = advance(members, thinning, None, member_optimizer.arrays)
             kept.append(members.z)
             bar.update()
-    iterates = jax.tree.map(lambda *leaves: jnp.stack(leaves, 1), *kept)
+    iterates = jax.tree.map(lambda *leaves: np.stack(leaves, 1), *kept)
     return key_left, member_optimizer, iterates, [float(r) for r in rates]
 
 

@@ -66,8 +66,7 @@ def temperatures_of(kernel: MCMCKernel) -> set[float]:
 
 def refuse_temperature(kernel: MCMCKernel, reason: str) -> None:
     """Refuse a kernel at another temperature than 1; `reason` also says what to do."""
-    others = temperatures_of(kernel) - {1.0}
-    if others:
+    if others := temperatures_of(kernel) - {1.0}:
         raise ValueError(f"{type(kernel).__name__}: temperature={min(others):.4g}. {reason}")
 
 

@@ -351,8 +351,7 @@ def test_plot_draws_every_rhat_beside_the_limit():
     assert sum(p.get_height() for p in left.patches) == 12
     assert sum(p.get_height() for p in right.patches) == 2 * INPUTS
     assert left.lines[0].get_xdata()[0] == right.lines[0].get_xdata()[0] == report.rhat_limit
-    empty = report_of("all stuck").plot(matplotlib.pyplot.subplots(1, 2)[1])
-    assert not empty[0].patches
+    assert not report_of("all stuck").plot(matplotlib.pyplot.subplots(1, 2)[1])[0].patches
     matplotlib.pyplot.close("all")
 
 

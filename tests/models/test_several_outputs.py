@@ -116,10 +116,8 @@ def test_what_is_made_of_predictions(correlation):
         np.mean(np.abs(stats.norm.ppf(0.5 + np.abs(bnn.scores.pit(predictions, Y) - 0.5)))
                 <= stats.norm.ppf(0.95)), abs=0.05
     )  # fmt: skip
-    small = bnn.thin(bnn.Draws(draws, model), 5, X)
-    assert small["net/Dense_0.kernel"].shape == (1, 5, 3, 2)
-    report = bnn.diagnose(bnn.Draws(draws, model), X, Y)
-    assert report.predictions.num_scalars >= 2 * len(X)
+    assert bnn.thin(bnn.Draws(draws, model), 5, X)["net/Dense_0.kernel"].shape == (1, 5, 3, 2)
+    assert bnn.diagnose(bnn.Draws(draws, model), X, Y).predictions.num_scalars >= 2 * len(X)
 
 
 def test_describe_and_files(tmp_path):
@@ -135,8 +133,7 @@ def test_describe_and_files(tmp_path):
     idata = bnn.to_inference_data(kept, X, Y)
     np.testing.assert_allclose(idata["observed_data"]["y"].values, Y, rtol=1e-5, atol=1e-4)
     assert idata["log_likelihood"]["y"].values.shape == (1, 1, len(X))
-    prior = bnn.prior_predictive(model, jax.random.key(0), X, 3)
-    assert prior["y"].shape == (3, *Y.shape)
+    assert bnn.prior_predictive(model, jax.random.key(0), X, 3)["y"].shape == (3, *Y.shape)
 
 
 REFUSED = {

@@ -61,6 +61,12 @@ CALLS = {
     "deep_ensemble": lambda model, key: bnn.deep_ensemble(
         model, key, X, Y, num_members=2, num_steps=3, progress_bar=False
     ),
+    "swag": lambda model, key: bnn.swag(
+        model, key, X, Y, batch_size=2, num_steps=3, num_snapshots=2, thinning=1, progress_bar=False
+    ),
+    "tempering": lambda model, key: bnn.MCMC(
+        bnn.ParallelTempering(model), num_warmup=4, num_samples=2, progress_bar=False
+    ).run(key, X, Y),
 }
 
 

@@ -26,6 +26,7 @@ from numpyro.util import is_prng_key
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import ReprMixin
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values, constrained_by_support
 from numpyro_bnn.potential.starts import centered, own_coordinates
@@ -341,16 +342,16 @@ class ParallelTempering(ReprMixin, MCMCKernel):
 def _pilot(kernel: ParallelTempering, key: jax.Array, arguments: Arguments) -> jax.Array:
     """Mean rejection probability of each pair of rungs, at the end of a short warm-up."""
 
-    def sweeps(key: jax.Array, arrays: list[Any]) -> TemperingState:
+    def sweeps(key: jax.Array, arrays: list[Any]) -> RungTuning:
         args, kwargs = Arguments.join(arrays, arguments.static)
         state = kernel.init(key, _PILOT_SWEEPS, None, args, kwargs)
 
         def sweep(_: int, state: TemperingState) -> TemperingState:
             return kernel.sample(state, args, kwargs)
 
-        return lax.fori_loop(0, _PILOT_SWEEPS, sweep, state)
+        return lax.fori_loop(0, _PILOT_SWEEPS, sweep, state).adaptation
 
-    seen = jax.jit(sweeps)(key, arguments.arrays).adaptation
+    seen = Program(sweeps)(key, arguments.arrays)
     return seen.rejections / seen.sweeps
 
 

@@ -151,7 +151,8 @@ class Calibration(NamedTuple):
       of the most probable class less the share of rows that it is right of: positive where the model is too
       sure
     - **error** - Monte Carlo error of the distance, an upper bound for ``"pit"``
-    - **p** - probability of at least such a distance, less two Monte Carlo errors, under a right model
+    - **p** - probability of at least such a distance, less two Monte Carlo errors, under a right model; of
+      classes also less the share of rows of which another one is most probable without them
     - **pit** - u of each row, (row,); None of classes
     - **probabilities** - of the classes of each row without it, (row, class); None of other targets
     """
@@ -197,6 +198,8 @@ def of_classes(loo: LeaveOneOut, probs: np.ndarray, y: np.ndarray) -> Calibratio
     error = float(np.nan_to_num(mcse_mean(effects.mean(-1)), nan=np.inf))
     gap = float(confidence.mean() - (y == best).mean())
     spread = float(np.sqrt((confidence * (1 - confidence)).sum())) / len(y)
-    beyond = max(abs(gap) - 2 * error, 0.0)
+    # Where classes tie, a row's own label decides which is the most probable one without it.
+    decided = float((probs.mean((0, 1)).argmax(-1) != best).mean())
+    beyond = max(abs(gap) - 2 * error - decided, 0.0)
     p = float(2 * norm.sf(beyond / spread)) if spread > 0 else float(beyond == 0)
     return Calibration("confidence", gap, error, p, probabilities=means)

@@ -183,8 +183,7 @@ def chosen(parts: SiteParts, target: str, sites: tuple[str, ...] | None) -> list
                 "prior, outside of plates, unscaled and without a value from a handler, are "
                 f"{parts.candidates}."
             )
-    reason = trouble(parts, target, weights)
-    if reason:
+    if reason := trouble(parts, target, weights):
         raise ValueError(
             f"{asked.owner}: the model is not linear in {weights} at once: {reason}. Name those "
             "of one layer with `sites=[…]`."

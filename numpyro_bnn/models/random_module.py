@@ -212,8 +212,7 @@ def sampled(
                 f"instead of {shapes[path]}. Call random_module outside every plate, and give "
                 "values and starts of that shape."
             )
-    fixed = [path for path in shapes if path not in values]
-    if fixed:
+    if fixed := [path for path in shapes if path not in values]:
         values |= _fixed_values(fixed, network, params)
     apply = partial(_in_single_precision, network.apply)
     return BoundModule(_handled(name, apply), {path: values[path] for path in shapes})

@@ -541,8 +541,7 @@ def log_prior_of(
     # A target with missing values (`obs_mask=`) is two sites.
     targets = [n + end for n in targets for end in ("", "_observed", "_unobserved")]
     sites = [n for n in structure.latent if n not in targets and not structure.sites[n].factor]
-    lacking = [name for name in sites if name not in draws]
-    if lacking:
+    if lacking := [name for name in sites if name not in draws]:
         raise ValueError(
             f"to_inference_data: the log prior needs draws of every latent site, and these lack {lacking}. "
             "Give all sites, or pass `log_prior=False`."

@@ -74,8 +74,7 @@ def environment() -> Facts:
 
 def check_accept(accept: Collection[str]) -> Collection[str]:
     """Refuse an `accept` that names a setting the stored files depend on."""
-    fixed = [name for name in accept if _is_within(name, _FORM)]
-    if fixed:
+    if fixed := [name for name in accept if _is_within(name, _FORM)]:
         raise ValueError(
             f"resume: accept={fixed} cannot differ, because the stored states and draws have that form. "
             "Resume with what the run began with, or begin a new run in another folder."

@@ -201,6 +201,17 @@ def test_a_model_that_is_too_sure_is_told_from_one_that_is_not_sure_enough(said,
     assert np.sign(found.distance) == sign
 
 
+@pytest.mark.parametrize("rows", [40, 101])
+def test_classes_that_tie_call_no_right_model_wrong(rows):
+    # Without a row of either class the other one is more frequent: none is right of its own row.
+    y = np.arange(rows) % 2
+    p = np.random.default_rng(10).beta(1 + y.sum(), 1 + rows - y.sum(), (4, 1000, 1))
+    probs = np.stack([1 - p, p], -1).repeat(rows, 2)
+    found = of_classes(leave_one_out(np.log(np.where(y, p, 1 - p))), probs, y)
+    assert found.distance > 0.4
+    assert not found.is_rare
+
+
 def test_the_error_of_a_confidence_is_that_of_its_draws():
     rng = np.random.default_rng(9)
     p = 0.7 + 0.1 * rng.normal(size=(4, 1000, 1))

@@ -101,8 +101,7 @@ def test_an_nnx_network_with_sampled_weights_is_the_module_with_those(name):
 
 
 def test_shared_parameters_are_one_site(x):
-    linen = run(model_of(nets.Shared()), x)
-    assert linen.keys() == {"net/Dense_0.kernel", "net/Dense_0.bias", "f"}
+    assert run(model_of(nets.Shared()), x).keys() == {"net/Dense_0.kernel", "net/Dense_0.bias", "f"}
     tied = run(model_of(nets.NNXShared(nnx.Rngs(0))), x)
     assert tied.keys() == {"net/first.kernel", "net/first.bias", "f"}
 

@@ -218,8 +218,7 @@ def test_surface_has_its_samples_at_their_distances() -> None:
     np.testing.assert_allclose(ax.get_xlim(), (-1.2, 4.2))
     np.testing.assert_allclose(ax.get_ylim(), (-0.8, 2.8))
     assert [text.get_text() for text in ax.texts] == ["A", "B", "C"]
-    bar = ax.figure.axes[-1]
-    assert bar.get_ylabel() == "log density below the highest (nats)"
+    assert ax.figure.axes[-1].get_ylabel() == "log density below the highest (nats)"
 
 
 def test_surface_of_a_potential_and_draws_by_site() -> None:
@@ -365,8 +364,7 @@ def test_reliability_shows_gaps_errors_and_counts_of_its_bins(rng):
     assert [patch.get_height() for patch in patches] == [each.sum() for each in inside]
     np.testing.assert_allclose([patch.get_x() for patch in patches], edges[:-1])
     error = np.abs(share - middle) @ count / len(right)
-    title = ax.get_legend().get_title()
-    assert title.get_text() == f"calibration error {error:.3f}"
+    assert ax.get_legend().get_title().get_text() == f"calibration error {error:.3f}"
 
 
 @pytest.mark.parametrize(("rows", "half"), [(10, 0.40925), (100, 0.13403)])
@@ -378,8 +376,7 @@ def test_the_band_of_pit_is_that_of_the_distance_of_kolmogorov(rng, rows, half):
     np.testing.assert_allclose([low[0], high[0]], [-half, half], atol=2e-4)
     curve = named(ax, "rows")
     assert (curve.get_xdata()[0], curve.get_ydata()[0], curve.get_ydata()[-1]) == (0.0, 0.0, 0.0)
-    largest = max(np.abs(curve.get_ydata()))
-    assert largest == pytest.approx(kstest(u, "uniform").statistic)
+    assert max(np.abs(curve.get_ydata())) == pytest.approx(kstest(u, "uniform").statistic)
 
 
 @pytest.mark.parametrize("window", [None, 1, 7, 1000])

@@ -288,8 +288,7 @@ def test_labels_that_are_not_those_of_the_export_say_nothing_of_numbers() -> Non
         np.testing.assert_array_equal(found["w"][:, 0, 0], [0, 1, 2])
         assert (set(found.suspect), set(found.left_out)) == ({0, 3}, {1})
     # Chains of another program may be numbered from 1, and none of these is lost.
-    other = read(posterior.assign_coords(chain=[1, 2, 3]).drop_attrs())
-    assert not other.left_out
+    assert not read(posterior.assign_coords(chain=[1, 2, 3]).drop_attrs()).left_out
 
 
 @pytest.mark.filterwarnings("ignore:.*suspect")

@@ -162,8 +162,7 @@ def test_draws_in_memory_are_predicted_in_blocks_of_whole_vectors(regression, mo
     # Room for five draws of two chains each; vectors of four hold two.
     monkeypatch.setattr(predictions, "_BLOCK_IN_MEMORY", 5 * of_one)
     monkeypatch.setattr(predictions, "VECTOR", 4)
-    blocks = predictions.blocks_of_draws(host, (2, 12))
-    assert blocks == [slice(0, 4), slice(4, 8), slice(8, 12)]
+    assert predictions.blocks_of_draws(host, (2, 12)) == [slice(0, 4), slice(4, 8), slice(8, 12)]
     expected = np.tile(bnn.predict(model, draws, new).mean, (1, 3, 1))
     np.testing.assert_allclose(bnn.predict(model, host, new).mean, expected, rtol=1e-5)
 

@@ -210,8 +210,7 @@ def test_predictions_scores_and_reports_of_missing_targets(kind, always):
     assert report.verdict not in ("invalid", "too_short")
     check = bnn.check_fit(run)
     assert len(check.loo.by_row) == KNOWN.sum()
-    likelihoods = bnn.to_inference_data(run).log_likelihood["y"]
-    assert likelihoods.shape[:3] == (2, 100, KNOWN.sum())
+    assert bnn.to_inference_data(run).log_likelihood["y"].shape[:3] == (2, 100, KNOWN.sum())
 
 
 def test_calibration_of_a_run_with_missing_targets():

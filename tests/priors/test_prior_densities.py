@@ -239,8 +239,7 @@ def test_what_fits_is_expanded_to_one_event(make):
         return fitted.log_prob(weights)
 
     expected = stats.norm.logpdf(WEIGHTS["Dense_0.kernel"]).sum()
-    found = float(density(WEIGHTS["Dense_0.kernel"]))
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert float(density(WEIGHTS["Dense_0.kernel"])) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -331,8 +330,7 @@ def test_layers_by_the_order_of_calls_and_not_by_their_names():
         "layer[1].bias": ["Dense_0.bias"],
         "Dense_0.*": ["Dense_0.kernel", "Dense_0.bias"],
     }
-    some = same_order({"Dense_0.bias": (3,)}, shapes)
-    assert some.find() is order
+    assert same_order({"Dense_0.bias": (3,)}, shapes).find() is order
     assert same_order({"Dense_0.bias": (3,)}, SHAPES).find is None
 
 

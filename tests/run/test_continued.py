@@ -94,8 +94,7 @@ def test_a_run_on_the_same_data_keeps_its_draws_bit_for_bit(shift):
     parts = bnn.MCMC(kernel, num_warmup=3, num_samples=4, progress_bar=False)
     parts.warmup(jax.random.key(0), FIRST, init_params=starts(parts))
     parts.run(parts.post_warmup_state.rng_key, FIRST.copy() + shift)
-    same = np.array_equal(parts.get_samples()["m"], whole.get_samples()["m"])
-    assert same == (shift == 0.0)
+    assert np.array_equal(parts.get_samples()["m"], whole.get_samples()["m"]) == (shift == 0.0)
 
 
 def test_data_that_changed_in_place_are_other_data():

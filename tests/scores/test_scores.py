@@ -39,8 +39,7 @@ def test_rmse_averages_the_draws_before_it_squares(rng):
     mean, y = rng.normal(size=(2, 4, 6)), rng.normal(size=6)
     expected = metrics.mean_squared_error(y, mean.mean(axis=(0, 1))) ** 0.5
     assert scores.rmse(mean, y) == pytest.approx(expected, rel=1e-12)
-    rows = scores.rmse(mean, y, pointwise=True)
-    assert rows.mean() ** 0.5 == pytest.approx(expected, rel=1e-12)
+    assert scores.rmse(mean, y, pointwise=True).mean() ** 0.5 == pytest.approx(expected, rel=1e-12)
     two_outputs = scores.rmse(np.stack([mean, mean], -1), np.stack([y, y], -1))
     assert two_outputs == pytest.approx(expected, rel=1e-12)
 

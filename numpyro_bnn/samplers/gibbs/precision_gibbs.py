@@ -41,8 +41,7 @@ def redrawn(
     values = dict(values)
     key_gammas, key = jax.random.split(key)
     shapes = {name: jnp.shape(value) for name, value in values.items()}
-    together = conjugate(levels)
-    if together:
+    if together := conjugate(levels):
         if gammas is None:
             known = concentrations(levels, shapes)
             gammas = standard_gamma(key_gammas, known, known.shape)
@@ -195,8 +194,7 @@ class PrecisionGibbs(ReprMixin, MCMCKernel):
             return key
 
         jax.eval_shape(visit, jax.random.key(0), 0.0)
-        others = sorted(names - set(found))
-        if others:
+        if others := sorted(names - set(found)):
             raise ValueError(
                 "PrecisionGibbs draws hierarchical precisions beside which no value is given (`condition`), "
                 f"and {others} are none. The model has {sorted(found)}; leave other sites to the block of "

@@ -93,7 +93,9 @@ def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple
         relative = (weights / means).sum(1)
         if len(relative) < _FEWEST:
             return value, float("nan")
-        error = np.sqrt(relative.var(ddof=1) / effective_sample_size(relative[None]))
+        # NumPyro's size may be negative where draws alternate; ArviZ bounds it so.
+        count, size = len(relative), effective_sample_size(relative[None])
+        error = np.sqrt(relative.var(ddof=1) / count * max(count / size, 1 / np.log10(count)))
     return value, float(error) if relative.std() else 0.0
 
 

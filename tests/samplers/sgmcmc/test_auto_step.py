@@ -218,8 +218,7 @@ def test_the_step_follows_the_curvature_up_at_once_and_down_slowly():
     for _ in range(600):
         down = followed(down, 1.0)
     np.testing.assert_allclose(down.step_size, first, rtol=1e-2)
-    lost = followed(state, np.nan)
-    assert lost.step_size == state.step_size
+    assert followed(state, np.nan).step_size == state.step_size
 
 
 def test_a_flat_potential_has_unit_curvature():

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from ladders import check_evidence, errors_of, hierarchical, hierarchy, hmc, sampler
 from scipy import stats
+from scipy.signal import lfilter
 
 import numpyro_bnn as bnn
 from numpyro_bnn.samplers.tempering import ladder
@@ -120,6 +121,9 @@ def test_stepping_stones_of_a_power_that_is_known():
     stays = -rng.exponential(1 / (1 + powers), size=(200, 10, 4)).repeat(10, axis=1)
     values, errors = np.array([log_evidence_of(each, powers) for each in stays]).T
     assert np.sqrt((errors**2).mean()) == pytest.approx(values.std(), rel=0.2)
+    # NumPyro 0.22 gives draws that alternate a negative effective size.
+    turns = lfilter([1], [1, 0.95], rng.normal(size=(20, 300, 2)), axis=1)
+    assert np.isfinite([log_evidence_of(each, [0.0, 1.0])[1] for each in turns]).all()
 
 
 def stats_of(evidence, trips, draws=200, seed=0):
@@ -158,8 +162,7 @@ def test_no_verdict_without_round_trips_or_where_evidence_parts():
     parted = judged([3.0, 4.2], [5, 5])
     assert parted.verdict == "run_longer"
     assert "The log evidence of its replicas runs from 3.00 to 4.20" in str(parted.explanation)
-    agreeing = judged([3.0, 3.1], [5, 5], stats_of([3.2, 3.0], [5, 5]))
-    assert agreeing.verdict == "within_tolerance"
+    assert judged([3.0, 3.1], [5, 5], stats_of([3.2, 3.0], [5, 5])).verdict == "within_tolerance"
     other = judged([3.0, 3.1], [5, 5], stats_of([5.0, 5.1], [5, 5]))
     assert other.verdict == "run_longer"
     draws[1] += 1

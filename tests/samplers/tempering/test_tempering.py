@@ -116,8 +116,7 @@ def test_hierarchical_precisions_in_noncentred_coordinates(inner):
     report = bnn.diagnose(mcmc, data[0], second=other)
     assert report.verdict == "run_longer"
     assert "The log evidence of the two runs" in report.explanation
-    stats = bnn.to_inference_data(mcmc)["sample_stats"]
-    assert stats["swap_probs"].shape == (2, 2000, 6)
+    assert bnn.to_inference_data(mcmc)["sample_stats"]["swap_probs"].shape == (2, 2000, 6)
 
 
 @pytest.mark.parametrize(

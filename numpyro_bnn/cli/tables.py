@@ -117,8 +117,7 @@ def read_fields(path: Path, separator: str | None = None) -> pd.DataFrame:
         f"several columns are called {name!r}. Give each a name of its own, or drop the copies."
         for name in repeated
     ]
-    uneven = [n for n, row in rows.items() if len(row) != len(names)]
-    if uneven:
+    if uneven := [n for n, row in rows.items() if len(row) != len(names)]:
         row = rows[uneven[0]]
         more = "more" if len(row) > len(names) else "fewer"
         problems.append(

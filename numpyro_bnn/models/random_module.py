@@ -273,8 +273,7 @@ def _fixed_values(fixed: list[str], network: "Network", params: PyTree) -> dict[
             "give their values in `params=`."
         )
     given = network.own_values | explicit
-    missing = [path for path in fixed if path not in given]
-    if missing:
+    if missing := [path for path in fixed if path not in given]:
         raise ValueError(
             f"random_module: {missing} are not random under this prior and have no values. Pass "
             f"them as `params=`. The parameters are:\n{paths.parameter_tree(network.shapes)}"

@@ -545,8 +545,7 @@ def _refuse_another_temperature(run: MCMC, kernel: MCMCKernel) -> None:
     first = temperatures_of(run.sampler) if recorded is None else set(np.unique(recorded).tolist())
     second = temperatures_of(kernel)
     its = ", ".join(f"{t:.3g}" for t in sorted(second))
-    strange = [t for t in first if not np.isclose(t, list(second), rtol=1e-4).any()]
-    if strange:
+    if strange := [t for t in first if not np.isclose(t, list(second), rtol=1e-4).any()]:
         raise ValueError(
             f"second_opinion: the run is at temperature {min(strange):.3g}, and the second one, by "
             f"{type(kernel).__name__}, at {its}. Runs at different temperatures cannot be compared. "

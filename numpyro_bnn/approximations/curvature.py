@@ -92,8 +92,7 @@ def _compute(
     """Compile and run `collect`, which multiplies the matrix with vectors, with the data as arguments."""
 
     def program(z: Values, arrays: list[Any]) -> jax.Array:
-        marginal = member_optimizer.marginal(arrays)
-        at, multiply = products(marginal, z, sites, kind)
+        at, multiply = products(member_optimizer.marginal(arrays), z, sites, kind)
         return collect(multiply, at.size)
 
     return np.asarray(member_optimizer.compiled(program)(z, member_optimizer.arrays), np.float64)
@@ -116,7 +115,7 @@ def gauss_newton_parts(
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
     """Values of the sites as one vector, and products with Σ JᵀFJ of the data and ∇²(-log prior)."""
     at, unravel = ravel_pytree({name: z[name] for name in sites})
-    _check_values(marginal, lambda v: _sites(marginal, z | unravel(v)), at)
+    _check_values(marginal, lambda v: sites_at(marginal, z | unravel(v)), at)
     groups = {n: marginal.with_precisions(z)[n] for n in marginal.groups}
     prior_slope = jax.grad(lambda v: marginal.prior_energy(z | unravel(v), groups))
 
@@ -158,7 +157,7 @@ def _check_values(
             )
 
 
-def _sites(marginal: Marginal, z: Values) -> dict[str, Any]:
+def sites_at(marginal: Marginal, z: Values) -> dict[str, Any]:
     """The trace of the model at unconstrained values of its sites."""
     potential = marginal.centered
     values = potential.constrain(marginal.with_precisions(z))
@@ -168,7 +167,7 @@ def _sites(marginal: Marginal, z: Values) -> dict[str, Any]:
 
 def _standardized(marginal: Marginal, z: Values) -> list[jax.Array]:
     """Functions r of z, one array a parameter, whose derivatives give Σ JᵀFJ = Σ r'ᵀ r'."""
-    sites = _sites(marginal, z)
+    sites = sites_at(marginal, z)
     found = []
     for name in marginal.centered.structure.observed:
         fn, scale, value = (sites[name][key] for key in ("fn", "scale", "value"))

@@ -13,12 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from numpyro.handlers import seed, substitute, trace
 from tqdm.auto import tqdm
 
 from numpyro_bnn._checks import warn
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.approximations.curvature import MOST_DENSE, Newton, Slopes, decrement
+from numpyro_bnn.approximations.curvature import MOST_DENSE, Newton, Slopes, decrement, sites_at
 from numpyro_bnn.approximations.member_optimizer import (
     MemberOptimizer,
     TrainingOptions,
@@ -194,10 +193,7 @@ def refuse_without_mode(
         return
 
     def densities(z: Values, arrays: list[Any]) -> dict[str, tuple]:
-        marginal = member_optimizer.marginal(arrays)
-        values = marginal.centered.constrain(marginal.with_precisions(z))
-        model = seed(substitute(marginal.centered.bound, data=values), jax.random.key(0))
-        sites = trace(model).get_trace(*marginal.centered.args, **marginal.centered.kwargs)
+        sites = sites_at(member_optimizer.marginal(arrays), z)
         return {n: _density(sites[n]["fn"], sites[n]["value"], counted(sites[n])) for n in names}
 
     def here_and_elsewhere(z: Values, arrays: list[Any]) -> tuple:

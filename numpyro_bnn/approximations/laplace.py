@@ -243,10 +243,8 @@ def low_rank(
     iterate = decomp.tridiag_sym(num_steps, reortho="full", custom_vjp=False)
 
     def program(z: Values, arrays: list[Any]) -> tuple[jax.Array, ...]:
-        marginal = member_optimizer.marginal(arrays)
-        at, of_data, of_prior = gauss_newton_parts(marginal, z, sites)
-        ones = jnp.ones_like(at)
-        diagonal = of_prior(ones)
+        at, of_data, of_prior = gauss_newton_parts(member_optimizer.marginal(arrays), z, sites)
+        diagonal = of_prior(jnp.ones_like(at))
         signs = jax.random.rademacher(jax.random.key(2), at.shape, at.dtype)
         coupling = jnp.max(jnp.abs(of_prior(signs) - diagonal * signs) / (1 + jnp.abs(diagonal)))
         scale = jax.lax.rsqrt(jnp.maximum(diagonal, jnp.finfo(at.dtype).tiny))
@@ -263,7 +261,18 @@ def low_rank(
 
     compiled = member_optimizer.compiled(program)
     diagonal, coupling, basis, matrix = compiled(z, member_optimizer.arrays)
-    _check_prior(diagonal, float(coupling))
+    if not coupling < 1e-3:
+        raise ValueError(
+            "laplace: covariance='low_rank' needs a prior of independent parameters at the mode, and this "
+            "one couples some (a scale that is itself sampled, in coordinates of its own). Take "
+            "covariance='diagonal', or a prior such as priors.Normal, FanIn or Hierarchical."
+        )
+    if not diagonal.min() > 0:
+        raise ValueError(
+            f"laplace: covariance='low_rank' needs a log-concave prior at the mode, and the second "
+            f"derivative of its energy is as low as {float(diagonal.min()):.3g} there. Take "
+            "covariance='diagonal', or a Gaussian prior."
+        )
     matrix = np.asarray(matrix, np.float64)
     if not (np.isfinite(basis).all() and np.isfinite(matrix).all()):
         raise ValueError(
@@ -274,18 +283,3 @@ def low_rank(
     directions = basis @ jnp.asarray(vectors[:, -rank:], basis.dtype)
     information = jnp.maximum(jnp.asarray(values[-rank:], basis.dtype), 0.0)
     return LowRank(diagonal, directions, information)
-
-
-def _check_prior(diagonal: jax.Array, coupling: float) -> None:
-    if not coupling < 1e-3:
-        raise ValueError(
-            "laplace: covariance='low_rank' needs a prior of independent parameters at the mode, and this "
-            "one couples some (a scale that is itself sampled, in coordinates of its own). Take "
-            "covariance='diagonal', or a prior such as priors.Normal, FanIn or Hierarchical."
-        )
-    if not float(diagonal.min()) > 0:
-        raise ValueError(
-            f"laplace: covariance='low_rank' needs a log-concave prior at the mode, and the second "
-            f"derivative of its energy is as low as {float(diagonal.min()):.3g} there. Take "
-            "covariance='diagonal', or a Gaussian prior."
-        )

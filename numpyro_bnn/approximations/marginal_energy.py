@@ -92,15 +92,13 @@ class Marginal:
     def _conditionals(self, z: Values) -> dict[str, dist.Gamma]:
         """Distributions of the precisions given unconstrained values of all other sites."""
         above = {n: jnp.exp(z[n]) for n in self.centered.structure.levels if n not in self.groups}
-        levels = self.centered.levels
-        return {name: levels[name].conditional(z | above) for name in self.groups}
+        return {n: self.centered.levels[n].conditional(z | above) for n in self.groups}
 
     def _likely(self, z: Values) -> dict[str, dist.Gamma]:
         """These distributions, of means that the prior allows, at which a precision is held."""
         distributions, largest = {}, largest_likely(self.centered.levels)
         for name, distribution in self._conditionals(z).items():
-            least = distribution.concentration / largest[name]
-            rate = jnp.maximum(distribution.rate, least)
+            rate = jnp.maximum(distribution.rate, distribution.concentration / largest[name])
             distributions[name] = Gamma(distribution.concentration, rate)
         return distributions
 
@@ -135,8 +133,7 @@ class Marginal:
                 )
         levels = self.centered.structure.levels
         weights = {name: value for name, value in drawn.items() if name not in levels} | given
-        values = fill_precisions(self.centered, weights)
-        z = self.reduce(values)
+        z = self.reduce(fill_precisions(self.centered, weights))
         return {
             name: value if name in given else jnp.where(shrunk, _at_most_one(value), value)
             for name, value in z.items()

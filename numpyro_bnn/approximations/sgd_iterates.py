@@ -138,8 +138,7 @@ def swag(
         ours = jax.random.split(key, num_samples)
         return jax.vmap(lambda k: gaussian_of_snapshots(k, snapshots, rank))(ours)
 
-    members = jax.random.split(key_draws, num_members)
-    drawn = Program(jax.vmap(draw))(members, iterates)
+    drawn = Program(jax.vmap(draw))(jax.random.split(key_draws, num_members), iterates)
     return member_optimizer.draws(drawn, key_precisions, rate=rates)
 
 

@@ -164,8 +164,7 @@ def rows_by_member(
         # On the host: on the device each number of rows would be compiled.
         rng = np.random.default_rng([*np.asarray(jax.random.key_data(key)), size])
         place = rng.permutation(real)
-        first = count * np.arange(num_members)[:, None]
-        held = (place - first) % real < count
+        held = (place - count * np.arange(num_members)[:, None]) % real < count
         found[str(size)] = np.pad(held, [(0, 0), (0, padding)])
     return found
 

@@ -131,8 +131,7 @@ def rows_with_targets(owner: str, known: np.ndarray) -> np.ndarray:
         raise ValueError(f"{where} Leave that target out, or give it where it is known.")
     rows = by_target.any(1)
     if not rows.all():
-        said = f"{owner}: {np.sum(~rows)} of {len(rows)} rows have no target and are left out."
-        warn(said)
+        warn(f"{owner}: {np.sum(~rows)} of {len(rows)} rows have no target and are left out.")
     return rows
 
 

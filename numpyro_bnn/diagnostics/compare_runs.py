@@ -19,6 +19,8 @@ _ROUNDING, _LAST_DIGITS = 1e-6, 2e-7
 # Draws a chain without which there is no effective sample size, and so no error.
 _LEAST_DRAWS = 4
 _SCALARS_IN_BLOCK = 512
+# Quantiles that are compared beside the mean.
+_LEVELS = (0.05, 0.5, 0.95)
 # Most scalars of a site by which chains are found that do not move; they are evenly spaced.
 _MOST_SCALARS = 200
 
@@ -95,21 +97,28 @@ def label_of(name: str, index: tuple[int | np.integer, ...]) -> str:
 
 
 @np.errstate(divide="ignore", invalid="ignore")
-def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.ndarray, ...]:
-    """One quantity of each scalar in both runs, and the difference in joint errors; `(scalar,)` each."""
+def _compare_block(a: np.ndarray, b: np.ndarray) -> dict[str, tuple[np.ndarray, ...]]:
+    """By quantity its values in both runs, and their difference in joint errors; `(scalar,)` each."""
     pooled = np.concatenate([a.reshape(-1, a.shape[2]), b.reshape(-1, b.shape[2])])
     low, high = pooled.min(axis=0), pooled.max(axis=0)
-    size, own = np.abs(low) + np.abs(high), np.maximum(np.ptp(a, (0, 1)), np.ptp(b, (0, 1)))
+    size = np.abs(low) + np.abs(high)
+    own = np.maximum(np.ptp(a, (0, 1)), np.ptp(b, (0, 1)))
     # Constants that differ by rounding do not differ.
     constant = (high - low < _ROUNDING * size) & (own <= _LAST_DIGITS * size)
-    if q is not None:
-        # A quantile is compared by the share of each run below the pooled quantile: the error of a quantile
-        # needs the density there, the error of a share only the effective sample size.
-        level = np.quantile(pooled, q, axis=0)
-        a, b = a <= level, b <= level
+    found = {"mean": _compare(a, b, constant)}
+    # A quantile is compared by the share of each run below the pooled quantile: the error of a quantile
+    # needs the density there, the error of a share only the effective sample size.
+    for q, level in zip(_LEVELS, np.quantile(pooled, _LEVELS, axis=0)):
+        share = f"P(below the {100 * q:.0f} % quantile)"
+        found[share] = _compare(a <= level, b <= level, constant)
+    return found
+
+
+def _compare(a: np.ndarray, b: np.ndarray, constant: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Means of both runs, and their difference in joint errors, 0 for constants; `(scalar,)` each."""
     size_a, mean_a, sd_a = moments("diagnostics", a)
     size_b, mean_b, sd_b = moments("diagnostics", b)
-    if q is not None:
+    if a.dtype == bool:
         # A run with all draws on one side of the level has no variance: that of the pooled share is used.
         p = 0.5 * (mean_a + mean_b)
         sd_a = sd_b = np.sqrt(p * (1 - p))
@@ -143,9 +152,7 @@ def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike
         a, b = a.reshape(*a.shape[:2], -1), b.reshape(*b.shape[:2], -1)
         for start in range(0, a.shape[2], _SCALARS_IN_BLOCK):
             block = slice(start, start + _SCALARS_IN_BLOCK)
-            for q in (None, 0.05, 0.5, 0.95):
-                quantity = "mean" if q is None else f"P(below the {100 * q:.0f} % quantile)"
-                values = _compare_block(a[:, :, block], b[:, :, block], q)
+            for quantity, values in _compare_block(a[:, :, block], b[:, :, block]).items():
                 for k, numbers in enumerate(zip(*values)):
                     site = label_of(name, np.unravel_index(start + k, scalars))
                     found.append(QuantileDifference(site, quantity, *map(float, numbers)))

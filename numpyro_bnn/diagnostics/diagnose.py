@@ -166,8 +166,7 @@ def diagnose(
         report = with_suspects(report, draws.suspect, max(draws.num_chains, *several))
     notes = []
     if left_out := draws.left_out:
-        names = [f"chain {chain} ({why})" for chain, why in left_out.items()]
-        note = say("left out", chains=names)
+        note = say("left out", chains=[f"chain {chain} ({why})" for chain, why in left_out.items()])
         notes.append(f"{note} {UNEQUAL}" if superchains is not None and labels is None else note)
     if drawn := predictor.sites_from_priors(draws):
         notes.append(say("from priors", sites=drawn))

@@ -10,7 +10,7 @@ that remain are real.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,11 +84,10 @@ def _moved(values: Values, layer: HiddenLayer, order: np.ndarray, factor: np.nda
     return moved
 
 
-def _candidates(shapes: Mapping[str, tuple[int, ...]]) -> list[HiddenLayer]:
+def _candidates(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[HiddenLayer]:
     """Pairs of kernels whose sizes fit, each with its bias alone and with norm layers."""
     kernels = [n for n, s in shapes.items() if n.endswith("kernel") and len(s) >= 2]
     owned = {n.removesuffix("kernel") for n in kernels}
-    found = []
     for incoming in kernels:
         size = shapes[incoming][-1]
         vectors = [n for n, s in shapes.items() if s == (size,)]
@@ -98,8 +97,7 @@ def _candidates(shapes: Mapping[str, tuple[int, ...]]) -> list[HiddenLayer]:
             if outgoing == incoming or size < 2 or shapes[outgoing][-2] % size:
                 continue
             for moving in dict.fromkeys([own, own + norms]):
-                found.append(HiddenLayer(incoming, moving, outgoing))
-    return found
+                yield HiddenLayer(incoming, moving, outgoing)
 
 
 def _trials(base: Values, sites: list[str]) -> list[Values]:
@@ -156,7 +154,7 @@ def find_hidden_layers(
     base = {name: value[None] for name, value in one_draw(draws, 0, -1).items()}
     # Sites beside a weight (its precision, its standardised value) do not affect predictions.
     weights = [n for n in base if not any(n.startswith(f"{other}.") for other in base)]
-    candidates = _candidates({name: base[name].shape[1:] for name in weights})
+    candidates = list(_candidates({name: base[name].shape[1:] for name in weights}))
     if not candidates:
         return ()
     vectors = {name for c in candidates for name in c.vectors}

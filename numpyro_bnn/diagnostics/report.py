@@ -13,7 +13,7 @@ from numpyro_bnn._text import first_of, text_table, wrapped
 from numpyro_bnn.diagnostics.compare_runs import SecondOpinion
 from numpyro_bnn.diagnostics.evidence import ParameterErrors, Relabelling, RhatTable
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
-from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
+from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import IN_WORDS, MonteCarloError
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats, Temperatures
 from numpyro_bnn.diagnostics.verdict import UNKNOWN, Verdict, parameters_in_words
@@ -254,7 +254,6 @@ class Report:
     def _worst_rows(self, names: Sequence[str] | None) -> list[Grid]:
         """The rows whose predictions are known worst, by their Monte Carlo errors."""
         grids = []
-        words = {"total_variation": "total variation", "relative": "error in predictive sd"}
         error = self.monte_carlo_error
         for kind, errors in ({} if error is None else error.by_row).items():
             if names is not None and len(names) != errors.size:
@@ -264,7 +263,7 @@ class Report:
                 )
             worst = np.argsort(-errors, kind="stable")[:_MOST_ROWS]
             rows = [(str(i) if names is None else names[i], _number(errors[i])) for i in worst]
-            grids.append(Grid(("row", words.get(kind, kind)), rows))
+            grids.append(Grid(("row", IN_WORDS.get(kind, kind)), rows))
         return grids
 
     def to_html(
@@ -352,17 +351,15 @@ def _unknown(report: Report, advice: str, headline: str, needed_by: str, **chang
     return replace(report, needed=UNKNOWN, **changed)
 
 
-def _texts(numbers: tuple[float, ...]) -> list[str]:
+def _texts(numbers: tuple[float, ...]) -> Iterator[str]:
     """Numbers as a table shows them: counts with separators, R-hat to three digits, no NaN."""
-    texts = []
     for column, number in enumerate(numbers):
         if np.isnan(number):
-            texts.append("–")
+            yield "–"
         elif column in (1, 2):
-            texts.append(f"{number:.3f}" if number < 100 else f"{number:.3g}")
+            yield f"{number:.3f}" if number < 100 else f"{number:.3g}"
         else:
-            texts.append(f"{number:,.0f}")
-    return texts
+            yield f"{number:,.0f}"
 
 
 def _parameter_rows(own: ParameterErrors) -> list[tuple[str, ...]]:

@@ -304,6 +304,5 @@ def warnings_of(stats: SamplerStats) -> list[str]:
         sentences.append(say("hardly moves", chain=worst, share=stats.acceptance[worst]))
     if stats.ebfmi is not None and (stats.ebfmi < _LOW_EBFMI).any():
         worst = int(np.nanargmin(stats.ebfmi))
-        value = stats.ebfmi[worst]
-        sentences.append(say("low ebfmi", chain=worst, value=value, limit=_LOW_EBFMI))
+        sentences.append(say("low ebfmi", chain=worst, value=stats.ebfmi[worst], limit=_LOW_EBFMI))
     return sentences + stats.heat.comments()

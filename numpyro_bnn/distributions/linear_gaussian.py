@@ -95,8 +95,7 @@ class LinearGaussian(dist.Distribution):
     def _in_units_of_noise(self, value: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(y - m) / scale, (n,), and the features over scale, (n, p)."""
         residuals = ((value - self._mean) / self.scale).reshape(-1)
-        features = self.features / self.scale[..., None]
-        return residuals, features.reshape(residuals.size, -1)
+        return residuals, (self.features / self.scale[..., None]).reshape(residuals.size, -1)
 
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -63,8 +63,7 @@ def of_known(distribution: dist.Distribution, known: Array) -> dist.Distribution
         return dist.MultivariateNormal(jnp.where(known, base.loc, 0.0), covariance)
     if isinstance(base, dist.Normal):
         scale = jnp.where(known, base.scale, (2 * jnp.pi) ** -0.5)
-        each = dist.Normal(jnp.where(known, base.loc, 0.0), scale)
-        return each.to_event(distribution.event_dim)
+        return dist.Normal(jnp.where(known, base.loc, 0.0), scale).to_event(distribution.event_dim)
     # Entries of one event that are not independent stay as they are.
     return distribution if base.event_dim else base.mask(known).to_event(distribution.event_dim)
 

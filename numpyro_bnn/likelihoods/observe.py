@@ -39,8 +39,7 @@ def check_finite(owner: str, label: str, values: PyTree) -> None:
     """Refuse NaN and infinite values in concrete data."""
     if values is None or not not_jax_tracer(values):
         return
-    array = np.asarray(values)
-    bad = ~np.isfinite(array)
+    bad = ~np.isfinite(np.asarray(values))
     if bad.any():
         first = tuple(int(i) for i in np.argwhere(bad)[0])
         raise ValueError(

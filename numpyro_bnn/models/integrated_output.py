@@ -189,8 +189,7 @@ class _Others(Messenger):
         if not isinstance(level, Level):
             return False
         below = {*level.members, *(child.site.removesuffix(UNITS) for child in level.children)}
-        integrated = {name.removesuffix(".base") for name in self.weights}
-        return level.of_noise or bool(below & integrated)
+        return level.of_noise or not below.isdisjoint(n.removesuffix(".base") for n in self.weights)
 
 
 def _noise(target: str, distribution: dist.Distribution, shape: tuple[int, ...]) -> jax.Array:

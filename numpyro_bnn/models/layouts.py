@@ -262,8 +262,7 @@ def _as_stored(
     }
     if len(found) != 1:
         # All ways have the same sizes, and so the same fan-in.
-        some = min(found).axes if found else None
-        return LaidOut(shape, some, "the layer", problem=problem)
+        return LaidOut(shape, min(found).axes if found else None, "the layer", problem=problem)
     ((axes, units),) = found
     as_usual = (axes, units) == (usual, _first_unit(usual))
     return shape if as_usual else LaidOut(shape, axes, "the layer", units)

@@ -367,8 +367,7 @@ for _kind in (type(jnp.tanh), jax.custom_jvp, jax.custom_vjp):
 
 
 def _default(module: str, owner: str, argument: str) -> Any:
-    kind = getattr(import_module(module), owner)
-    return inspect.signature(kind).parameters[argument].default
+    return inspect.signature(getattr(import_module(module), owner)).parameters[argument].default
 
 
 def _where_default(value: FunctionType) -> tuple[str, str, str] | None:

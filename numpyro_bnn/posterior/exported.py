@@ -162,8 +162,7 @@ def _specification(model: Any, x: PyTree, others: dict[Any, PyTree]) -> Any:
     (rows,) = jax_export.symbolic_shape("rows")
 
     def of(leaf: Any) -> jax.ShapeDtypeStruct:
-        given = np.float64 if is_ready(model) else leaf.dtype
-        kind = jax.dtypes.canonicalize_dtype(given)
+        kind = jax.dtypes.canonicalize_dtype(np.float64 if is_ready(model) else leaf.dtype)
         return jax.ShapeDtypeStruct((rows, *np.shape(leaf)[1:]), kind)
 
     return jax.tree.map(of, arrays)

@@ -9,6 +9,7 @@ from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import inputs_of
+from numpyro_bnn.posterior.prediction_sites import flat_draws
 from numpyro_bnn.posterior.predictions import predict_some
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import training_data
@@ -53,8 +54,7 @@ def thin(run: Run, k: int, x: PyTree = None, **by_row: PyTree) -> Draws:
         raise ValueError(f"thin: k={k} draws of {count} were asked for. Give at most {count}.")
     others: dict[Any, PyTree] = dict(by_row)
     if x is None:
-        data = training_data("thin", draws.model, run)
-        x, others = inputs_of(run), {**data.others, **others}
+        x, others = inputs_of(run), {**training_data("thin", draws.model, run).others, **others}
     if x is None:
         raise ValueError(
             "thin: the inputs of these draws are not known. Give x, inputs like those to be predicted."
@@ -63,8 +63,7 @@ def thin(run: Run, k: int, x: PyTree = None, **by_row: PyTree) -> Draws:
     size = np.shape(jax.tree.leaves(x)[0])[0]
     rows = np.unique(np.linspace(0, size - 1, _ROWS).round().astype(int))
     parts = _probabilities(predict_some("thin", draws, x, others, rows))
-    flat = parts.reshape(count, -1)
-    chosen = _chosen(flat, k)
+    chosen = _chosen(parts.reshape(count, -1), k)
     # In double precision: sums of many draws need more digits.
     few, all_draws = (each.mean(0, dtype=np.float64) for each in (parts[chosen], parts))
     distance = 0.5 * np.abs(few - all_draws).sum(-1)
@@ -73,10 +72,7 @@ def thin(run: Run, k: int, x: PyTree = None, **by_row: PyTree) -> Draws:
         "total_variation": float(distance.mean()),
         "total_variation_99": float(np.quantile(distance, 0.99)),
     }
-    values = {
-        name: np.asarray(value).reshape(count, *np.shape(value)[2:])[chosen][None]
-        for name, value in draws.items()
-    }
+    values = {name: flat_draws(np.asarray(value))[chosen][None] for name, value in draws.items()}
     return Draws(values, draws.model, info={**draws.info, "thinned": told})
 
 

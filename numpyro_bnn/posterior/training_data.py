@@ -243,8 +243,7 @@ def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
         own = ((name, found[name]) for name in sites)
         return {n: (s["value"], s["scale"], counted(s), s["infer"].get("known")) for n, s in own}
 
-    program = Program(observed)
-    values = program(0.0, arguments.arrays) if sites else {}
+    values = Program(observed)(0.0, arguments.arrays) if sites else {}
     sources = sources_of(shaped, args, kwargs, [])
     targets = _targets(model, sources, structure.data)
     # A ready model takes the mean off its target; what was given is in the user's units.

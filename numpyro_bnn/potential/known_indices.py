@@ -51,16 +51,14 @@ def unknown_index(
     def program(arrays: list[Any]) -> Any:
         args, kwargs = Arguments.join(arrays, static)
         seeded = seed(model, jax.random.key(0))
-        drawn = substitute(seeded, substitute_fn=init_to_uniform(radius=0.1))
-        return drawn(*args, **kwargs)
+        return substitute(seeded, substitute_fn=init_to_uniform(radius=0.1))(*args, **kwargs)
 
     def found() -> tuple[int, int] | None:
         check = jax.jit(lambda arrays: checkify.checkify(program, checkify.index_checks)(arrays)[0])
         if (beyond := _index(check, arrays)) is not None:
             # Else no index of the data: JAX 0.7 has one in the transform of a Cholesky factor.
             zeros = [np.zeros_like(v) if _is_array(v) else v for v in arrays]
-            is_of_data = beyond != _index(check, zeros)
-            return beyond if is_of_data else None
+            return beyond if beyond != _index(check, zeros) else None
         return _negative_index(check, arrays)
 
     # Where the model raises, its own checks say why.

@@ -340,8 +340,7 @@ class Potential:
     def log_joint_by_site(self, values: Values, model: Callable | None = None) -> Values:
         """Log density of each sample site, summed, at constrained values; weights and scales count in it."""
         bound = seed(self.bound if model is None else model, jax.random.key(0))
-        by_site, _ = compute_log_probs(bound, self.args, self.kwargs, dict(values))
-        return by_site
+        return compute_log_probs(bound, self.args, self.kwargs, dict(values))[0]
 
 
 def _drawn(noise: Values, site: dict[str, Any]) -> jax.Array | None:
@@ -452,8 +451,8 @@ class Chunked:
             return self.fn(*args, **kwargs)
         # The model is called on all rows once more, for the values of deterministic sites; the compiler
         # removes that call where they are not used.
-        visited = trace(block(WithStandIns(self.fn), hide=list(observed)))
-        sites = visited.get_trace(*args, **kwargs)
+        hidden = block(WithStandIns(self.fn), hide=observed)
+        sites = trace(hidden).get_trace(*args, **kwargs)
         latent = {
             name: site["value"]
             for name, site in sites.items()

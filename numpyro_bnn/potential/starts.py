@@ -116,8 +116,7 @@ def shrink(name: str, value: jax.Array, known: int | None = None) -> jax.Array:
         axes = usual_axes(name.rsplit("/", 1)[1], shape)
         count = prod(shape[:-1] if axes is None else [shape[axis] for axis in axes])
     limit = 1 / jnp.sqrt(count)
-    spread = jnp.sqrt(jnp.mean(value**2))
-    return value * jnp.minimum(1.0, limit / spread)
+    return value * jnp.minimum(1.0, limit / jnp.sqrt(jnp.mean(value**2)))
 
 
 def gentle_draw(potential: Potential, key: jax.Array) -> Values:
@@ -197,11 +196,25 @@ def starts_for(
     init_params = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), init_params)
     if fit is None or not by_site:
         return init_params
-    chains = (num_chains,) if num_chains > 1 else ()
+    structure, chains = fit.structure, (num_chains,) if num_chains > 1 else ()
     if not chains:
-        shapes = fit.structure.deterministic | start_shapes(fit.structure)
+        shapes = structure.deterministic | start_shapes(structure)
         init_params = _drop_chain_axis(init_params, shapes)
-    return _all_sites(kernel, fit, init_params, chains)
+    # A kernel that wraps another one starts like the inner kernel.
+    kernel = getattr(kernel, "kernel", kernel)
+    # A collapsed model has no levels, and may be given starts of other coordinates all the same; a
+    # model with discrete sites has no energy to translate by.
+    discrete = any(structure.sites[name].discrete for name in structure.latent)
+    if not discrete and not set(init_params) <= set(structure.latent):
+        init_params = _translated(fit, init_params, chains)
+    if structure.levels and set(init_params) != set(structure.latent):
+        init_params = complete(fit.potential, init_params, chains)
+    else:
+        check_names(init_params, *sites_to_start(kernel, structure, init_params))
+    check_shapes(init_params, structure, chains)
+    if isinstance(kernel, Gibbs):
+        init_params = _constrain_blocks(kernel, fit, init_params, bool(chains))
+    return init_params
 
 
 def _translated(fit: BoundModel, given: dict, chains: tuple[int, ...]) -> dict:
@@ -216,28 +229,6 @@ def _translated(fit: BoundModel, given: dict, chains: tuple[int, ...]) -> dict:
 
             return jax.vmap(one)(given) if chains else one(given)
     return given
-
-
-def _all_sites(
-    kernel: MCMCKernel, fit: BoundModel, init_params: dict, chains: tuple[int, ...]
-) -> dict:
-    # A kernel that wraps another one starts like the inner kernel.
-    kernel = getattr(kernel, "kernel", kernel)
-    structure = fit.structure
-    batched = bool(chains)
-    # A collapsed model has no levels, and may be given starts of other coordinates all the same; a
-    # model with discrete sites has no energy to translate by.
-    discrete = any(structure.sites[name].discrete for name in structure.latent)
-    if not discrete and not set(init_params) <= set(structure.latent):
-        init_params = _translated(fit, init_params, chains)
-    if structure.levels and set(init_params) != set(structure.latent):
-        init_params = complete(fit.potential, init_params, chains)
-    else:
-        check_names(init_params, *sites_to_start(kernel, structure, init_params))
-    check_shapes(init_params, structure, chains)
-    if isinstance(kernel, Gibbs):
-        init_params = _constrain_blocks(kernel, fit, init_params, batched)
-    return init_params
 
 
 def _constrain_blocks(kernel: Gibbs, fit: BoundModel, init_params: dict, batched: bool) -> dict:

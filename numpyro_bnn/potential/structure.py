@@ -133,8 +133,7 @@ def structure_of(
         return key
 
     program = jax.make_jaxpr(visit)(jax.random.key(0), 0.0)
-    looks_up = "gather" in str(program)
-    structure = found[0]._replace(preset=frozenset(preset), looks_up=looks_up)
+    structure = found[0]._replace(preset=frozenset(preset), looks_up="gather" in str(program))
     measured = frozenset(n for n in structure.observed if structure.sites[n].measured)
     structure = structure._replace(given=measured, informative=measured)
     if len(structure.data) < 2:
@@ -290,7 +289,8 @@ def check_targets(structure: Structure) -> None:
         )
     for name in structure.observed:
         site = structure.sites[name]
-        plates = _plates_around(site, structure)
+        sizes = [f"'{plate}' of {structure.plates[plate].size}" for plate in site.plates]
+        plates = f" in the plate{'s' * (len(sizes) > 1)} {' and '.join(sizes)}" if sizes else ""
         full = _together(site.shape, site.distribution_shape)
         if full is None:
             raise ValueError(
@@ -320,12 +320,6 @@ def check_targets(structure: Structure) -> None:
                 f"weights of shape {site.scale}, so that every row would count with every weight. Give one "
                 "weight a row."
             )
-
-
-def _plates_around(site: Site, structure: Structure) -> str:
-    """The plates around a site, as part of a sentence."""
-    sizes = [f"'{name}' of {structure.plates[name].size}" for name in site.plates]
-    return f" in the plate{'s' * (len(sizes) > 1)} {' and '.join(sizes)}" if sizes else ""
 
 
 def _together(*shapes: Shape) -> Shape | None:

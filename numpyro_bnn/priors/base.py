@@ -111,8 +111,7 @@ def fit_distribution(distribution: Any, path: str, shape: Shape) -> dist.Distrib
             f"{distribution.support}, but a weight of a network is any real number. Use a "
             "distribution over the reals and put the constraint into the module."
         )
-    event_dim = distribution.event_dim
-    batch = shape[: len(shape) - event_dim]
+    batch = shape[: len(shape) - distribution.event_dim]
     own = tuple(distribution.shape())
     fits = len(own) <= len(shape) and tuple(distribution.event_shape) == shape[len(batch) :]
     if fits:

@@ -247,14 +247,11 @@ class ByPath(Prior):
         """
         values: dict[str, jax.Array] = {}
         taken = self._assign(shapes)
-        with_units = {
-            p for p, rule in self.rules.items() if getattr(rule, "unit", None) is not None
-        }
-        by_unit = {pattern: s for pattern, s in taken.items() if pattern in with_units}
+        with_units = [p for p in taken if getattr(self.rules[p], "unit", None) is not None]
+        by_unit = {pattern: taken[pattern] for pattern in with_units}
         warn_of_hidden_units(name, by_unit, shapes)
         for pattern, paths in taken.items():
-            prior = self.rules[pattern]
-            if prior is not None:
+            if (prior := self.rules[pattern]) is not None:
                 values |= prior.sample(name, same_order(paths, shapes))
         return values
 

@@ -274,10 +274,7 @@ def variable_name(site: str) -> str:
 
 def layer_of_site(site: str) -> str | None:
     """The layer of a weight, or of the weight whose precision or base value a site is; None for others."""
-    if "/" not in site:
-        return None
-    layer, _ = _place(site)
-    return layer
+    return _place(site)[0] if "/" in site else None
 
 
 def _place(site: str) -> tuple[str, str]:

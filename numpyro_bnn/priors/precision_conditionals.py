@@ -132,9 +132,7 @@ class Level(NamedTuple):
 
     def prior_rate(self, values: Mapping[str, Number]) -> Number | None:
         """The rate of the Gamma prior of this precision, given the level above."""
-        if self.parent is not None:
-            return self.concentration / values[self.parent]
-        return self.rate
+        return self.rate if self.parent is None else self.concentration / values[self.parent]
 
     def conditional(self, values: Values) -> Gamma:
         """The conditional of the precision given weights and the level above, where it is Gamma."""

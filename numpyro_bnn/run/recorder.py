@@ -138,13 +138,11 @@ class Disk(NamedTuple):
 
     def read_start(self, facts: Facts, accept: Collection[str]) -> Start:
         """How the stored run began, see :meth:`Checkpoint.read_start`."""
-        checkpoint = self._checkpoint
-        return self.processes.together(lambda: checkpoint.read_start(facts, accept))
+        return self.processes.together(lambda: self._checkpoint.read_start(facts, accept))
 
     def refuse_other_program(self, program: dict[str, str], accept: Collection[str]) -> None:
         """Refuse to continue the stored run with another program than it began with."""
-        checkpoint = self._checkpoint
-        self.processes.together(lambda: checkpoint.refuse_other_program(program, accept))
+        self.processes.together(lambda: self._checkpoint.refuse_other_program(program, accept))
 
     def load(self, like: PyTree) -> tuple[PyTree, Progress] | None:
         """The last complete states, and their steps and draws; None where there are none yet."""

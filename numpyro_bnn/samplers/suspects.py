@@ -119,8 +119,7 @@ def suspect_chains(
         diverged = np.asarray(stats["diverging"]).reshape(shape).sum(1)
         most = (diverged > shape[1] / 2) & (diverged >= _FEW_DIVERGENCES)
         for chain in np.flatnonzero(most).tolist():
-            why = f"{diverged[chain]} of {shape[1]} draws diverged"
-            found.setdefault(chain, []).append(why)
+            found.setdefault(chain, []).append(f"{diverged[chain]} of {shape[1]} draws diverged")
     return {chain: ", ".join(found[chain]) for chain in sorted(found)}
 
 

@@ -356,8 +356,7 @@ def coverage(
     half = levels[(...,) + (None,) * y.ndim] / 2.0
     # Of whole numbers the quantile is the first whose distribution function is not below the level.
     ends = below < 0.5 + half if getattr(predictions, "discrete", False) else at <= 0.5 + half
-    inside = (at >= 0.5 - half) & ends
-    return inputs.mean_of_targets(inside, y, pointwise)
+    return inputs.mean_of_targets((at >= 0.5 - half) & ends, y, pointwise)
 
 
 class Reliability(NamedTuple):

@@ -224,11 +224,8 @@ class Checkpoint:
         """The complete states of all chains, and the numbers of steps and draws taken before them."""
         leaves, structure = jax.tree.flatten(like)
         with self._reading(step) as args:
-            told = (
-                self._open()
-                .restore(step, args=args.Composite(progress=args.JsonRestore()))
-                .progress
-            )
+            wanted = args.Composite(progress=args.JsonRestore())
+            told = self._open().restore(step, args=wanted).progress
             progress = Progress(*(int(told[name]) for name in Progress._fields))
             kinds = list(told["kinds"])
         if len(kinds) != len(leaves):

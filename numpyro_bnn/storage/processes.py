@@ -38,8 +38,7 @@ class Processes:
         """Run a function in the first process only, and give its result to all."""
         if not self.several:
             return work()
-        results = self._worked(work if self.is_first else lambda: None)
-        return results[0]
+        return self._worked(work if self.is_first else lambda: None)[0]
 
     def together(self, work: Callable[[], T]) -> T:
         """Run a function in every process, and raise in all if it fails in one."""

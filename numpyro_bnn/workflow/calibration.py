@@ -231,8 +231,7 @@ class Calibrated:
             half = min(limit, 0.5 - TAIL)
             # The quantile of a count is exact, that of a real number near to what bisection finds.
             half += (0.1 if predictions.discrete else 1) * _ROUNDING
-            levels = (0.5 - half, 0.5 + half)
-            low, high = predictions.quantiles(levels)
+            low, high = predictions.quantiles((0.5 - half, 0.5 + half))
             by = beyond * _width(predictions, low, high) if beyond > 0 else 0.0
         low, high = low - by, high + by
         if not predictions.discrete:

@@ -168,8 +168,7 @@ def scored_row(
 ) -> Compared:
     """Score a method against test targets and against the reference: a row of the table."""
     mine = np.asarray(scores.lppd(predictions, y, pointwise=True))
-    theirs = np.asarray(scores.lppd(reference, y, pointwise=True))
-    gap = scores.paired_difference(mine, theirs)
+    gap = scores.paired_difference(mine, scores.lppd(reference, y, pointwise=True))
     if "probs" in predictions.values:
         agreement = float(scores.agreement(predictions, reference))
         distance = float(scores.total_variation(predictions, reference))

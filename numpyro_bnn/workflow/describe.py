@@ -187,15 +187,13 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[list
         rows.setdefault(name, Row(name, shape, layer, prior, kind, prod(shape)))
 
     for network, (apply, values, inputs, keywords, _) in handler.seen.items():
-        leaves = jax.eval_shape(lambda own: own, values)
-        order = call_order(apply, leaves, inputs, keywords)
+        order = call_order(apply, jax.eval_shape(lambda own: own, values), inputs, keywords)
         for place, layer in enumerate([*order.layers, *order.not_called]):
             own = [path for path in values if layer_of(path) == layer]
             at = place if layer in order.layers else None
-            prefixes = [f"{site_name(network, path)}." for path in own]
             names = [site_name(network, path) for path in own]
             # Precisions of a whole layer are named after it.
-            starts = (*prefixes, f"{site_name(network, layer)}.")
+            starts = tuple(f"{name}." for name in (*names, site_name(network, layer)))
             beside = [name for name in latent if name.startswith(starts)]
             for name, path in zip(names, own):
                 add(name, at, tuple(jnp.shape(values[path])))

@@ -218,8 +218,7 @@ class BNNEstimator(BaseEstimator):
             found, use = "do not use these predictions", "Fit again with another random_state"
             more = 'with kernel="nuts"'
         found = f"{found} (verdict: {verdict.words}; {self.report_.headline}). {use}; or {more}."
-        message = f"{type(self).__name__}: {found} `report_` has the rest."
-        warn(message, ConvergenceWarning)
+        warn(f"{type(self).__name__}: {found} `report_` has the rest.", ConvergenceWarning)
 
     def check(
         self, X: ArrayLike | None = None, y: ArrayLike | None = None, *, held_out: Any = None

@@ -129,8 +129,7 @@ class UntilKnown:
         # A ready model has not learned its units yet, and its targets stay as they are.
         self._y = None if y is None else as_observed("run_until", None, model, x, y, None)
         check_row_shapes("run_until", "x of test_data", about_inputs(fitted), x)
-        about = {"fitted_rows": fitted}
-        self._predictor = Predictor(model, x, about=about, owner="run_until")
+        self._predictor = Predictor(model, x, about={"fitted_rows": fitted}, owner="run_until")
         self._sample_field = kernel.sample_field
         self._limits = limits_of(kernel)
         self._parts: list[dict[str, dict[str, np.ndarray]]] = []

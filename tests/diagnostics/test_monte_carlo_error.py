@@ -214,50 +214,30 @@ def test_a_slow_probability_that_cannot_matter_is_no_matter(rng):
 
 
 @pytest.mark.parametrize(
-    ("error", "tolerance", "within", "on_average", "needed", "by"),
+    ("kind", "mean", "worst", "limit", "within", "on_average", "needed", "by"),
     [
-        (
-            {"total_variation": 0.01, "total_variation_99": 0.03},
-            {},
-            True,
-            True,
-            1,
-            "total variation",
-        ),
-        ({"total_variation": 0.01, "total_variation_99": 0.06}, {}, False, True, 4, "worst rows"),
-        ({"total_variation": 0.02, "total_variation_99": 0.03}, {}, False, False, 4, "mean total"),
-        (
-            {"total_variation": 0.02, "total_variation_99": 0.06},
-            {"total_variation": 0.02},
-            True,
-            True,
-            1,
-            "total variation",
-        ),
-        ({"relative": 0.05, "relative_99": 0.1}, {}, True, True, 1, "predictive sd"),
-        ({"relative": 0.1, "relative_99": 0.1}, {}, False, False, 4, "mean error"),
-        ({"relative": 0.1, "relative_99": 0.2}, {"relative": 0.2}, True, True, 1, "predictive sd"),
-        ({"log_score": 0.01, "log_score_rows": 1.0}, {}, False, False, 4, "log score"),
-        ({"log_score": 0.004, "log_score_rows": 0.01}, {}, False, False, 4, "log score"),
-        ({"log_score": 0.004, "log_score_rows": np.nan}, {}, True, True, 0.64, "log score"),
-        (
-            {"log_score": 0.03, "log_score_rows": 1.0},
-            {"log_score": 0.03},
-            True,
-            True,
-            1,
-            "log score",
-        ),
+        ("total_variation", 0.01, 0.03, 0.01, True, True, 1, "total variation"),
+        ("total_variation", 0.01, 0.06, 0.01, False, True, 4, "worst rows"),
+        ("total_variation", 0.02, 0.03, 0.01, False, False, 4, "mean total"),
+        ("total_variation", 0.02, 0.06, 0.02, True, True, 1, "total variation"),
+        ("relative", 0.05, 0.1, 0.1, True, True, 1, "predictive sd"),
+        ("relative", 0.1, 0.1, 0.1, False, False, 4, "mean error"),
+        ("relative", 0.1, 0.2, 0.2, True, True, 1, "predictive sd"),
+        ("log_score", 0.01, 1.0, 0.005, False, False, 4, "log score"),
+        ("log_score", 0.004, 0.01, 0.005, False, False, 4, "log score"),
+        ("log_score", 0.004, np.nan, 0.005, True, True, 0.64, "log score"),
+        ("log_score", 0.03, 1.0, 0.03, True, True, 1, "log score"),
     ],
 )
-def test_the_rules_of_a_tolerance(error, tolerance, within, on_average, needed, by):
-    rows = {
-        key: np.array([error[key], error[f"{key}_99"]]) for key in error if f"{key}_99" in error
-    }
-    # Rows whose mean and largest are those given.
-    for key, (mean, worst) in rows.items():
-        rows[key] = np.array([2 * mean - worst, worst])
-    found, limits = MonteCarloError(**error, by_row=rows), Tolerance(**tolerance)
+def test_the_rules_of_a_tolerance(kind, mean, worst, limit, within, on_average, needed, by):
+    error, rows = {kind: mean}, {}
+    if kind == "log_score":
+        error["log_score_rows"] = worst
+    else:
+        error[f"{kind}_99"] = worst
+        # Rows whose mean and largest are those given.
+        rows[kind] = np.array([2 * mean - worst, worst])
+    limits, found = Tolerance(**{kind: limit}), MonteCarloError(**error, by_row=rows)
     assert found.within(limits) == within
     assert found.within_on_average(limits) == on_average
     factor, what = found.needed(limits)

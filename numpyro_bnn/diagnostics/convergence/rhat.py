@@ -166,8 +166,7 @@ def summarize_block(x: np.ndarray, tail: bool) -> tuple[np.ndarray, ...]:
         # belong to neither half, but to the quantile.
         both = np.sort(x.reshape(-1, x.shape[2]).T, axis=1) if x.shape[1] % 2 else ordered
         limits = [both[:, int((both.shape[1] - 1) * q), None, None] for q in (0.05, 0.95)]
-        below = [split <= limit for limit in limits]
-        happened = np.concatenate(below).astype(np.float64)
+        happened = np.concatenate([split <= limit for limit in limits]).astype(np.float64)
         same = np.ptp(happened, axis=(1, 2)) == 0
         ess_tail = np.minimum(*np.split(ess_of(happened, centre(happened), same), 2))
     for values in (rhat, ess, ess_tail):

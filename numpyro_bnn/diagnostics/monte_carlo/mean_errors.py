@@ -196,16 +196,15 @@ def _inflation(
     of_mean: np.ndarray,
     degrees: tuple[int, np.ndarray],
     judged: np.ndarray,
-    given: float | None,
+    ratio: float | None,
 ) -> tuple[np.ndarray, float]:
     """The factor by which to multiply the variance from within chains, `(...)`, and the mean ratio."""
     inflation = np.ones(of_mean.shape)
     if not judged.any():
-        return inflation, 1.0 if given is None else given
+        return inflation, 1.0 if ratio is None else ratio
     own = between[judged] / of_mean[judged]
     # A scalar in which chains clearly disagree must not raise the errors of all others.
     common = own <= f.isf(_CHANCE / own.size, degrees[0], degrees[1][judged])
-    ratio = given
     if ratio is None:
         ratio = float(own[common].mean()) if common.any() else 1.0
     inflation[judged] = np.where(common, max(1.0, ratio), np.maximum(own, 1.0))

@@ -36,6 +36,8 @@ _OPEN_ERRORS = 2.0
 # A scalar whose error is unknown enters its row with its whole standard deviation. If the error of the row is
 # still at most this, a tenth of the default tolerance, the row counts as known.
 _NEGLIGIBLE = {"total_variation": 0.001, "relative": 0.005}
+# What an error by row is of, in words.
+IN_WORDS = {"total_variation": "total variation", "relative": "error in predictive sd"}
 # Share of rows that may be unknown before the mean and the 99 % quantile over rows are infinite.
 _UNKNOWN_ROWS = 0.01
 
@@ -98,10 +100,9 @@ class MonteCarloError:
         :param tolerance: the errors that are accepted.
         """
         found = []
-        units = {"total_variation": "total variation", "relative": "error in predictive sd"}
         for unit, rows in self.by_row.items():
             known = rows[np.isfinite(rows)] if np.isfinite(rows).any() else np.zeros(1)
-            what, (limit, worst_limit) = units[unit], tolerance.limits[unit]
+            what, (limit, worst_limit) = IN_WORDS[unit], tolerance.limits[unit]
             mean, worst = getattr(self, unit), getattr(self, f"{unit}_99")
             whole = (f"mean {what}", mean, limit, False, float(known.mean()))
             tail = (f"{what} of the worst rows", worst, worst_limit, True, _worst(known))

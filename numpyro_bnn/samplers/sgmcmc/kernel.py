@@ -324,8 +324,7 @@ class SGMCMC(Ingredients, MCMCKernel):
         rows = self._rows(model_args, model_kwargs)
         checks.refuse_integrals(self, rows)
         key_start, key_noise, key_batches, rng_key = jax.random.split(rng_key, 4)
-        name = type(self).__name__
-        z = flattened(start_of(name, rows, key_start, init_params, model_kwargs))
+        z = flattened(start_of(type(self).__name__, rows, key_start, init_params, model_kwargs))
         estimator = self.gradient.init(rows, z, key_batches)
         metric_state = self.preconditioner.init(z)
         preconditioner = transitions.conditioned(self.preconditioner, metric_state, rows)

@@ -16,7 +16,8 @@ from numpyro_bnn._types import Values
 
 # Fewer draws than this do not show how long they remember.
 _FEWEST = 40
-_FIELDS = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
+# State fields of parallel tempering that its statistics are computed from.
+FIELDS = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
 # Log evidences differ if by more than so many nats and so many joint standard errors.
 _NATS = 1.0
 _ERRORS = 2.0
@@ -101,9 +102,9 @@ def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple
 
 def tempering_of(stats: Mapping[str, ArrayLike]) -> Tempering | None:
     """Statistics of parallel tempering from fields (chain, draw, …); None for samplers without a ladder."""
-    if not set(_FIELDS) <= set(stats):
+    if not set(FIELDS) <= set(stats):
         return None
-    likelihoods, powers, swaps, trips = (np.asarray(stats[name]) for name in _FIELDS)
+    likelihoods, powers, swaps, trips = (np.asarray(stats[name]) for name in FIELDS)
     if not likelihoods.shape[1]:
         return None
     found = [log_evidence_of(one, ladder[-1]) for one, ladder in zip(likelihoods, powers)]

@@ -33,7 +33,7 @@ from numpyro_bnn.potential.starts import centered, own_coordinates
 from numpyro_bnn.samplers.gibbs.moves import Bound, Move
 from numpyro_bnn.samplers.gibbs.precision_gibbs import concentrations, redrawn_on_rung
 from numpyro_bnn.samplers.tempering import ladder, rung_kernels
-from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
+from numpyro_bnn.samplers.tempering.evidence import FIELDS, Tempering, tempering_of
 from numpyro_bnn.samplers.tempering.ladder import RungTuning, TemperingState
 
 # The pilot run: sweeps and rungs; rungs are doubled while pairs reject too often to estimate the barrier.
@@ -130,8 +130,7 @@ class ParallelTempering(ReprMixin, MCMCKernel):
     def default_fields(self) -> tuple[str, ...]:
         """State fields that are collected of each draw."""
         fields = ("z", "potential_energy", "accept_prob", "diverging", "num_steps")
-        of_ladder = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
-        return (*fields, *of_ladder, "move_correlations")
+        return (*fields, *FIELDS, "move_correlations")
 
     def get_diagnostics_str(self, state: TemperingState) -> str:
         """Rungs, round trips and acceptance in words, for the progress bar."""

@@ -41,8 +41,7 @@ def carried_over(values: jax.Array, powers: jax.Array, new_powers: jax.Array) ->
     """Values (rung, …) on the rungs of one ladder, interpolated for the rungs of another."""
     old, new = powers ** (1 / _ROOT), new_powers ** (1 / _ROOT)
     flat = values.reshape(len(values), -1)
-    found = jax.vmap(lambda column: jnp.interp(new, old, column), 1, 1)(flat)
-    return found.reshape(values.shape)
+    return jax.vmap(lambda column: jnp.interp(new, old, column), 1, 1)(flat).reshape(values.shape)
 
 
 def swap_probabilities(powers: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
@@ -205,12 +204,10 @@ class TemperingState(NamedTuple):
 
     def without_counts(self) -> "TemperingState":
         """The state at the start of another run, to which round trips and moves so far do not belong."""
-        empty = jax.tree.map(jnp.zeros_like, (self.round_trips, self.move_moments, self.heading))
-        trips, moments, heading = empty
         return self._replace(
             num_warmup=jnp.minimum(self.num_warmup, self.i),
-            round_trips=trips,
+            round_trips=jnp.zeros_like(self.round_trips),
             move_correlations=jnp.full_like(self.move_correlations, jnp.nan),
-            move_moments=moments,
-            heading=heading,
+            move_moments=jax.tree.map(jnp.zeros_like, self.move_moments),
+            heading=jnp.zeros_like(self.heading),
         )

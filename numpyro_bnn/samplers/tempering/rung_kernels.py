@@ -319,8 +319,7 @@ def best_draws(potential: Potential, key: jax.Array, num_rungs: int) -> Values:
     draws = lax.map(lambda one: prior_draw(potential, *one), given)
     prior, likelihood = jax.vmap(potential.energies)(draws)
     likelihood = jnp.where(jnp.isnan(likelihood), jnp.inf, likelihood)
-    usable = jnp.isfinite(prior)
-    best = jnp.argsort(jnp.where(usable, likelihood, jnp.inf))[:num_rungs][::-1]
+    best = jnp.argsort(jnp.where(jnp.isfinite(prior), likelihood, jnp.inf))[:num_rungs][::-1]
     return jax.tree.map(lambda leaf: leaf[best], draws)
 
 

@@ -107,6 +107,10 @@ def some_rows():
     return gradients.minibatch(2, "replacement")
 
 
+def anchored():
+    return gradients.control_variate(2, {"w": jnp.asarray(ANCHOR, jnp.float32)}, "replacement")
+
+
 DISTRIBUTIONS = {
     "SGLD, all rows": (
         lambda: bnn.SGLD(linear, step_size=EPSILON, temperature=2.0),
@@ -117,14 +121,7 @@ DISTRIBUTIONS = {
         lambda: expected("langevin", PAIRS, EPSILON / 2, 0.5),
     ),
     "SGLD, control variate, hot": (
-        lambda: bnn.SGLD(
-            linear,
-            step_size=EPSILON / 2,
-            temperature=2.0,
-            gradient=gradients.control_variate(
-                2, {"w": jnp.asarray(ANCHOR, jnp.float32)}, "replacement"
-            ),
-        ),
+        lambda: bnn.SGLD(linear, step_size=EPSILON / 2, temperature=2.0, gradient=anchored()),
         lambda: expected("langevin", CORRECTED, EPSILON / 2, 2.0),
     ),
     "SGLD in a metric": (

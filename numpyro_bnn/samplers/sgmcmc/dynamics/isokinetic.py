@@ -98,8 +98,7 @@ class Isokinetic(Dynamics):
 
 def on_sphere(momentum: PyTree, settings: Settings) -> PyTree:
     r"""The momentum of the same direction with :math:`p^\top M^{-1} p = D T`."""
-    inverse_mass = inverse_mass_like(settings, momentum)
-    square = total(lambda p, w: w * p * p, momentum, inverse_mass)
+    square = total(lambda p, w: w * p * p, momentum, inverse_mass_like(settings, momentum))
     scale = jnp.sqrt(size(momentum) * jnp.asarray(settings.temperature) / square)
     return map_like(lambda p: scale * p, momentum)
 

@@ -290,8 +290,7 @@ class Langevin(Dynamics):
 
         names = ("inverse_mass_matrix", "gradient_noise", "divergence")
         others = [spread(getattr(settings, name), state.position, name) for name in names]
-        position = map_like(move, state.position, gradient, *noises, *others)
-        return state._replace(position=position)
+        return state._replace(position=map_like(move, state.position, gradient, *noises, *others))
 
 
 @dataclass(frozen=True)
@@ -313,8 +312,7 @@ class RandomWalkProposal(Dynamics):
             return x + settings.step_size * jnp.sqrt(w) * xi
 
         inverse_mass = inverse_mass_like(settings, state.position)
-        position = map_like(move, state.position, *noises, inverse_mass)
-        return state._replace(position=position)
+        return state._replace(position=map_like(move, state.position, *noises, inverse_mass))
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from architecture import FILES
 
 from benchmarks._shared.pages import length
 
-LINES, MOST_FILES, EXECUTABLE = 40_899, 170, 26_596
+LINES, MOST_FILES, EXECUTABLE = 40_868, 170, 26_552
 TESTS = Path(__file__).parent
 BENCHMARKS = TESTS.parent / "benchmarks"
 MOST_BYTES = 6_000_000
 # Of Python; tests have a later goal of 40,000.
-LINES_OF_TESTS, LINES_OF_BENCHMARKS = 45_982, 15_980
+LINES_OF_TESTS, LINES_OF_BENCHMARKS = 45_979, 15_980
 # Of the page of a study without its tables.
 WORDS = 600
 # The longest file of one idea.

@@ -43,6 +43,8 @@ from numpyro_bnn.potential.structure import check_arguments, explain_tracing
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
 
 _Trains = TypeVar("_Trains", bound=Callable)
+# One vector in place of many sites: the same numbers, and a fifth less to compile.
+_ADAM = optax.flatten(optax.adam(1e-2))
 # Members that end far above others start again so often.
 _RESTARTS = 2
 # Each start is the best of so many prior draws.
@@ -143,10 +145,13 @@ class MemberOptimizer:
         self.estimator = full() if batch_size is None else minibatch(batch_size, order)
         arguments = Arguments.split(args, kwargs)
         self.static = arguments.static
+        # Equal for optimisations whose programs are the same, see `Program`.
+        options = self.static, self.size, batch_size, order
+        self.same_as: tuple = getattr(self.model, "traced_as", None), options
         # Makes the model of a member from its noise.
         self.perturb = partial(held_out, sites=frozenset(self.whole.centered.structure.data))
         self.arrays = [jnp.asarray(a) for a in arguments.arrays]
-        self._energies = self.compiled(self.energies_of, runs_once=True)
+        self._energies = self.compiled(self.energies_of, True, "energies")
         self.gradients = 0.0
         self.steps = 0
         self.stopped = ""
@@ -177,7 +182,7 @@ class MemberOptimizer:
         """For each member the start of lowest energy among several prior draws; `given` replaces some."""
         if given is not None:
             check_mapping(self.owner, given)
-        start = self.compiled(self.starts, runs_once=True)
+        start = self.compiled(self.starts, True, "starts")
         return start(jax.random.split(key, num_members), given or {}, noise, self.arrays)
 
     def members(self, key: jax.Array, z: Values, moments: PyTree, best: tuple = ()) -> Members:
@@ -245,9 +250,7 @@ class MemberOptimizer:
         """Optimise members from their own starts: unconstrained values, and energies on all rows (nats)."""
         # Each member holds out a fold of the rows, unless `to_mode`, and keeps the values at which these were
         # likeliest; members that end far above the others start again.
-        # One vector in place of many sites: the same numbers, and a fifth less to compile.
-        adam = optax.flatten(optax.adam(1e-2))
-        optimizer = adam if training.optimizer is None else training.optimizer
+        optimizer = _ADAM if training.optimizer is None else training.optimizer
         rows, held, given = self._holding_out(key, num_members, training, to_mode)
         noise = noise if rows is None else rows
         advance = self.advance(optimizer, held, given)
@@ -258,7 +261,7 @@ class MemberOptimizer:
             best = () if held is None else (z, jnp.full(num_members, -jnp.inf))
             # Members of one optimiser may differ by their number, as in their weight decay.
             begin = jax.vmap(optimizer.init, axis_name="members")
-            moments = self.compiled(begin, runs_once=True)(z)
+            moments = self.compiled(begin, True)(z)
             members = self.members(key_rows, z, moments, best)
             z = self._descend(advance, members, training, noise)
             return z, self.energies(z)
@@ -362,7 +365,7 @@ class MemberOptimizer:
         kept = take_members(z, good) if left_out else z
         shape = jnp.shape(next(iter(kept.values())))[:2]
         keys = None if key is None else jax.random.split(key, shape)
-        program = self.compiled(self.draws_of)
+        program = self.compiled(self.draws_of, False, "draws")
         facts = {"kernel": self.owner, "approximation": True, "left_out": left_out}
         facts["gradients"] = self.gradients
         values = program(kept, keys, self.arrays)
@@ -370,9 +373,9 @@ class MemberOptimizer:
         stats = {} if energy is None else {"potential_energy": energy[good, None]}
         return Draws(values, self.model, stats, facts)
 
-    def compiled(self, function: Callable, runs_once: bool = False) -> Program:
-        """A function of members and data, compiled, or what an equal model had compiled."""
-        return Program(fast_convolutions(function), runs_once)
+    def compiled(self, function: Callable, runs_once: bool = False, name: Any = None) -> Program:
+        """A function of members and data, compiled; a `name` says what it is, and which options it has."""
+        return Program(fast_convolutions(function), runs_once, (*self.same_as, name))
 
     def marginal(self, arrays: list[jax.Array], model: Callable | None = None) -> Marginal:
         """The energy for the arrays that a compiled function was given; `model` may be a perturbed one."""
@@ -465,7 +468,7 @@ class MemberOptimizer:
             members, mean, squares = lax.fori_loop(0, looks, look_and_go, carry)
             return members, mean, squares / count
 
-        return self.compiled(steps)
+        return self.compiled(steps, False, ("steps", held) if optimizer is _ADAM else None)
 
     def _held_out(
         self, held: tuple, noise: PyTree, arrays: list[jax.Array], given: list[jax.Array]

@@ -158,7 +158,7 @@ def randomized_map(
     refuse_common_weights(member_optimizer.whole.centered.structure, known, rows)
     whole = member_optimizer.whole
     anchored = gaussian_priors(whole)
-    member_optimizer.perturb = partial(perturbed, known=known)
+    member_optimizer.perturb, member_optimizer.same_as = partial(perturbed, known=known), (None,)
     key_noise, key_fit = jax.random.split(key)
     one = partial(draw_noise, marginal=whole, anchored=anchored, known=known, counts=counts)
     noise = Program(jax.vmap(one))(jax.random.split(key_noise, num_members))
@@ -407,7 +407,7 @@ def optimized(
             f"{member_optimizer.about_data()}Use a smaller learning rate: `optimizer=optax.adam(1e-3)`."
         )
     member_optimizer.name_far(energy, options)
-    complete = member_optimizer.compiled(member_optimizer.completed, runs_once=True)
+    complete = member_optimizer.compiled(member_optimizer.completed, True, "completed")
     return complete(z, member_optimizer.arrays)
 
 
@@ -420,6 +420,7 @@ def ensemble_of(bound: BoundModel, starts: Values) -> Draws:
         both = jax.vmap(potential.constrain)(starts), jax.vmap(potential)(starts)
         return jax.tree.map(lambda leaf: leaf[:, None], both)
 
-    values, energy = Program(values_and_energy, runs_once=True)(starts, arguments.arrays)
+    same_as = "ensemble", getattr(bound.model, "traced_as", None), arguments.static
+    values, energy = Program(values_and_energy, True, same_as)(starts, arguments.arrays)
     stats = {"potential_energy": np.asarray(energy)}
     return Draws(values, bound.model, stats, {"approximation": True} | data_facts(bound, values))

@@ -3,8 +3,9 @@
 JAX traces a function into a program and lowers it to text (StableHLO), which the compiler takes. All that
 decides the numbers is in this text: code, constants of any size, arrays of an enclosing function, globals,
 settings of a kernel. So two functions with equal texts share one executable (:class:`Program`): a model that
-is built anew is traced again, which takes a second at most, and not compiled again. A stored run goes on
-with the text that began it (:mod:`numpyro_bnn.storage.same_run`).
+is built anew is traced again, which takes a second at most, and not compiled again. Ready models of equal
+settings are not even traced again (:func:`form_of`). A stored run goes on with the text that began it
+(:mod:`numpyro_bnn.storage.same_run`).
 
 A function that JAX calls on the host is no part of the text. A program with such a call is never shared, and
 its identity (:meth:`Program.text`) has the name of that function.
@@ -14,7 +15,7 @@ import hashlib
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from itertools import zip_longest
@@ -23,9 +24,12 @@ from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
+from numpyro import primitives
 
-# Number of programs to keep: those of some ten models. The least recently used one is dropped first.
-_MOST = 128
+# Number of entries to keep: those of some ten models. The least recently used one is dropped first.
+_MOST = 256
+# Packages of models and priors, whose code does not change while Python runs.
+_LIBRARIES = ("numpyro.", "numpyro_bnn.", "flax.")
 # Large constants, written as hexadecimal digits.
 _LARGE = re.compile(r'dense<"0x([0-9A-Fa-f]{64,})">')
 # A call of a function on the host, in the text of a program and in its jaxpr.
@@ -45,6 +49,8 @@ class LastUsed(OrderedDict[Hashable, Future]):
 
     def made(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The value of a key, which `make` gives where it is not kept; `make` runs outside of the lock."""
+        if key is None:
+            return make()
         with self.lock:
             is_new = key not in self
             future = self.setdefault(key, Future())
@@ -61,14 +67,23 @@ class LastUsed(OrderedDict[Hashable, Future]):
         return future.result()
 
 
-_programs = LastUsed()
+# Executables, and what else tracing found out.
+traced_once = LastUsed()
 
 
 class Program:
-    """``jax.jit(function)``, whose executables are shared with all programs of the same text."""
+    """``jax.jit(function)``, whose executables are shared with all programs of the same text.
 
-    def __init__(self, function: Callable, runs_once: bool = False, **options: Any) -> None:
+    Those of equal `same_as` are known to have the same text for equal arguments: only the first is traced.
+    With None among the entries of `same_as` nothing is known.
+    """
+
+    def __init__(
+        self, function: Callable, runs_once: bool = False, same_as: tuple = (None,), **options: Any
+    ) -> None:
         self._jitted = jax.jit(function, **options)
+        # Handlers around this code change what is traced.
+        self._same_as = None if None in same_as or primitives._PYRO_STACK else same_as
         self._compiler_options = _ONCE if runs_once else None
         self._options = (runs_once, *sorted(options.items()))
         self._executables: dict[Hashable, Callable] = {}
@@ -88,11 +103,16 @@ class Program:
         args = jax.tree.map(strong, args)
         signature = _signature(args)
         if signature not in self._executables:
-            lowered = self._jitted.lower(*args)
-            make = partial(lowered.compile, self._compiler_options)
-            key = self._key(lowered, signature)
-            self._executables[signature] = make() if key is None else _programs.made(key, make)
+            known = self._same_as and (self._same_as, signature, self._options)
+            make = partial(self._executable, args, signature)
+            self._executables[signature] = traced_once.made(known, make)
         return partial(self._executables[signature], *args)
+
+    def _executable(self, args: tuple, signature: Hashable) -> Callable:
+        """The executable for arguments, or that of a program of the same text."""
+        lowered = self._jitted.lower(*args)
+        make = partial(lowered.compile, self._compiler_options)
+        return traced_once.made(self._key(lowered, signature), make)
 
     def _key(self, lowered: jax.stages.Lowered, signature: Hashable) -> Hashable:
         """What is equal for programs that share an executable; None for a program that shares none."""
@@ -115,6 +135,28 @@ class Program:
         if _HOST_CALL in text:
             text += "\n".join(["", *_HOST_FUNCTION.findall(str(traced.jaxpr))])
         return text
+
+
+def form_of(value: Any) -> Hashable:
+    """What is equal for objects that trace alike; None where that is not known."""
+    # Scales of priors are data. Arrays may differ, and code of a user may read what has changed since.
+    if value is None or isinstance(value, (str, int, float)):
+        return type(value), value
+    if (form := getattr(value, "traced_as", None)) is not None:
+        return form
+    if isinstance(value, Mapping):
+        value = tuple(value.items())
+    kind = type(value)
+    if isinstance(value, (list, tuple)):
+        forms = kind, *map(form_of, value)
+    elif kind.__module__.startswith(_LIBRARIES) and hasattr(value, "__dict__"):
+        left_out = {"parent", *vars(kind).get("_scales", ())}
+        names = [n for n in getattr(kind, "__dataclass_fields__", vars(value)) if n not in left_out]
+        forms = kind, *names, *(form_of(getattr(value, name)) for name in names)
+    else:
+        is_fixed = getattr(value, "__module__", "").startswith((*_LIBRARIES, "jax."))
+        return value if is_fixed else None
+    return None if None in forms else forms
 
 
 def strong(leaf: Any) -> Any:

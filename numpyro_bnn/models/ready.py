@@ -10,7 +10,7 @@ user's units: the posterior is the same, and ``Predictive`` gives the user's uni
 """
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -22,6 +22,7 @@ from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree, Values
+from numpyro_bnn.compilation.program_identity import form_of
 from numpyro_bnn.data.arguments import as_array
 from numpyro_bnn.data.columns import check_columns, column_names, refuse_row_shape
 from numpyro_bnn.data.fingerprints import fingerprint, is_same
@@ -73,7 +74,7 @@ def is_given(values: Any) -> bool:
 def prepared_rows(rows: np.ndarray, units: Standardization, **beside: Any) -> Prepared:
     """Standardised rows, with the scale of the target."""
     scale = np.asarray(units.y_scale, rows.dtype)
-    return Prepared(rows, tuple(scale) if scale.ndim else scale, **beside)
+    return Prepared(rows, tuple(map(np.asarray, scale)) if scale.ndim else scale, **beside)
 
 
 def number_or_array(values: Any) -> Any:
@@ -153,11 +154,13 @@ class ReadyModel:
         return _remade, (self.kind, network, self.prior, self.options, self.standardization)
 
     @property
-    def traced_as(self) -> tuple | None:
-        """What predictions of one fit share; None if the module can change, as those of NNX can."""
+    def traced_as(self) -> Hashable:
+        """Equal for models that trace alike, at least in one fit; None if the module can change (NNX)."""
         intercepted = linen.module._global_interceptor_stack
-        is_fixed = isinstance(self.module, linen.Module) and not intercepted
-        return (self, self._fits) if is_fixed else None
+        if intercepted or not isinstance(self.module, linen.Module):
+            return None
+        settings = type(self), self.kind, self.module, self.prior, self.options
+        return form_of(settings) or (self, self._fits)
 
     @property
     def shift(self) -> float | np.ndarray | None:
@@ -286,8 +289,8 @@ class ReadyModel:
     ) -> jax.Array:
         if self.standardization is None:
             self.learn(x, y, weights)
-        units = self.standardization
-        if units is None:
+        units: Any = self.standardization
+        if units is None and not isinstance(x, Prepared):
             raise ValueError(
                 f"{self.kind}: the model has not seen its training data. Fit it first (`MCMC.run`, "
                 f"`optimize`), or pass them to `{self.kind}(module, prior, x, y)`."

@@ -18,7 +18,7 @@ from numpyro.primitives import Messenger
 from numpyro_bnn._calls import result_or_error
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.compilation.program_identity import LastUsed
+from numpyro_bnn.compilation.program_identity import traced_once
 from numpyro_bnn.data.arguments import bound_by_row, innermost, is_by_row, num_rows, prepared
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.units import taken
@@ -53,7 +53,6 @@ _BLOCK = 2**24
 # Numbers of draws in memory that are copied at a time. Freed arrays of 32 MB and more are returned to the
 # system, and the next one costs a page fault for each of its pages: a quarter of the time was spent there.
 _BLOCK_IN_MEMORY = 6 * 2**20
-_traced = LastUsed()
 # Predictions of single numbers that are held at a time where they are reduced.
 _REDUCED = 2**22
 # Rows at a time, where these can be predicted in blocks.
@@ -192,8 +191,7 @@ def predict_some(
 def first_rows(draws: Draws, x: PyTree, count: int) -> tuple[Draws, PyTree]:
     """The first rows of inputs, and draws whose model has its bound arguments at these rows."""
     size = len(jax.tree.leaves(x)[0])
-    given = [bound_by_row(draws.model, size), x]
-    bound, x = _some_rows(given, slice(count), size)
+    bound, x = _some_rows([bound_by_row(draws.model, size), x], slice(count), size)
     return draws.bound_to(bound), x
 
 
@@ -402,7 +400,7 @@ class Predictor:
             return make()
         arrays, static = Arguments.split(*arguments)
         shapes = tuple(jax.typeof(array) for array in arrays)
-        return _traced.made((self._frozen, what, shapes, static), make)
+        return traced_once.made((self._frozen, what, shapes, static), make)
 
     def __getstate__(self) -> dict[str, Any]:
         # Programs are compiled again where they are needed.

@@ -18,14 +18,12 @@ from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import Array
-from numpyro_bnn.compilation.program_identity import LastUsed, Program
+from numpyro_bnn.compilation.program_identity import Program, traced_once
 from numpyro_bnn.data.units import Prepared
 from numpyro_bnn.potential.compiled_arguments import Arguments
 
 # Rows that are computed together; a part is an odd number of them, less than half.
 _TOGETHER = 64
-# Whether rows are separate, by the text of the program or the network of a ready model.
-_separate = LastUsed()
 # What a model may raise where its rows are compared.
 _OF_A_MODEL = (TypeError, ValueError, NotImplementedError, jax.errors.JaxRuntimeError)
 # Rounding, in standard deviations of a result and in proportion to its numbers.
@@ -127,21 +125,6 @@ def refuse_dependent_rows(potential: Any, plate: str, size: int) -> None:
         )
 
 
-def _distributions(
-    potential: Any, model: Callable, share: float, arguments: tuple
-) -> list[jax.Array]:
-    """Parameters, values and weights of the observed sites at rows that are a `share` of all."""
-    args, kwargs = arguments
-    sites = trace(model).get_trace(*args, **kwargs)
-    found: list[Any] = []
-    for name in potential.structure.data:
-        site = sites[name]
-        found += [*jax.tree.leaves(site["fn"]), site["value"]]
-        if isinstance(site["scale"], jax.Array):
-            found.append(site["scale"] * share)
-    return [jnp.asarray(leaf) for leaf in found if isinstance(leaf, (jax.Array, np.ndarray))]
-
-
 def _some_value(site: dict[str, Any]) -> jax.Array | None:
     """Numbers for a latent site that look random, and take no time to compile."""
     if site["type"] != "sample" or site["is_observed"] or site["fn"].support.is_discrete:
@@ -159,10 +142,17 @@ def _are_separate(potential: Any, plate: str, size: int) -> bool:
     arguments = Arguments.split(potential.args, potential.kwargs)
 
     def distributions(indices: jax.Array, arrays: list[jax.Array]) -> list[jax.Array]:
+        """Parameters, values and weights of the observed sites at some rows."""
+        args, kwargs = Arguments.join(arrays, arguments.static)
         model = substitute(potential.rows_of(indices, plate), substitute_fn=_some_value)
-        drawn = seed(model, jax.random.key(0))
-        given = Arguments.join(arrays, arguments.static)
-        return _distributions(potential, drawn, len(indices) / size, given)
+        sites = trace(seed(model, jax.random.key(0))).get_trace(*args, **kwargs)
+        found: list[Any] = []
+        for name in potential.structure.data:
+            site = sites[name]
+            found += [*jax.tree.leaves(site["fn"]), site["value"]]
+            if isinstance(site["scale"], jax.Array):
+                found.append(site["scale"] * (len(indices) / size))
+        return [jnp.asarray(leaf) for leaf in found if isinstance(leaf, (jax.Array, np.ndarray))]
 
     some = jax.ShapeDtypeStruct((min(_TOGETHER, size),), jnp.int32)
     kinds = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arguments.arrays]
@@ -179,7 +169,7 @@ def _are_separate(potential: Any, plate: str, size: int) -> bool:
 
         return same_in_parts(distributions, given, size, part, _TOGETHER, drawn)
 
-    return _separate.made((text, str(jaxpr), plate, size), compare)
+    return traced_once.made((text, str(jaxpr), plate, size), compare)
 
 
 def made_up(array: Array) -> Array:
@@ -236,9 +226,7 @@ def _are_rows_separate(model: Any, x: Prepared) -> bool:
         return same_in_parts(parameters, given, _TOGETHER, part, _TOGETHER)
 
     try:
-        if model.traced_as is None:
-            return compare()
-        key = (model.kind, type(model.module), repr(model.module), rows.shape)
-        return _separate.made(key, compare)
+        known = model.kind, type(model.module), repr(model.module), rows.shape
+        return traced_once.made(model.traced_as and known, compare)
     except _OF_A_MODEL:
         return False

@@ -126,11 +126,13 @@ class Placement:
     def _chain_sharding(self, num_chains: int) -> NamedSharding:
         return self._sharding(*([CHAIN] if num_chains > 1 else []))
 
-    def compiled(self, function: Callable, num_chains: int, **options: Any) -> Program:
+    def compiled(
+        self, num_chains: int, same_as: tuple, function: Callable, **options: Any
+    ) -> Program:
         """`function`, compiled so that its results stay on the devices of their chains."""
         if self.mesh is not None:
-            options["out_shardings"] = self._chain_sharding(num_chains)
-        return Program(function, **options)
+            options["out_shardings"], same_as = self._chain_sharding(num_chains), (None,)
+        return Program(function, same_as=(*same_as, function.__name__), **options)
 
     def map_chains(
         self,

@@ -21,7 +21,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import nested_attrgetter
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.compilation.program_identity import strong
+from numpyro_bnn.compilation.program_identity import form_of, strong
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.convolutions import fast_convolutions
 from numpyro_bnn.run.devices import DeviceRows, Placement
@@ -54,13 +54,17 @@ class Programs:
     placement: Placement  # Puts chains and rows on devices
 
     def __post_init__(self) -> None:
-        placement, num_chains = self.placement, self.num_chains
         self._block = uncorrected_block(self.kernel)
+        parts = self.kernel, self.postprocess, self.record, self.chain_method
+        form = form_of(parts) if keeps_all_in_state(self.kernel) else None
+        numbers = self.num_warmup, self.num_chains, self.least
+        same_as = form, (*numbers, self.static, self.fields, self.removed)
+        compiled = partial(self.placement.compiled, self.num_chains, same_as)
         # What a kernel learns in `init` it learns again in each trace.
-        self.start = placement.compiled(self._initial, num_chains, runs_once=True)
-        self.zeros = placement.compiled(self._zeros, num_chains, runs_once=True)
-        self.refresh = placement.compiled(self._refresh, num_chains, runs_once=True)
-        self.advance = placement.compiled(self._advance, num_chains, donate_argnums=1)
+        self.start = compiled(self._initial, runs_once=True)
+        self.zeros = compiled(self._zeros, runs_once=True)
+        self.refresh = compiled(self._refresh, runs_once=True)
+        self.advance = compiled(self._advance, donate_argnums=1)
 
     def _map_chains(self, function: Callable, chained: PyTree, arrays: Sequence[DeviceRows]) -> Any:
         """Apply ``function(chain, arrays)`` to every chain."""

@@ -22,7 +22,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.compilation.program_identity import Program
+from numpyro_bnn.compilation.program_identity import Program, form_of
 from numpyro_bnn.potential.compiled_arguments import Arguments, map_in_blocks
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.samplers.tempering.rung_kernels import HIGHEST, LOWEST, accept_or_stay, leapfrog
@@ -68,13 +68,20 @@ class RowEnergies:
         self._one = Potential(model, *Arguments.join(first, self._static))
         self.structure = self._one.structure
         at, of = self._first, self._likelihood
-        short = partial(Program, runs_once=True)
-        self.unconstrain = short(lambda values, given: jax.vmap(at(given).unconstrain)(values))
-        self.likelihood = Program(lambda z, *rows: _over_draws(lambda one: -of(*rows)(one), z))
-        self.constrain = short(
-            lambda z, given: _over_draws(lambda one: at(given).constrain(one, True), z)
+        self.unconstrain = self._program(
+            lambda values, given: jax.vmap(at(given).unconstrain)(values), "unconstrain"
         )
-        self.move = Program(self._move)
+        self.likelihood = self._program(
+            lambda z, *rows: _over_draws(lambda one: -of(*rows)(one), z), "likelihood", False
+        )
+        self.constrain = self._program(
+            lambda z, given: _over_draws(lambda one: at(given).constrain(one, True), z), "constrain"
+        )
+        self.move = self._program(self._move, "move", False)
+
+    def _program(self, function: Callable, name: str, runs_once: bool = True) -> Program:
+        same_as = form_of(self.model), (self._static, *self._by_row), name
+        return Program(function, runs_once, same_as)
 
     def _hold(self, whole: list[Any], size: int) -> None:
         """Keep the arrays of so many rows, with room for more."""
@@ -206,7 +213,7 @@ class RowEnergies:
 
         few = {name: value[:2] for name, value in values.items()}
         arrays = self._mapped(lambda array: array[-count:], self._whole)
-        *energies, sites = Program(both, runs_once=True)(few, arrays)
+        *energies, sites = self._program(both, "both")(few, arrays)
         apart, together = np.asarray(energies, np.float64)
         if not np.isclose(apart, together, _ROUNDING, _ROUNDING * count, equal_nan=True).all():
             why = "rows of this model depend on one another, or its prior on the rows"

@@ -351,7 +351,7 @@ def test_where_there_is_no_mode_the_map_says_so(likelihood):
 )
 def test_what_is_built_on_a_mode_says_so(function):
     with pytest.raises(ValueError, match=r"no mode .*Hold out rows"):
-        function(MODELS["gaussian"], key(), X[:12], Y[:12], **(FAST | {"num_steps": 3000}))
+        function(ready("gaussian"), key(), X[:12], Y[:12], **(FAST | {"num_steps": 3000}))
 
 
 def line(noise=None):
@@ -387,9 +387,7 @@ def test_a_comparison_goes_on_without_a_method_that_finds_no_mode():
     def mode(model, key, x, y, progress_bar):
         return bnn.map_estimate(model, key, x, y, **(FAST | {"num_steps": 3000}))
 
-    data = (X, Y, X[:10], Y[:10])
+    data, methods = (X, Y, X[:10], Y[:10]), {"plain": plain, "mode": mode}
     with pytest.warns(UserWarning, match=r"compare: left out 'mode'\. map_estimate: no mode"):
-        table = bnn.compare(
-            MODELS["gaussian"], data, {"plain": plain, "mode": mode}, "plain", **QUIET
-        )
+        table = bnn.compare(ready("gaussian"), data, methods, "plain", **QUIET)
     assert [row.method for row in table.rows] == ["plain"]

@@ -16,7 +16,7 @@ from separate_programs import separate_programs
 
 import numpyro_bnn as bnn
 from numpyro_bnn.compilation import program_identity
-from numpyro_bnn.compilation.program_identity import Program
+from numpyro_bnn.compilation.program_identity import Program, form_of
 from numpyro_bnn.potential.starts import start_shapes
 from numpyro_bnn.priors import Hierarchical
 
@@ -50,8 +50,14 @@ def predicted(model, x=X):
     return float(bnn.predict(model, {"w": np.ones(1)}, x).mean[0, 0, -1])
 
 
+def ones(columns=1):
+    """A draw of a linear network whose weights are one, and its bias zero."""
+    draw = {"net/kernel": np.ones((1, columns, 1)), "net/bias": np.zeros((1, 1))}
+    return draw | {"y.scale": np.ones(1)}
+
+
 def num_programs():
-    return len(program_identity._programs)
+    return len(program_identity.traced_once)
 
 
 def test_equal_models_share_a_program():
@@ -116,6 +122,25 @@ def test_members_of_a_hierarchy_of_another_scale_share_the_programs_of_the_first
     first, before = mode(1.0), num_programs()
     assert abs(mode(0.01)) < 0.5 * abs(first)
     assert num_programs() == before
+
+
+def test_code_of_a_user_is_traced_again(monkeypatch):
+    """It may read what has changed since; code of libraries does not."""
+
+    def energy():
+        model = bnn.regression(bnn.MLP((2,), 1, lambda v: SCALE * v), bnn.priors.Normal(1.0))
+        mcmc = bnn.MCMC(bnn.BAOAB(model, step_size=0.01), num_warmup=0, num_samples=1)
+        mcmc.run(jax.random.key(0), X, X[:, 0])
+        return float(mcmc.last_state.potential_energy)
+
+    first = energy()
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert energy() != first
+    for unknown in (X, by_global, Hierarchical(groups=str.lower), object()):
+        assert form_of([unknown]) is None
+    makers = (partial(bnn.MLP, (2,), 1), partial(dist.Normal, 0.0, 2.0), partial(of_levels, 0.5))
+    assert all(form_of(make()) == form_of(make()) is not None for make in makers)
+    assert form_of(bnn.MLP((2,), 1)) != form_of(bnn.MLP((2,), 1, nn.relu))
 
 
 class Scaled(nn.Module):
@@ -190,16 +215,14 @@ def test_handlers_around_a_call_are_followed():
 
 def test_interceptors_of_flax_are_followed():
     model = bnn.regression(nn.Dense(1), bnn.priors.FanIn(), X, X[:, 0])
-    draw = {"net/kernel": np.ones((1, 1, 1)), "net/bias": np.zeros((1, 1))}
-    draw["y.scale"] = np.ones(1)
 
     def doubled(call, args, kwargs, context):
         found = call(*args, **kwargs)
         return 2 * found if isinstance(context.module, nn.Dense) else found
 
-    plain = bnn.predict(model, draw, X).mean
+    plain = bnn.predict(model, ones(), X).mean
     with nn.intercept_methods(doubled):
-        twice = bnn.predict(model, draw, X).mean
+        twice = bnn.predict(model, ones(), X).mean
     assert np.ptp(plain) > 0
     np.testing.assert_allclose(twice, 2 * plain, rtol=1e-6)
 
@@ -231,16 +254,16 @@ def test_a_program_inside_a_transformation_is_a_function():
     np.testing.assert_array_equal(jax.vmap(program)(jnp.arange(3.0)), [0.0, 1.0, 4.0])
 
 
-def test_the_units_of_other_data_are_taken_from_the_data():
+@pytest.mark.parametrize("columns", [1, 2])
+def test_the_units_of_other_data_are_taken_from_the_data(columns):
     """Folds of a cross-validation have programs in common, and each its own units."""
-    draw = {"net/kernel": np.ones((1, 1, 1)), "net/bias": np.zeros((1, 1))}
-    draw["y.scale"] = np.ones(1)
-    y = X[:, 0]
+    x = np.linspace(-1.0, 1.0, 4 * columns).reshape(4, columns)
     sizes, spreads = [], []
     for factor in (1.0, 10.0):
-        model = bnn.regression(nn.Dense(1), bnn.priors.FanIn(), X, factor * y + 3)
-        predictions = bnn.predict(model, draw, X)
-        np.testing.assert_allclose(predictions.mean[0, 0], factor * y + 3, rtol=1e-5)
+        model = bnn.regression(nn.Dense(1), bnn.priors.FanIn(), x, factor * x.sum(1) + 3)
+        units, predictions = model.standardization, bnn.predict(model, ones(columns), x)
+        means = units.y_mean + units.y_scale * ((x - units.x_mean) / units.x_scale).sum(1)
+        np.testing.assert_allclose(predictions.mean[0, 0], means, rtol=1e-5)
         spreads.append(float(predictions.scale[0, 0, 0]))
         sizes.append(num_programs())
     np.testing.assert_allclose(spreads[1], 10 * spreads[0], rtol=1e-5)
@@ -249,15 +272,13 @@ def test_the_units_of_other_data_are_taken_from_the_data():
 
 def test_a_model_around_a_ready_one_keeps_its_units():
     """Its data are not standardised before: the units are constants of the trace."""
-    draw = {"net/kernel": np.ones((1, 1, 1)), "net/bias": np.zeros((1, 1))}
-    draw["y.scale"] = np.ones(1)
     for factor in (1.0, 10.0):
         ready = bnn.regression(nn.Dense(1), bnn.priors.FanIn(), X, factor * X[:, 0] + 3)
 
         def model(x, y=None, ready=ready):
             return ready(x, y)
 
-        means = bnn.predict(model, draw, X).mean[0, 0]
+        means = bnn.predict(model, ones(), X).mean[0, 0]
         np.testing.assert_allclose(means, factor * X[:, 0] + 3, rtol=1e-5)
 
 
@@ -303,18 +324,6 @@ def test_few_programs_are_kept(monkeypatch):
     for scale in range(5):
         predicted(by_closure([float(scale)]))
     assert num_programs() == 3
-
-
-def test_a_program_serves_data_with_other_columns():
-    """It is traced again for other shapes, with the first model, whose own data had fewer columns."""
-    for columns in (1, 2):
-        x = np.linspace(-1.0, 1.0, 4 * columns).reshape(4, columns)
-        model = bnn.regression(nn.Dense(1), bnn.priors.FanIn(), x, x.sum(1) + 3)
-        draw = {"net/kernel": np.ones((1, columns, 1)), "net/bias": np.zeros((1, 1))}
-        draw["y.scale"] = np.ones(1)
-        units = model.standardization
-        expected = units.y_mean + units.y_scale * ((x - units.x_mean) / units.x_scale).sum(1)
-        np.testing.assert_allclose(bnn.predict(model, draw, x).mean[0, 0], expected, rtol=1e-5)
 
 
 def test_a_program_that_runs_once_is_not_one_that_runs_often():

@@ -14,6 +14,7 @@ from numpyro.infer.util import log_density
 
 import numpyro_bnn as bnn
 from numpyro_bnn.approximations.stopping import num_held, rows_by_member
+from numpyro_bnn.compilation.program_identity import Program
 from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.potential.rows_in_parts import padded_size, with_padding
@@ -128,9 +129,18 @@ def test_kernels_that_use_the_number_of_rows_see_no_padding(name):
     assert ignores_row_count(kernel) is ignores
 
 
-def test_folds_of_unequal_size_share_their_programs():
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_folds_of_unequal_size_share_their_programs(outputs, monkeypatch):
+    bound, texts = Program.bound, {}
+
+    def noting(self, *args):
+        if self._same_as is not None and not self._executables:
+            texts.setdefault(self._same_as, []).append(self._jitted.lower(*args).as_text())
+        return bound(self, *args)
+
     def run(size):
-        model, data = bnn.regression(bnn.MLP((2,), 1), FAN_IN), (X[:size], Y[:size])
+        model = bnn.regression(bnn.MLP((2,), outputs), FAN_IN)
+        data = X[:size], np.stack([Y, 9 * Y], 1)[:size, :outputs].squeeze()
         options = {"num_steps": 20, "progress_bar": False}
         starts = bnn.optimize(model, jax.random.key(0), *data, **options)
         kernel = bnn.MCLMC(model, step_size=0.1, friction=1.0)
@@ -138,11 +148,15 @@ def test_folds_of_unequal_size_share_their_programs():
         mcmc.run(jax.random.key(0), *data, init_params=starts)
         return mcmc
 
+    monkeypatch.setattr(Program, "bound", noting)
     run(SIZE - 1)
     with nets.compilations() as compiled:
         mcmc = run(SIZE)
     # Arrays are copied to the device in 10 ms a shape.
     assert all("jit(stage)" in line for line in compiled)
+    # Programs that are not traced again are those that tracing gives.
+    assert all(len(found) == 2 and len(set(found)) == 1 for found in texts.values())
+    assert len(texts) > 6
     # All but the programs see the rows that were given.
     assert mcmc.arguments[0][0].shape == X.shape
     assert mcmc.model.standardization.x_mean == pytest.approx(X.mean(0))

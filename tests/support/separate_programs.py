@@ -5,4 +5,4 @@ from unittest.mock import patch
 
 from numpyro_bnn.compilation import program_identity
 
-separate_programs = partial(patch.dict, program_identity._programs, clear=True)
+separate_programs = partial(patch.dict, program_identity.traced_once, clear=True)

@@ -7,7 +7,7 @@
 # Seen: the density is right; the draws have a mean of .44 and 67 % of zeros. The drawn probability goes to
 # `pm.NegativeBinomial` in the place of `mu`, and `r` in that of its `alpha`, so no count is ever expected above 1.
 # The posterior is right, as it only needs the density; what it predicts is not, and a posterior predictive check
-# rejects the model that made the counts. So in 0.15.1.
+# rejects the model that made the counts. It is the same in 0.15.1.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -28,7 +28,7 @@ from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.approximations import stopping
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.stopping import BLOCK, LOOK, Settling, held_out, held_out_call
-from numpyro_bnn.compilation.program_identity import Program
+from numpyro_bnn.compilation.program_identity import Program, form_of
 from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import Draws
@@ -146,12 +146,11 @@ class MemberOptimizer:
         arguments = Arguments.split(args, kwargs)
         self.static = arguments.static
         # Equal for optimisations whose programs are the same, see `Program`.
-        options = self.static, self.size, batch_size, order
-        self.same_as: tuple = getattr(self.model, "traced_as", None), options
+        self.same_as: tuple = form_of(self.model), (self.static, self.size, batch_size, order)
         # Makes the model of a member from its noise.
         self.perturb = partial(held_out, sites=frozenset(self.whole.centered.structure.data))
         self.arrays = [jnp.asarray(a) for a in arguments.arrays]
-        self._energies = self.compiled(self.energies_of, True, "energies")
+        self._energies = self.compiled(self.energies_of, "energies", runs_once=True)
         self.gradients = 0.0
         self.steps = 0
         self.stopped = ""
@@ -182,7 +181,7 @@ class MemberOptimizer:
         """For each member the start of lowest energy among several prior draws; `given` replaces some."""
         if given is not None:
             check_mapping(self.owner, given)
-        start = self.compiled(self.starts, True, "starts")
+        start = self.compiled(self.starts, "starts", runs_once=True)
         return start(jax.random.split(key, num_members), given or {}, noise, self.arrays)
 
     def members(self, key: jax.Array, z: Values, moments: PyTree, best: tuple = ()) -> Members:
@@ -261,7 +260,7 @@ class MemberOptimizer:
             best = () if held is None else (z, jnp.full(num_members, -jnp.inf))
             # Members of one optimiser may differ by their number, as in their weight decay.
             begin = jax.vmap(optimizer.init, axis_name="members")
-            moments = self.compiled(begin, True)(z)
+            moments = self.compiled(begin, runs_once=True)(z)
             members = self.members(key_rows, z, moments, best)
             z = self._descend(advance, members, training, noise)
             return z, self.energies(z)
@@ -365,7 +364,7 @@ class MemberOptimizer:
         kept = take_members(z, good) if left_out else z
         shape = jnp.shape(next(iter(kept.values())))[:2]
         keys = None if key is None else jax.random.split(key, shape)
-        program = self.compiled(self.draws_of, False, "draws")
+        program = self.compiled(self.draws_of, "draws")
         facts = {"kernel": self.owner, "approximation": True, "left_out": left_out}
         facts["gradients"] = self.gradients
         values = program(kept, keys, self.arrays)
@@ -373,7 +372,7 @@ class MemberOptimizer:
         stats = {} if energy is None else {"potential_energy": energy[good, None]}
         return Draws(values, self.model, stats, facts)
 
-    def compiled(self, function: Callable, runs_once: bool = False, name: Any = None) -> Program:
+    def compiled(self, function: Callable, name: Any = None, runs_once: bool = False) -> Program:
         """A function of members and data, compiled; a `name` says what it is, and which options it has."""
         return Program(fast_convolutions(function), runs_once, (*self.same_as, name))
 
@@ -393,7 +392,6 @@ class MemberOptimizer:
         # Every second draw is shrunk, because a draw from a wide prior may have an energy from which no
         # optimiser recovers. With minibatches, candidates are compared on a single one.
         centered = self.marginal(arrays)
-
         num_members = len(keys)
         keys = jax.vmap(lambda key: jax.random.split(key, 1 + _CANDIDATES))(keys)
         keys_rows, keys = keys[:, 0], keys[:, 1:]
@@ -468,7 +466,7 @@ class MemberOptimizer:
             members, mean, squares = lax.fori_loop(0, looks, look_and_go, carry)
             return members, mean, squares / count
 
-        return self.compiled(steps, False, ("steps", held) if optimizer is _ADAM else None)
+        return self.compiled(steps, ("steps", held) if optimizer is _ADAM else None)
 
     def _held_out(
         self, held: tuple, noise: PyTree, arrays: list[jax.Array], given: list[jax.Array]
@@ -491,7 +489,6 @@ class MemberOptimizer:
     ) -> tuple[Members, jax.Array]:
         """One step of one member, and the energy before it."""
         value, gradient, batches = self.estimator.estimate(rows, member.z, member.batches)
-
         given = {"value": value, "grad": gradient}
         given["value_fn"] = partial(self._energy, rows, batches=member.batches)
         updates, moments = optimizer.update(gradient, member.moments, member.z, **given)

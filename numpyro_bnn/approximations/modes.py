@@ -45,7 +45,7 @@ from numpyro_bnn.approximations.member_optimizer import (
     taken_options,
     trains,
 )
-from numpyro_bnn.compilation.program_identity import Program
+from numpyro_bnn.compilation.program_identity import Program, form_of
 from numpyro_bnn.data.arguments import inputs_of_call
 from numpyro_bnn.distributions.unwrap import GAUSSIAN, blanks, family_of
 from numpyro_bnn.posterior.draws import Draws
@@ -407,7 +407,7 @@ def optimized(
             f"{member_optimizer.about_data()}Use a smaller learning rate: `optimizer=optax.adam(1e-3)`."
         )
     member_optimizer.name_far(energy, options)
-    complete = member_optimizer.compiled(member_optimizer.completed, True, "completed")
+    complete = member_optimizer.compiled(member_optimizer.completed, "completed", runs_once=True)
     return complete(z, member_optimizer.arrays)
 
 
@@ -420,7 +420,7 @@ def ensemble_of(bound: BoundModel, starts: Values) -> Draws:
         both = jax.vmap(potential.constrain)(starts), jax.vmap(potential)(starts)
         return jax.tree.map(lambda leaf: leaf[:, None], both)
 
-    same_as = "ensemble", getattr(bound.model, "traced_as", None), arguments.static
+    same_as = "ensemble", form_of(bound.model), arguments.static
     values, energy = Program(values_and_energy, True, same_as)(starts, arguments.arrays)
     stats = {"potential_energy": np.asarray(energy)}
     return Draws(values, bound.model, stats, {"approximation": True} | data_facts(bound, values))

@@ -13,6 +13,7 @@ its identity (:meth:`Program.text`) has the name of that function.
 
 import hashlib
 import re
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
@@ -20,6 +21,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -142,21 +144,26 @@ def form_of(value: Any) -> Hashable:
     # Scales of priors are data. Arrays may differ, and code of a user may read what has changed since.
     if value is None or isinstance(value, (str, int, float)):
         return type(value), value
-    if (form := getattr(value, "traced_as", None)) is not None:
-        return form
-    if isinstance(value, Mapping):
-        value = tuple(value.items())
+    if hasattr(value, "traced_as"):
+        return value.traced_as
     kind = type(value)
-    if isinstance(value, (list, tuple)):
-        forms = kind, *map(form_of, value)
-    elif kind.__module__.startswith(_LIBRARIES) and hasattr(value, "__dict__"):
+    if isinstance(value, (list, tuple, Mapping)):
+        forms = kind, *map(form_of, value.items() if isinstance(value, Mapping) else value)
+    elif _is_of_library(kind, _LIBRARIES) and hasattr(value, "__dict__"):
         left_out = {"parent", *vars(kind).get("_scales", ())}
         names = [n for n in getattr(kind, "__dataclass_fields__", vars(value)) if n not in left_out]
         forms = kind, *names, *(form_of(getattr(value, name)) for name in names)
     else:
-        is_fixed = getattr(value, "__module__", "").startswith((*_LIBRARIES, "jax."))
-        return value if is_fixed else None
+        return value if _is_of_library(value) else None
     return None if None in forms else forms
+
+
+def _is_of_library(value: Any, libraries: tuple[str, ...] = (*_LIBRARIES, "jax.")) -> bool:
+    """Whether it is code of a library alone: what wraps code of a user may carry the name of a library."""
+    if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):
+        return value.__globals__["__name__"].startswith(libraries)
+    home, name = (getattr(value, part, None) or "" for part in ("__module__", "__name__"))
+    return home.startswith(libraries) and getattr(sys.modules[home], name, None) is value
 
 
 def strong(leaf: Any) -> Any:
@@ -204,18 +211,12 @@ def cache(folder: str | Path | None) -> Path | None:
     >>> import numpyro_bnn as bnn
     >>> bnn.cache("~/.cache/numpyro_bnn")                                   # doctest: +SKIP
     """
-    settings: dict[str, Any] = {"jax_compilation_cache_dir": None}
-    path = None
-    if folder is not None:
-        path = Path(folder).expanduser().absolute()
+    path = None if folder is None else Path(folder).expanduser().absolute()
+    if path is not None:
         path.mkdir(parents=True, exist_ok=True)
-        settings = {
-            "jax_compilation_cache_dir": str(path),
-            "jax_persistent_cache_min_compile_time_secs": _LEAST_SECONDS,
-            "jax_persistent_cache_min_entry_size_bytes": -1,
-        }
-    for name, value in settings.items():
-        jax.config.update(name, value)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    jax.config.update("jax_compilation_cache_dir", path and str(path))
     # JAX opens its cache once, at the first compilation.
     compilation_cache.reset_cache()
     return path

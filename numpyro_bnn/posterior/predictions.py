@@ -258,7 +258,7 @@ class Predictor:
         self.others: dict[Place, PyTree] = {**bound_by_row(model, self.size), **(others or {})}
         self.arguments = prepared(model, *call_with({0: table, **self.others}))
         self.model: Callable = given_measurements(all_rows(model))
-        # A ready model is traced once for all predictions of a fit; None for a model that may change.
+        # Equal ready models are traced once for all predictions; None for a model that may change.
         self._frozen = getattr(model, "traced_as", None)
         self.shift = getattr(innermost(model), "shift", None)
         try:

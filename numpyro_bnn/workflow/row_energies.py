@@ -80,7 +80,7 @@ class RowEnergies:
         self.move = self._program(self._move, "move", False)
 
     def _program(self, function: Callable, name: str, runs_once: bool = True) -> Program:
-        same_as = form_of(self.model), (self._static, *self._by_row), name
+        same_as = form_of(self.model), self._static, *self._by_row, name
         return Program(function, runs_once, same_as)
 
     def _hold(self, whole: list[Any], size: int) -> None:
